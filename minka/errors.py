@@ -1,0 +1,191 @@
+"""The one registry of error codes, used in protos, logs, the CLI and the documentation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from minka.v1 import cluster_pb2, errors_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class CodeInfo:
+    """What a code means, what its reader can do, and whether repeating the same request is safe and sensible."""
+
+    meaning: str
+    remedy: str
+    retriable: bool = False
+    grpc_status: str = "FAILED_PRECONDITION"
+
+
+@unique
+class Code(Enum):
+    """Every error that Minka reports, by name."""
+
+    # Reaching the cluster
+    UNREACHABLE = CodeInfo(
+        "No node answered.",
+        "Check the endpoints (--endpoints, MINKA_ENDPOINTS or the context) and that minkad runs there.",
+        True,
+        "UNAVAILABLE",
+    )
+    DEADLINE_EXCEEDED = CodeInfo(
+        "The call did not finish in its time; a write may or may not have been done.",
+        "Read the value before writing again, or allow more time with --timeout.",
+        False,
+        "DEADLINE_EXCEEDED",
+    )
+    NO_CONTROLLER = CodeInfo(
+        "No active controller is known: the voters have no quorum, or an election is under way.",
+        "Wait a moment; if it lasts, start the missing voters (minkactl status names them).",
+        True,
+        "UNAVAILABLE",
+    )
+    NOT_CONTROLLER = CodeInfo(
+        "This node is not the active controller.",
+        "Ask the node that the details name.",
+        True,
+        "FAILED_PRECONDITION",
+    )
+    CLUSTER_MISMATCH = CodeInfo(
+        "The two nodes belong to different clusters.",
+        "Compare cluster.name and cluster.bootstrap in both configurations; a data directory belongs to one cluster.",
+    )
+    SHUTTING_DOWN = CodeInfo("The node is stopping.", "Ask another node.", True, "UNAVAILABLE")
+    OVERLOADED = CodeInfo(
+        "A limit on queued work was reached and the request was refused before anything was done.",
+        "Send less at a time, or spread the load over more nodes.",
+        True,
+        "RESOURCE_EXHAUSTED",
+    )
+
+    # Membership
+    NODE_ID_TAKEN = CodeInfo(
+        "Another live node holds this node id.",
+        "Give this node an id of its own (node.id), or stop the other one.",
+        False,
+        "ALREADY_EXISTS",
+    )
+    NOT_REGISTERED = CodeInfo(
+        "The active controller does not know this process as a live node.",
+        "None needed: the node registers again by itself.",
+        True,
+    )
+    NO_CLEARANCE = CodeInfo(
+        "The node has no clearance from the active controller, so it serves nothing.",
+        "The client tries again by itself; if it lasts, check the network between this node and the voters.",
+        True,
+        "UNAVAILABLE",
+    )
+    UNKNOWN_NODE = CodeInfo("No node has this id.", "List the nodes with: minkactl nodes.", False, "NOT_FOUND")
+
+    # Keyspaces and partitions
+    NOT_ENOUGH_NODES = CodeInfo(
+        "The cluster has fewer LIVE nodes than its minimum size or than the replicas asked for.",
+        "Start more nodes (minkactl nodes shows which are LIVE), or ask for fewer replicas.",
+    )
+    KEYSPACE_EXISTS = CodeInfo(
+        "A keyspace of this name exists already.", "Choose another name.", False, "ALREADY_EXISTS"
+    )
+    UNKNOWN_KEYSPACE = CodeInfo(
+        "No keyspace has this name.", "List them with: minkactl keyspaces.", False, "NOT_FOUND"
+    )
+    UNKNOWN_PARTITION = CodeInfo(
+        "No partition has this id here.", "List them with: minkactl partitions.", True, "NOT_FOUND"
+    )
+    STALE_GENERATION = CodeInfo(
+        "The request was routed by an older partition table; nothing was done.",
+        "None needed: the client takes the newer rows and tries again.",
+        True,
+    )
+    NOT_LEADER = CodeInfo(
+        "This node does not lead the partition; nothing was done.",
+        "None needed: the client takes the newer rows and tries again.",
+        True,
+    )
+    PARTITION_OFFLINE = CodeInfo(
+        "No live node can lead the partition.",
+        "Start the node that holds its data: minkactl partitions --state offline names it.",
+        True,
+        "UNAVAILABLE",
+    )
+
+    # Plans and operations
+    OPERATION_RUNNING = CodeInfo(
+        "Another operation is running.", "Watch it with: minkactl migrations watch.", False
+    )
+    STALE_PLAN = CodeInfo(
+        "The table has changed since the plan was made, so it was not applied.", "Make a new plan.", False
+    )
+    DAMAGED_PLAN = CodeInfo(
+        "The plan's digest does not match its content.", "Make a new plan; plans are not edited by hand.", False
+    )
+    UNKNOWN_OPERATION = CodeInfo(
+        "No operation has this id.", "List them with: minkactl migrations.", False, "NOT_FOUND"
+    )
+
+    # Input and storage
+    INVALID_ARGUMENT = CodeInfo(
+        "The request is not well formed.", "Correct what the message names.", False, "INVALID_ARGUMENT"
+    )
+    INVALID_CONFIG = CodeInfo(
+        "The configuration has a mistake.", "Correct the line that the message names.", False, "INVALID_ARGUMENT"
+    )
+    TOO_LARGE = CodeInfo(
+        "A key, value or batch is over its limit.",
+        "Keys up to 64 KiB, values up to 16 MiB, batches up to 32 MiB: split it.",
+        False,
+        "INVALID_ARGUMENT",
+    )
+    STORAGE_FAILED = CodeInfo(
+        "The node could not read or write its disk.",
+        "See the node's log for the path and the cause; free space or replace the disk.",
+        False,
+        "INTERNAL",
+    )
+    CORRUPT_DATA = CodeInfo(
+        "Data on disk does not match its checksum; it was refused, not served.",
+        "Rebuild this node from its peers.",
+        False,
+        "DATA_LOSS",
+    )
+    OUTCOME_UNKNOWN = CodeInfo(
+        "The request was under way when its node or the controller changed; it may or may not have been done.",
+        "Look before repeating: read the value, or minkactl migrations for an operation.",
+        False,
+        "UNKNOWN",
+    )
+    INTERNAL = CodeInfo(
+        "A bug in Minka.", "Report it with the node's log.", False, "INTERNAL"
+    )
+
+    @property
+    def info(self) -> CodeInfo:
+        """The registry's entry."""
+        return self.value
+
+
+class MinkaError(Exception):
+    """Any refusal or failure that Minka reports: a code, a sentence with the specifics, and details."""
+
+    def __init__(
+        self, code: Code, message: str, *, partitions: Sequence[cluster_pb2.Partition] = (), **details: str
+    ) -> None:
+        super().__init__(f"{code.name}: {message}")
+        self.code = code
+        self.message = message
+        self.details = details
+        self.partitions = tuple(partitions)
+
+    def to_proto(self) -> errors_pb2.Error:
+        """The form in which it travels."""
+        return errors_pb2.Error(
+            code=self.code.name, message=self.message, details=self.details, partitions=self.partitions
+        )
+
+    @classmethod
+    def from_proto(cls, error: errors_pb2.Error) -> "MinkaError":
+        """The error as its sender raised it; a code that this version does not know reads as INTERNAL."""
+        known = error.code in Code.__members__
+        code = Code[error.code] if known else Code.INTERNAL
+        message = error.message if known else f"{error.code}: {error.message}"
+        return cls(code, message, partitions=error.partitions, **error.details)

@@ -1,0 +1,73 @@
+"""Frames of the data stream: raw bytes on the bidirectional gRPC call `/minka.v1.Kv/Batch`.
+
+A message costs the same whatever its size, so a frame carries operations for many partitions of one node.
+Frames are MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+KV_BATCH_METHOD: Final = "/minka.v1.Kv/Batch"
+
+MAX_KEY_BYTES: Final = 64 * 1024
+MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
+MAX_BODY_BYTES: Final = 32 * 1024 * 1024
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+
+
+class Op(IntEnum):
+    """What a group asks of its partition."""
+
+    READ = 0
+    WRITE = 1
+
+
+class Group(msgspec.Struct, array_like=True, gc=False):
+    """Operations for one partition. `body` is a `ReadBody` or a `WriteBody`, encoded."""
+
+    op: int
+    partition_id: int
+    generation: int
+    body: bytes
+
+
+class Request(msgspec.Struct, array_like=True, gc=False):
+    """One frame from the client; `timeout_ms` is what is left of the callers' deadline when it is sent."""
+
+    id: int
+    timeout_ms: int
+    groups: list[Group]
+
+
+class GroupResult(msgspec.Struct, array_like=True, gc=False):
+    """`error` is a serialized `minka.v1.Error` or None; `body` the values of a READ, encoded, else None."""
+
+    error: bytes | None
+    body: bytes | None
+
+
+class Response(msgspec.Struct, array_like=True, gc=False):
+    """One frame to the client: a result for each group of the request with this id, in order."""
+
+    id: int
+    results: list[GroupResult]
+
+
+class WriteBody(msgspec.Struct, array_like=True, gc=False):
+    """Pairs by position, applied in order; a value of None deletes its key."""
+
+    keys: list[bytes]
+    values: list[bytes | None]
+
+
+ReadBody = list[bytes]
+ReadResult = list[bytes | None]
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_request: Final = msgspec.msgpack.Decoder(Request).decode
+decode_response: Final = msgspec.msgpack.Decoder(Response).decode
+decode_write: Final = msgspec.msgpack.Decoder(WriteBody).decode
+decode_read: Final = msgspec.msgpack.Decoder(ReadBody).decode
+decode_values: Final = msgspec.msgpack.Decoder(ReadResult).decode

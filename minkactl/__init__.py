@@ -1,0 +1,1 @@
+"""The command line that shows a cluster and changes it."""

@@ -1,0 +1,1 @@
+"""The daemon that runs on each node."""

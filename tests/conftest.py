@@ -1,0 +1,24 @@
+"""What every test shares: the `seeds` marker with its --seeds option, and how Hypothesis runs."""
+
+import pytest
+from hypothesis import settings
+
+# Reproducible: the same examples in every run. Durations vary on a busy machine, so they aren't judged here.
+settings.register_profile("minka", derandomize=True, database=None, deadline=None, print_blob=True)
+settings.load_profile("minka")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --seeds."""
+    parser.addoption("--seeds", type=int, metavar="N", help="run each test marked `seeds` with seeds 0..N-1")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test marked `seeds(n)` its argument `seed`."""
+    marker = metafunc.definition.get_closest_marker("seeds")
+    if marker is None:
+        return
+    (default,) = marker.args
+    chosen: int | None = metafunc.config.getoption("--seeds")
+    count = default if chosen is None else chosen
+    metafunc.parametrize("seed", range(count), ids=[f"seed{n}" for n in range(count)])

@@ -65,6 +65,10 @@ class Code(Enum):
         False,
         "ALREADY_EXISTS",
     )
+    WRONG_DATA_DIRECTORY = CodeInfo(
+        "The node comes with another data directory than it was registered with, so it may have lost data.",
+        "Start it with its old data directory, or give it a new node id.",
+    )
     NOT_REGISTERED = CodeInfo(
         "The active controller does not know this process as a live node.",
         "None needed: the node registers again by itself.",
@@ -86,9 +90,7 @@ class Code(Enum):
     KEYSPACE_EXISTS = CodeInfo(
         "A keyspace of this name exists already.", "Choose another name.", False, "ALREADY_EXISTS"
     )
-    UNKNOWN_KEYSPACE = CodeInfo(
-        "No keyspace has this name.", "List them with: minkactl keyspaces.", False, "NOT_FOUND"
-    )
+    UNKNOWN_KEYSPACE = CodeInfo("No keyspace has this name.", "List them with: minkactl keyspaces.", False, "NOT_FOUND")
     UNKNOWN_PARTITION = CodeInfo(
         "No partition has this id here.", "List them with: minkactl partitions.", True, "NOT_FOUND"
     )
@@ -110,9 +112,7 @@ class Code(Enum):
     )
 
     # Plans and operations
-    OPERATION_RUNNING = CodeInfo(
-        "Another operation is running.", "Watch it with: minkactl migrations watch.", False
-    )
+    OPERATION_RUNNING = CodeInfo("Another operation is running.", "Watch it with: minkactl migrations watch.", False)
     STALE_PLAN = CodeInfo(
         "The table has changed since the plan was made, so it was not applied.", "Make a new plan.", False
     )
@@ -154,9 +154,7 @@ class Code(Enum):
         False,
         "UNKNOWN",
     )
-    INTERNAL = CodeInfo(
-        "A bug in Minka.", "Report it with the node's log.", False, "INTERNAL"
-    )
+    INTERNAL = CodeInfo("A bug in Minka.", "Report it with the node's log.", False, "INTERNAL")
 
     @property
     def info(self) -> CodeInfo:

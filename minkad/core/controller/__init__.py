@@ -1,0 +1,34 @@
+"""The controller: commands in, records out or a refusal. Pure; the time is an argument."""
+
+from minkad.core.controller.commands import (
+    ApplyPlan,
+    CancelMigration,
+    Command,
+    CreateCluster,
+    CreateKeyspace,
+    FailNode,
+    HandOver,
+    Leave,
+    Register,
+    ReportReplicas,
+)
+from minkad.core.controller.decide import decide
+from minkad.core.controller.failure_detector import FailureDetector
+from minkad.core.controller.schedule import MigrationCaps, schedule
+
+__all__ = [
+    "ApplyPlan",
+    "CancelMigration",
+    "Command",
+    "CreateCluster",
+    "CreateKeyspace",
+    "FailNode",
+    "FailureDetector",
+    "HandOver",
+    "Leave",
+    "MigrationCaps",
+    "Register",
+    "ReportReplicas",
+    "decide",
+    "schedule",
+]

@@ -1,0 +1,85 @@
+"""Nodes: registration, orderly leaving, failure (Fixed Partitions: "Tracking Cluster Membership")."""
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Node, NodeState, Partition
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.commands import CreateCluster, FailNode, Leave, Register
+from minkad.core.controller.operations import cancel_or_complete_for
+from minkad.core.controller.rows import changed, lead, node_in_state, partitions_changed, take_offline
+from minkad.core.state import State
+
+
+def create_cluster(state: State, command: CreateCluster) -> list[Record]:
+    """The cluster and its bootstrap voters exist; the voters have yet to register."""
+    if state.cluster.id:
+        return []
+    return [Record(cluster_created=command.cluster), *(Record(node_changed=node) for node in command.voters)]
+
+
+def register(state: State, command: Register, now_ms: int) -> list[Record]:
+    """The process is the node's present one; what the node holds is to be led and followed again."""
+    node, old = command.node, state.nodes.get(command.node.id)
+    if old is not None:
+        live = old.state == NodeState.NODE_STATE_LIVE
+        if live and old.incarnation == node.incarnation:
+            return []
+        _refuse_impostor(old, command, live)
+    row = Node()
+    row.CopyFrom(node)
+    row.raft_id = old.raft_id if old is not None else state.next_raft_id
+    reason = "registered for the first time" if old is None or not old.data_id else "registered again"
+    return [
+        node_in_state(row, NodeState.NODE_STATE_LIVE, reason, now_ms),
+        *partitions_changed(_leads_again(state, node.id)),
+    ]
+
+
+def _refuse_impostor(old: Node, command: Register, live: bool) -> None:
+    node = command.node
+    if live and command.holder_alive:
+        raise MinkaError(
+            Code.NODE_ID_TAKEN,
+            f"node {node.id} is live at {old.address}; the process at {node.address} can't have its id",
+            node=node.id,
+            holder=old.address,
+            same_data=str(old.data_id == node.data_id).lower(),
+        )
+    if old.data_id and old.data_id != node.data_id:
+        raise MinkaError(
+            Code.WRONG_DATA_DIRECTORY,
+            f"node {node.id} was registered with data directory {old.data_id}, now it comes with {node.data_id}",
+            node=node.id,
+        )
+
+
+def _leads_again(state: State, node_id: str) -> list[Partition]:
+    """Rows of the partitions that this node led until its process ended, or that wait for its data."""
+    return [
+        changed(p, lambda row: lead(row, node_id))
+        for p in state.partitions.values()
+        if p.leader == node_id or (not p.leader and node_id in p.isr)
+    ]
+
+
+def leave(state: State, command: Leave, now_ms: int) -> list[Record]:
+    """The node serves nothing any more and said so; it may register again."""
+    node = state.nodes.get(command.node_id)
+    if node is None or node.state != NodeState.NODE_STATE_LIVE or node.incarnation != command.incarnation:
+        return []
+    return _gone(state, node, NodeState.NODE_STATE_LEFT, "stopped in order", now_ms)
+
+
+def fail(state: State, command: FailNode, now_ms: int) -> list[Record]:
+    """The node's clearance is over; its partitions need another leader or go offline."""
+    node = state.nodes.get(command.node_id)
+    if node is None or node.state != NodeState.NODE_STATE_LIVE:
+        return []
+    return _gone(state, node, NodeState.NODE_STATE_FAILED, command.reason, now_ms)
+
+
+def _gone(state: State, node: Node, now: NodeState.ValueType, reason: str, now_ms: int) -> list[Record]:
+    migrations, rows = cancel_or_complete_for(state, node.id, f"{node.id} {reason}", now_ms)
+    for partition in state.partitions.values():
+        if partition.leader == node.id and partition.id not in rows:
+            rows[partition.id] = changed(partition, take_offline)
+    return [node_in_state(node, now, reason, now_ms), *partitions_changed(rows.values()), *migrations]

@@ -1,0 +1,62 @@
+"""New rows from old ones, and records from rows."""
+
+from collections.abc import Callable, Iterable
+
+from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Partition, PartitionState
+from minka.v1.records_pb2 import PartitionsChanged, Record
+
+
+def node_in_state(node: Node, state: NodeState.ValueType, reason: str, now_ms: int) -> Record:
+    """The record that a node is now in this state."""
+    row = Node()
+    row.CopyFrom(node)
+    row.state, row.state_reason, row.state_since_ms = state, reason, now_ms
+    return Record(node_changed=row)
+
+
+def changed(partition: Partition, change: Callable[[Partition], None]) -> Partition:
+    """A copy of the row with the change made and the next partition_epoch."""
+    row = Partition()
+    row.CopyFrom(partition)
+    change(row)
+    row.partition_epoch += 1
+    return row
+
+
+def partitions_changed(rows: Iterable[Partition]) -> list[Record]:
+    """One record for all the rows; none for no row."""
+    record = Record(partitions_changed=PartitionsChanged(partitions=rows))
+    return [record] if record.partitions_changed.partitions else []
+
+
+def lead(row: Partition, leader: str) -> None:
+    """Elect: `leader` is to lead at a new epoch; the partition is ONLINE when it has acknowledged."""
+    row.leader = leader
+    row.leader_epoch += 1
+    row.state = PartitionState.PARTITION_STATE_ASSIGNED
+
+
+def take_offline(row: Partition) -> None:
+    """Nobody can lead."""
+    row.leader = ""
+    row.state = PartitionState.PARTITION_STATE_OFFLINE
+
+
+def replace(nodes: list[str], old: str, new: str) -> list[str]:
+    """The list with `new` at the place of `old`, and each node once."""
+    return list(dict.fromkeys(new if node == old else node for node in nodes))
+
+
+def migration_in_state(migration: Migration, state: MigrationState.ValueType, now_ms: int, outcome: str = "") -> Record:
+    """The record that a migration is now in this state."""
+    row = Migration()
+    row.CopyFrom(migration)
+    row.state, row.outcome = state, outcome
+    match state:
+        case MigrationState.MIGRATION_STATE_COPYING:
+            row.started_ms = now_ms
+        case MigrationState.MIGRATION_STATE_HANDED_OVER:
+            row.handed_over_ms = now_ms
+        case _:
+            row.finished_ms = now_ms
+    return Record(migration_changed=row)

@@ -1,0 +1,232 @@
+"""The tables and how records change them. Pure: the same records give the same state on every node."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Self, TypeVar
+
+from minka.v1.cluster_pb2 import (
+    Cluster,
+    Keyspace,
+    Migration,
+    Node,
+    Operation,
+    OperationState,
+    Partition,
+    PartitionState,
+    PartitionTable,
+    StateSnapshot,
+)
+from minka.v1.records_pb2 import KeyspaceCreated, OperationStarted, PartitionsChanged, Record, RecordBatch
+from minkad.core.state.transitions import check_migration_change, check_node_change, check_partition_change
+
+KEPT_OPERATIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyNode:
+    """The effect of a changed row: this node has to be told what the row of this partition now says."""
+
+    node: str
+    partition_id: int
+
+
+@dataclass(slots=True)
+class State:
+    """Every table. Rows are replaced, never mutated, so a shallow copy is a snapshot.
+
+    `version` is the Raft index of the last change to what clients see: nodes, keyspaces, partitions.
+    """
+
+    cluster: Cluster = field(default_factory=Cluster)
+    version: int = 0
+    nodes: dict[str, Node] = field(default_factory=dict)
+    keyspaces: dict[int, Keyspace] = field(default_factory=dict)
+    partitions: dict[int, Partition] = field(default_factory=dict)
+    operations: dict[int, Operation] = field(default_factory=dict)
+    migrations: dict[int, dict[int, Migration]] = field(default_factory=dict)  # by operation, by partition
+    next_raft_id: int = 1
+    next_keyspace_id: int = 1
+    next_partition_id: int = 1
+    next_operation_id: int = 1
+
+    def copy(self) -> Self:
+        """A state that changes apart from this one."""
+        return type(self)(
+            self.cluster,
+            self.version,
+            dict(self.nodes),
+            dict(self.keyspaces),
+            dict(self.partitions),
+            dict(self.operations),
+            {operation: dict(rows) for operation, rows in self.migrations.items()},
+            self.next_raft_id,
+            self.next_keyspace_id,
+            self.next_partition_id,
+            self.next_operation_id,
+        )
+
+    # Reading
+
+    def keyspace_named(self, name: str) -> Keyspace | None:
+        """The keyspace of this name."""
+        return next((k for k in self.keyspaces.values() if k.name == name), None)
+
+    def running_operation(self) -> Operation | None:
+        """The one operation that has not ended; there is never more than one."""
+        return next((o for o in self.operations.values() if o.state == OperationState.OPERATION_STATE_RUNNING), None)
+
+    def running_migration(self, partition_id: int) -> Migration | None:
+        """The partition's migration in the running operation."""
+        operation = self.running_operation()
+        return self.migrations[operation.id].get(partition_id) if operation else None
+
+    def partitions_on(self, node: str) -> Iterable[Partition]:
+        """The partitions of which this node holds, is to hold, or has still to delete a copy."""
+        return (p for p in self.partitions.values() if node in p.replicas or node in p.removing_replicas)
+
+    def table(self) -> PartitionTable:
+        """What clients and people see."""
+        return PartitionTable(
+            cluster=self.cluster,
+            version=self.version,
+            nodes=self.nodes.values(),
+            keyspaces=self.keyspaces.values(),
+            partitions=self.partitions.values(),
+        )
+
+    # Changing
+
+    def apply_batch(self, batch: RecordBatch, index: int) -> list[NotifyNode]:
+        """Apply the content of the Raft entry at `index` and return what it obliges the active controller to do."""
+        effects: list[NotifyNode] = []
+        for record in batch.records:
+            effects += self.apply(record, index)
+        return effects
+
+    def apply(self, record: Record, index: int) -> list[NotifyNode]:
+        """Apply one fact. A fact that contradicts the state is a bug in `decide`: AssertionError."""
+        match record.WhichOneof("fact"):
+            case "cluster_created":
+                assert not self.cluster.id, f"the cluster exists already: {self.cluster}"
+                self.cluster = record.cluster_created
+                self.version = index
+                return []
+            case "node_changed":
+                return self._apply_node(record.node_changed, index)
+            case "keyspace_created":
+                return self._apply_keyspace(record.keyspace_created, index)
+            case "partitions_changed":
+                return self._apply_partitions(record.partitions_changed, index)
+            case "operation_started":
+                return self._apply_operation_started(record.operation_started)
+            case "migration_changed":
+                migration = record.migration_changed
+                rows = self.migrations[migration.operation_id]
+                check_migration_change(rows[migration.partition_id], migration)
+                rows[migration.partition_id] = migration
+                return []
+            case "operation_finished":
+                operation = record.operation_finished
+                assert self.operations[operation.id].state == OperationState.OPERATION_STATE_RUNNING, operation
+                self.operations[operation.id] = operation
+                return []
+            case unknown:
+                raise AssertionError(f"a record of an unknown kind ({unknown}) at index {index}: {record}")
+
+    def _apply_node(self, node: Node, index: int) -> list[NotifyNode]:
+        old = self.nodes.get(node.id)
+        check_node_change(old, node, self.nodes.values())
+        self.nodes[node.id] = node
+        self.next_raft_id = max(self.next_raft_id, node.raft_id + 1)
+        self.version = index
+        if old is not None and old.incarnation == node.incarnation and old.state == node.state:
+            return []
+        return [NotifyNode(node.id, p.id) for p in self.partitions_on(node.id)]
+
+    def _apply_keyspace(self, created: KeyspaceCreated, index: int) -> list[NotifyNode]:
+        keyspace = created.keyspace
+        assert keyspace.id >= self.next_keyspace_id, f"keyspace id {keyspace.id} was used before"
+        assert self.keyspace_named(keyspace.name) is None, f"keyspace {keyspace.name} exists already"
+        self.keyspaces[keyspace.id] = keyspace
+        self.next_keyspace_id = keyspace.id + 1
+        for partition in created.partitions:
+            assert partition.id >= self.next_partition_id, f"partition id {partition.id} was used before"
+            assert partition.state == PartitionState.PARTITION_STATE_ASSIGNED, partition
+            self.partitions[partition.id] = partition
+            self.next_partition_id = partition.id + 1
+        self.version = index
+        return [NotifyNode(node, p.id) for p in created.partitions for node in p.replicas]
+
+    def _apply_partitions(self, changed: PartitionsChanged, index: int) -> list[NotifyNode]:
+        effects: list[NotifyNode] = []
+        for partition in changed.partitions:
+            old = self.partitions[partition.id]
+            check_partition_change(old, partition)
+            self.partitions[partition.id] = partition
+            affected = {*old.replicas, *partition.replicas, *partition.removing_replicas}
+            effects += [NotifyNode(node, partition.id) for node in sorted(affected)]
+        self.version = index
+        return effects
+
+    def _apply_operation_started(self, started: OperationStarted) -> list[NotifyNode]:
+        operation = started.operation
+        assert operation.id >= self.next_operation_id, f"operation id {operation.id} was used before"
+        assert self.running_operation() is None, f"operation {self.running_operation()} is running"
+        self.operations[operation.id] = operation
+        self.next_operation_id = operation.id + 1
+        assert all(m.partition_id in self.partitions for m in started.migrations), started
+        self.migrations[operation.id] = _by(started.migrations, lambda m: m.partition_id)
+        self._forget_old_operations()
+        return []
+
+    def _forget_old_operations(self) -> None:
+        for operation_id in sorted(self.operations)[:-KEPT_OPERATIONS]:
+            del self.operations[operation_id]
+            del self.migrations[operation_id]
+
+    # Snapshots
+
+    def to_snapshot(self) -> bytes:
+        """The whole state; equal states give equal bytes."""
+        snapshot = StateSnapshot(
+            table=self.table(),
+            operations=self.operations.values(),
+            migrations=[m for rows in self.migrations.values() for m in rows.values()],
+            next_raft_id=self.next_raft_id,
+            next_keyspace_id=self.next_keyspace_id,
+            next_partition_id=self.next_partition_id,
+            next_operation_id=self.next_operation_id,
+        )
+        return snapshot.SerializeToString(deterministic=True)
+
+    @classmethod
+    def from_snapshot(cls, data: bytes) -> Self:
+        """The state that `to_snapshot` was called on; empty bytes give the empty state."""
+        snapshot = StateSnapshot.FromString(data)
+        if not data:
+            return cls()
+        table = snapshot.table
+        migrations: dict[int, dict[int, Migration]] = {operation.id: {} for operation in snapshot.operations}
+        for migration in snapshot.migrations:
+            migrations[migration.operation_id][migration.partition_id] = migration
+        return cls(
+            table.cluster,
+            table.version,
+            _by(table.nodes, lambda n: n.id),
+            _by(table.keyspaces, lambda k: k.id),
+            _by(table.partitions, lambda p: p.id),
+            _by(snapshot.operations, lambda o: o.id),
+            migrations,
+            snapshot.next_raft_id,
+            snapshot.next_keyspace_id,
+            snapshot.next_partition_id,
+            snapshot.next_operation_id,
+        )
+
+
+K = TypeVar("K")
+R = TypeVar("R")
+
+
+def _by(rows: Iterable[R], key: Callable[[R], K]) -> dict[K, R]:
+    return {key(row): row for row in rows}

@@ -1,0 +1,186 @@
+"""Membership, assignment and migrations, decided without a network."""
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import HashFunction, MigrationState, NodeState, OperationState, PartitionState
+from minkad.core.controller import CancelMigration, CreateKeyspace, FailNode, HandOver, Leave, MigrationCaps
+from minkad.core.state import State
+from tests.unit.core.model import Controller
+
+
+def refused(code: Code) -> pytest.RaisesExc[MinkaError]:
+    return pytest.RaisesExc(MinkaError, check=lambda e: e.code is code)
+
+
+def test_no_partition_is_assigned_before_the_minimum_size() -> None:
+    c = Controller(min_nodes=3)
+    c.register("athens", "byzantium")
+    with refused(Code.NOT_ENOUGH_NODES):
+        c.keyspace("flights", 9)
+    c.register("cyrene")
+    assert len(c.keyspace("flights", 9)) == 9
+
+
+def test_first_assignment_is_round_robin_and_goes_online_when_acknowledged() -> None:
+    c = Controller()
+    c.register("athens", "byzantium", "cyrene")
+    c.run(CreateKeyspace("flights", 9, HashFunction.HASH_FUNCTION_MD5, 1))
+    assert {p.state for p in c.state.partitions.values()} == {PartitionState.PARTITION_STATE_ASSIGNED}
+    c.deliver()
+    partitions = list(c.state.partitions.values())
+    assert [p.leader for p in partitions] == ["athens", "byzantium", "cyrene"] * 3
+    assert {p.state for p in partitions} == {PartitionState.PARTITION_STATE_ONLINE}
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "code"),
+    [
+        ("flights", 3, Code.KEYSPACE_EXISTS),
+        ("Flights", 3, Code.INVALID_ARGUMENT),
+        ("more", 0, Code.INVALID_ARGUMENT),
+        ("more", 20_000, Code.INVALID_ARGUMENT),
+    ],
+)
+def test_a_bad_keyspace_is_refused_and_changes_nothing(name: str, partitions: int, code: Code) -> None:
+    c = Controller()
+    c.register("athens")
+    c.keyspace("flights", 3)
+    before = c.state.to_snapshot()
+    with refused(code):
+        c.keyspace(name, partitions)
+    assert c.state.to_snapshot() == before
+
+
+def test_a_second_process_cannot_take_a_live_node_id() -> None:
+    c = Controller()
+    c.register("athens")
+    with refused(Code.NODE_ID_TAKEN):
+        c.register("athens", incarnation="2", holder_alive=True)
+    c.register("athens", incarnation="2")
+    assert c.state.nodes["athens"].incarnation == "2"
+
+
+def test_a_failed_node_takes_its_partitions_offline_and_back_with_a_new_leader_epoch() -> None:
+    c = Controller()
+    c.register("athens", "byzantium")
+    c.keyspace("flights", 4)
+    c.run(FailNode("athens", "no heartbeat for 1.5 s"))
+    assert c.state.nodes["athens"].state == NodeState.NODE_STATE_FAILED
+    assert c.counts() == {"athens": 0, "byzantium": 2}
+    c.register("athens", incarnation="2")
+    c.deliver()
+    mine = [p for p in c.state.partitions.values() if p.leader == "athens"]
+    assert [(p.state, p.leader_epoch, p.generation) for p in mine] == [
+        (PartitionState.PARTITION_STATE_ONLINE, 2, 1)
+    ] * 2
+
+
+def test_leaving_counts_only_for_the_present_process() -> None:
+    c = Controller()
+    c.register("athens")
+    c.run(Leave("athens", "another"))
+    assert c.state.nodes["athens"].state == NodeState.NODE_STATE_LIVE
+    c.run(Leave("athens", "1"))
+    assert c.state.nodes["athens"].state == NodeState.NODE_STATE_LEFT
+
+
+def four_nodes(caps: MigrationCaps | None = None) -> Controller:
+    c = Controller(caps=caps)
+    c.register("athens", "byzantium", "cyrene")
+    c.keyspace("flights", 30)
+    c.register("ephesus")
+    return c
+
+
+def test_a_reassign_moves_everything_the_plan_says_and_ends() -> None:
+    c = four_nodes()
+    operation = c.reassign()
+    while c.state.running_operation():
+        copying = [p.id for p in c.state.partitions.values() if p.adding_replicas]
+        assert len(copying) <= 4
+        c.deliver()
+        for partition_id in copying:
+            c.hand_over(partition_id)
+        c.deliver()
+        c.schedule()
+    assert sorted(c.counts().values()) == [7, 7, 8, 8]
+    assert c.state.operations[operation].state == OperationState.OPERATION_STATE_SUCCEEDED
+    assert c.state.operations[operation].outcome == "7 of 7 partitions moved"
+    assert all(len(p.replicas) == 1 and not p.removing_replicas for p in c.state.partitions.values())
+
+
+def test_a_second_operation_is_refused_and_the_first_named() -> None:
+    c = four_nodes()
+    operation = c.reassign()
+    with pytest.raises(MinkaError) as refusal:
+        c.reassign()
+    assert refusal.value.code is Code.OPERATION_RUNNING
+    assert refusal.value.details["operation"] == str(operation)
+
+
+def test_a_hand_over_at_an_old_epoch_is_refused_and_a_repeated_one_is_not() -> None:
+    c = four_nodes(MigrationCaps(per_node=1, cluster=1))
+    c.reassign()
+    partition = next(p for p in c.state.partitions.values() if p.adding_replicas)
+    stale = HandOver(partition.leader, partition.id, partition.partition_epoch - 1, "ephesus")
+    with refused(Code.STALE_GENERATION):
+        c.run(stale)
+    good = HandOver(partition.leader, partition.id, partition.partition_epoch, "ephesus")
+    c.run(good)
+    moved = c.state.partitions[partition.id]
+    assert (moved.leader, moved.generation, moved.leader_epoch) == ("ephesus", 2, 2)
+    assert list(moved.removing_replicas) == [partition.leader]
+    c.run(good)
+    assert c.state.partitions[partition.id] == moved
+
+
+@pytest.mark.parametrize("gone", ["athens", "ephesus"])
+def test_the_operation_ends_when_a_node_fails_while_it_copies(gone: str) -> None:
+    c = four_nodes(MigrationCaps(per_node=30, cluster=30))
+    operation = c.reassign()
+    c.run(FailNode(gone, "no heartbeat for 1.5 s"))
+    c.deliver(unreachable=[gone])
+    for partition in [p for p in c.state.partitions.values() if p.adding_replicas]:
+        c.hand_over(partition.id)
+    c.deliver(unreachable=[gone])
+    c.schedule()
+    ended = c.state.operations[operation]
+    assert ended.state == OperationState.OPERATION_STATE_FAILED
+    assert gone in ended.outcome
+    c.register(gone, incarnation="2")
+    c.deliver()
+    assert not any(p.removing_replicas or p.adding_replicas for p in c.state.partitions.values())
+    assert sum(c.counts().values()) == 30
+
+
+def test_a_source_that_fails_after_the_hand_over_deletes_its_copy_when_it_is_back() -> None:
+    c = four_nodes(MigrationCaps(per_node=1, cluster=1))
+    operation = c.reassign()
+    partition = next(p for p in c.state.partitions.values() if p.adding_replicas)
+    source = partition.leader
+    c.hand_over(partition.id)
+    c.run(FailNode(source, "no heartbeat"))
+    migration = c.state.migrations[operation][partition.id]
+    assert migration.state == MigrationState.MIGRATION_STATE_COMPLETED
+    assert list(c.state.partitions[partition.id].removing_replicas) == [source]
+    c.register(source, incarnation="2")
+    c.deliver()
+    assert not c.state.partitions[partition.id].removing_replicas
+
+
+def test_a_cancelled_migration_leaves_the_partition_where_it_was() -> None:
+    c = four_nodes(MigrationCaps(per_node=1, cluster=1))
+    operation = c.reassign()
+    partition = next(p for p in c.state.partitions.values() if p.adding_replicas)
+    c.run(CancelMigration(operation, partition.id, "no progress for 60 s"))
+    c.deliver()
+    row = c.state.partitions[partition.id]
+    assert (row.leader, list(row.replicas), list(row.removing_replicas)) == (partition.leader, [partition.leader], [])
+
+
+def test_a_snapshot_restores_the_state() -> None:
+    c = four_nodes()
+    c.reassign()
+    assert State.from_snapshot(c.state.to_snapshot()).to_snapshot() == c.state.to_snapshot()
+    assert State.from_snapshot(b"") == State()

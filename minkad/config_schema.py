@@ -1,0 +1,173 @@
+"""Every key of minkad's configuration: its type, range and default. configs/minkad.yaml explains them to people.
+
+The dataclasses are the schema: a field is a key, its metadata the parser.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from minkad.config_values import (
+    Parser,
+    Peer,
+    absolute_path,
+    address,
+    choice,
+    identifier,
+    integer,
+    is_wildcard,
+    join_address,
+    list_of,
+    optional_peer_address,
+    peer,
+    peer_address,
+    split_address,
+    text,
+)
+
+
+def _by(parser: Parser) -> dict[str, Parser]:
+    return {"parser": parser}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What this node is."""
+
+    id: str = field(metadata=_by(identifier))
+    zone: str = field(default="", metadata=_by(text))
+    capacity_bytes: int = field(default=0, metadata=_by(integer(0, 2**63 - 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Which cluster it belongs to and how it finds it."""
+
+    name: str = field(default="minka", metadata=_by(identifier))
+    min_nodes: int = field(default=1, metadata=_by(integer(1, 1000)))
+    bootstrap: tuple[Peer, ...] = field(default=(), metadata=_by(list_of(peer)))
+    join: tuple[str, ...] = field(default=(), metadata=_by(list_of(peer_address)))
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where it listens."""
+
+    grpc: str = field(default="127.0.0.1:7400", metadata=_by(address))
+    http: str = field(default="127.0.0.1:7401", metadata=_by(address))
+
+
+@dataclass(frozen=True, slots=True)
+class Advertise:
+    """Where others reach it; "" is derived: see `Config.grpc_address` and `Config.http_address`."""
+
+    grpc: str = field(default="", metadata=_by(optional_peer_address))
+    http: str = field(default="", metadata=_by(optional_peer_address))
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The Raft group."""
+
+    voters: int = field(default=3, metadata=_by(integer(1, 9)))
+    tick_ms: int = field(default=50, metadata=_by(integer(5, 1000)))
+    heartbeat_ticks: int = field(default=1, metadata=_by(integer(1, 100)))
+    election_ticks: int = field(default=10, metadata=_by(integer(3, 1000)))
+    snapshot_entries: int = field(default=10_000, metadata=_by(integer(100, 10_000_000)))
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Heartbeats, clearance and failure detection."""
+
+    heartbeat_interval_ms: int = field(default=200, metadata=_by(integer(10, 60_000)))
+    clearance_ms: int = field(default=1000, metadata=_by(integer(50, 300_000)))
+    failure_timeout_ms: int = field(default=1500, metadata=_by(integer(100, 600_000)))
+
+
+@dataclass(frozen=True, slots=True)
+class Migrations:
+    """How many partitions move at once, and when a move that stands still is given up."""
+
+    per_node: int = field(default=4, metadata=_by(integer(1, 1000)))
+    cluster: int = field(default=32, metadata=_by(integer(1, 10_000)))
+    stall_timeout_s: int = field(default=60, metadata=_by(integer(1, 86_400)))
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Memory and disk of the databases."""
+
+    block_cache_mib: int = field(default=256, metadata=_by(integer(1, 1_048_576)))
+    log_retention_mib: int = field(default=16, metadata=_by(integer(1, 65_536)))
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What is logged and how."""
+
+    level: str = field(default="info", metadata=_by(choice("debug", "info", "warning", "error")))
+    format: str = field(default="human", metadata=_by(choice("human", "json")))
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole configuration, checked. `origins` says for each dotted key where its value came from."""
+
+    node: Node
+    data_dir: Path = field(metadata=_by(absolute_path))
+    cluster: Cluster = field(default_factory=Cluster)
+    listen: Listen = field(default_factory=Listen)
+    advertise: Advertise = field(default_factory=Advertise)
+    coordinator: Coordinator = field(default_factory=Coordinator)
+    membership: Membership = field(default_factory=Membership)
+    migrations: Migrations = field(default_factory=Migrations)
+    storage: Storage = field(default_factory=Storage)
+    log: Log = field(default_factory=Log)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def grpc_address(self) -> str:
+        """Where others reach it: advertise.grpc, else its own entry in cluster.bootstrap, else listen.grpc."""
+        own = next((peer.address for peer in self.cluster.bootstrap if peer.id == self.node.id), "")
+        return self.advertise.grpc or own or self.listen.grpc
+
+    @property
+    def http_address(self) -> str:
+        """Where metrics and health are reached from other machines."""
+        if self.advertise.http or not is_wildcard(self.listen.http):
+            return self.advertise.http or self.listen.http
+        return join_address(split_address(self.grpc_address)[0], split_address(self.listen.http)[1])
+
+    def value(self, key: str) -> Any:
+        """The value of a dotted key."""
+        section, _, name = key.rpartition(".")
+        return getattr(getattr(self, section) if section else self, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key as the loader sees it; `default` is `dataclasses.MISSING` for a required one."""
+
+    name: str
+    parser: Parser
+    default: Any
+
+
+def _schema() -> tuple[dict[str, type], dict[str, Key]]:
+    sections: dict[str, type] = {}
+    keys: dict[str, Key] = {}
+    for outer in fields(Config):
+        if is_dataclass(outer.type) and isinstance(outer.type, type):
+            sections[outer.name] = outer.type
+            for inner in fields(outer.type):
+                name = f"{outer.name}.{inner.name}"
+                keys[name] = Key(name, inner.metadata["parser"], inner.default)
+        elif "parser" in outer.metadata:
+            keys[outer.name] = Key(outer.name, outer.metadata["parser"], MISSING)
+    return sections, keys
+
+
+SECTIONS, KEYS = _schema()
+"""Section name → its class; dotted key → its parser and default, in the order of the dataclasses."""

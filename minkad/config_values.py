@@ -1,0 +1,235 @@
+"""Parsers of configuration values: a YAML node in, a checked value out, or `Refused` with every mistake in it.
+
+Text is taken as written, whatever YAML 1.1 would make of it (`zone: no` is the text "no", not false), and a number is
+decimal digits, so no value can mean something else than it looks like.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Parser = Callable[[yaml.Node], Any]
+
+_IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
+_TEXT = re.compile(r"[!-~]{0,63}")
+_INTEGER = re.compile(r"-?(0|[1-9](_?[0-9]){0,24})")
+_HOST_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_MAX_LIST = 1000
+
+
+class Refused(Exception):
+    """A value that is not what its key takes: each mistake with the node where it is."""
+
+    def __init__(self, *mistakes: tuple[yaml.Node, str]) -> None:
+        super().__init__(*mistakes)
+        self.mistakes = mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One of the nodes that found the cluster."""
+
+    id: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"{{id: {self.id}, address: {flow_text(self.address)}}}"
+
+
+def flow_text(text: str) -> str:
+    """The text as YAML takes it inside a list: an address that begins with a bracket needs quotes."""
+    return f'"{text}"' if text.startswith("[") or not text else text
+
+
+def _scalar(node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        kind = "list" if isinstance(node, yaml.SequenceNode) else "mapping"
+        raise Refused((node, f"must be one value, not a {kind}"))
+    # An unquoted nothing, `~` or `null`: the line was most likely left unfinished.
+    if node.style is None and node.tag == "tag:yaml.org,2002:null":
+        raise Refused((node, "has no value; remove the line to use the default"))
+    return str(node.value)
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= 80 else value[:77] + "..."
+
+
+def text(node: yaml.Node) -> str:
+    """Up to 63 printable ASCII characters without blanks."""
+    value = _scalar(node)
+    if not _TEXT.fullmatch(value):
+        raise Refused((node, f"must be up to 63 printable ASCII characters without blanks, not {_cut(value)!r}"))
+    return value
+
+
+def identifier(node: yaml.Node) -> str:
+    """A name as of a DNS host: what stays readable in a log, a path and a metric."""
+    value = _scalar(node)
+    if not _IDENTIFIER.fullmatch(value):
+        rule = "must be 1 to 63 of a-z, 0-9, dot and dash, beginning with a letter or digit"
+        raise Refused((node, f"{rule}, not {_cut(value)!r}"))
+    return value
+
+
+def integer(least: int, most: int) -> Parser:
+    """A parser of whole numbers from `least` to `most`."""
+
+    def parse(node: yaml.Node) -> int:
+        value = _scalar(node)
+        quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
+        if quoted or not _INTEGER.fullmatch(value) or not least <= int(value) <= most:
+            shown = f'"{_cut(value)}"' if quoted else _cut(value)
+            raise Refused((node, f"must be a whole number from {least} to {most}, not {shown}"))
+        return int(value)
+
+    return parse
+
+
+def choice(*allowed: str) -> Parser:
+    """A parser of one word out of a few."""
+
+    def parse(node: yaml.Node) -> str:
+        value = _scalar(node)
+        if value not in allowed:
+            raise Refused((node, f"must be one of {', '.join(allowed)}, not {_cut(value)!r}"))
+        return value
+
+    return parse
+
+
+def absolute_path(node: yaml.Node) -> Path:
+    """A path that means the same wherever the daemon was started."""
+    value = _scalar(node)
+    if not value.startswith("/") or "\0" in value:
+        raise Refused((node, f"must be an absolute path, not {_cut(value)!r}"))
+    return Path(value)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host (IPv6 without its brackets) and port of a checked `host:port` or `[v6]:port`."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The reverse of `split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_wildcard(address: str) -> bool:
+    """Whether it names every interface of this machine, so that no other machine can dial it."""
+    host, _ = split_address(address)
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def address(node: yaml.Node) -> str:
+    """`host:port`, where the host is a DNS name, an IPv4 address, or an IPv6 address in brackets."""
+    value = _scalar(node)
+    problem = _address_problem(value)
+    if problem:
+        raise Refused((node, f"must be host:port or [IPv6]:port, not {_cut(value)!r}: {problem}"))
+    return value
+
+
+def optional_address(node: yaml.Node) -> str:
+    """An address, or "" for none."""
+    return "" if _scalar(node) == "" else address(node)
+
+
+def peer_address(node: yaml.Node) -> str:
+    """An address that others dial."""
+    value = address(node)
+    if is_wildcard(value):
+        raise Refused((node, f"must be an address that other nodes can dial, not {_cut(value)!r}"))
+    return value
+
+
+def optional_peer_address(node: yaml.Node) -> str:
+    """An address that others dial, or "" for none."""
+    return "" if _scalar(node) == "" else peer_address(node)
+
+
+def _address_problem(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not colon:
+        return "the port is missing"
+    if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:
+        return "the port must be from 1 to 65535"
+    if host.startswith("[") and host.endswith("]"):
+        return _ip_problem(ipaddress.IPv6Address, host[1:-1])
+    if ":" in host:
+        return "an IPv6 address needs brackets"
+    if re.fullmatch(r"[0-9.]+", host):
+        return _ip_problem(ipaddress.IPv4Address, host)
+    labels = host.removesuffix(".").split(".")
+    if len(host) > 253 or not all(_HOST_LABEL.fullmatch(label) for label in labels):
+        return "the host is not a name or address" if host else "the host is missing"
+    return ""
+
+
+def _ip_problem(kind: Callable[[str], object], host: str) -> str:
+    try:
+        kind(host)
+    except ipaddress.AddressValueError as error:
+        return str(error)
+    return ""
+
+
+def list_of(item: Parser) -> Parser:
+    """A parser of lists, up to 1,000 long."""
+
+    def parse(node: yaml.Node) -> tuple[Any, ...]:
+        if not isinstance(node, yaml.SequenceNode):
+            raise Refused((node, "must be a list; an empty one is []"))
+        if len(node.value) > _MAX_LIST:
+            raise Refused((node, f"must have at most {_MAX_LIST} items, not {len(node.value)}"))
+        values, mistakes = [], []
+        for position, child in enumerate(node.value, 1):
+            try:
+                values.append(item(child))
+            except Refused as refused:
+                mistakes += [(where, f"item {position}: {problem}") for where, problem in refused.mistakes]
+        if mistakes:
+            raise Refused(*mistakes)
+        return tuple(values)
+
+    parse.takes_flow = True  # type: ignore[attr-defined]  # read by `takes_flow`
+    return parse
+
+
+def takes_flow(parser: Parser) -> bool:
+    """Whether an environment variable for it holds YAML flow text (a list) instead of a bare value."""
+    return getattr(parser, "takes_flow", False)
+
+
+def peer(node: yaml.Node) -> Peer:
+    """A mapping of exactly `id` and `address`."""
+    if not isinstance(node, yaml.MappingNode):
+        raise Refused((node, "must be {id: NODE, address: HOST:PORT}"))
+    parsers = {"id": identifier, "address": peer_address}
+    values: dict[str, str] = {}
+    mistakes: list[tuple[yaml.Node, str]] = []
+    for key, child in node.value:
+        name = str(key.value)
+        if name not in parsers or name in values:
+            problem = "given twice" if name in values else "unknown key; an item has id and address"
+            mistakes.append((key, f"{name}: {problem}"))
+            continue
+        values[name] = ""
+        try:
+            values[name] = parsers[name](child)
+        except Refused as refused:
+            mistakes += [(where, f"{name}: {problem}") for where, problem in refused.mistakes]
+    mistakes += [(node, f"{name}: missing") for name in parsers if name not in values]
+    if mistakes:
+        raise Refused(*mistakes)
+    return Peer(values["id"], values["address"])

@@ -27,6 +27,8 @@ $(PY):
 	  echo "error: $(PYTHON) can't make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# PIP_USE_PEP517: pip older than 23.1 would otherwise run setup.py itself.
+$(VENV)/.demo-data: export PIP_USE_PEP517 := 1
 # --no-deps: the files list the whole closure, and `pip check` says so if they don't.
 $(VENV)/.packages: requirements.txt requirements-dev.txt | $(PY)
 	$(PIP) install --no-deps --requirement requirements-dev.txt
@@ -51,7 +53,7 @@ lint: install protos-check ## Check style, types, layers and generated code
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy $(CHECKED)
-	$(VENV)/bin/lint-imports
+	$(VENV)/bin/lint-imports --no-logo
 
 format: install ## Format the code and fix what can be fixed by itself
 	$(VENV)/bin/ruff check --fix
@@ -71,4 +73,4 @@ bench: install $(VENV)/.demo-data ## Measure Minka beside its peers (etcd, Redis
 
 clean: ## Remove .venv, caches and build leftovers
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find minka minkad minkactl tests tools demo benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find . -name __pycache__ -prune -exec rm -rf {} +

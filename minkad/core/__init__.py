@@ -1,0 +1,1 @@
+"""What the cluster decides, without I/O, clock or randomness: state and commands in, records and plans out."""

@@ -1,0 +1,93 @@
+"""What every gRPC call of the library shares: addresses, channel options, and failed calls as `MinkaError`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import grpc
+
+from minka.errors import Code, MinkaError
+from minka.v1 import errors_pb2
+
+ERROR_METADATA: Final = "minka-error-bin"
+MAX_REASON_CHARS: Final = 200
+_MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024
+
+# How gRPC begins the text of a failure that came before a connection was there, so before anything was sent.
+_NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
+
+
+def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
+    """Options of a channel whose attempts to connect give up after so many seconds (gRPC's own default is 20)."""
+    return [
+        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # it bounds the attempt itself
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.enable_http_proxy", 0),  # nodes are reached directly, whatever the environment says about the web
+    ]
+
+
+def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
+    """The endpoints without repetitions. Raises INVALID_ARGUMENT for one that isn't `host:port`, or for none."""
+    if isinstance(endpoints, str):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"endpoints is one string, not a list of them: {endpoints!r}")
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"endpoint {endpoint!r} is not of the form host:port")
+    if not endpoints:
+        raise MinkaError(Code.INVALID_ARGUMENT, "no endpoint is given")
+    return tuple(dict.fromkeys(endpoints))
+
+
+def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> MinkaError:
+    """The `MinkaError` of a failed call, sync or aio.
+
+    A refusal is as the node sent it. A call that broke off after it may have been sent is UNREACHABLE when it is
+    `repeatable`, else OUTCOME_UNKNOWN.
+    """
+    assert isinstance(error, (grpc.Call, grpc.aio.AioRpcError)), f"not the error of a call: {error!r}"
+    for key, value in error.trailing_metadata() or ():
+        if key == ERROR_METADATA:
+            assert isinstance(value, bytes), "gRPC gives the values of -bin keys as bytes"
+            return MinkaError.from_proto(errors_pb2.Error.FromString(value))
+    status, text = error.code(), error.details() or ""
+    if status is grpc.StatusCode.UNAVAILABLE and text.startswith(_NEVER_SENT):
+        return MinkaError(Code.UNREACHABLE, f"{address}: {_cause(text)}", address=address)
+    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        code = Code.UNREACHABLE if repeatable else Code.OUTCOME_UNKNOWN
+        return MinkaError(code, f"{address}: the call broke off: {clipped(text)}", address=address)
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return MinkaError(Code.DEADLINE_EXCEEDED, f"{address} did not answer in time", address=address)
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return MinkaError(Code.TOO_LARGE, f"{address}: {clipped(text)}", address=address)
+    return MinkaError(Code.INTERNAL, f"{address}: gRPC status {status.name}: {clipped(text)}", address=address)
+
+
+def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:
+    """One error for a request that none of the addresses in `tried` took; it names each with its reason."""
+    reasons = "; ".join(_with_address(address, error) for address, error in tried.items())
+    codes = {error.code for error in tried.values()}
+    for code in (Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER):
+        if code in codes:
+            # The active controller that was named did not answer: nobody knows one that does.
+            code = Code.NO_CONTROLLER if code is Code.NOT_CONTROLLER else code
+            return MinkaError(code, f"no node took the request: {reasons}")
+    code = codes.pop() if len(codes) == 1 else Code.UNREACHABLE
+    return MinkaError(code, f"no node took the request: {reasons}")
+
+
+def clipped(text: str) -> str:
+    """The text, shortened to `MAX_REASON_CHARS`."""
+    return text if len(text) <= MAX_REASON_CHARS else text[: MAX_REASON_CHARS - 1] + "…"
+
+
+def _cause(text: str) -> str:
+    """The last part of gRPC's chain of reasons: "Connection refused"."""
+    return clipped(text.rpartition(": ")[2].rstrip("]") or text)
+
+
+def _with_address(address: str, error: MinkaError) -> str:
+    message = clipped(error.message)
+    return message if message.startswith(address) else f"{address}: {message}"

@@ -1,0 +1,199 @@
+"""The control calls that minkactl makes: unary, synchronous, with little to import."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+import grpc
+
+from minka._calls import channel_options, checked_endpoints, error_from_call, unreachable
+from minka.errors import Code, MinkaError
+from minka.v1 import admin_pb2, cluster_pb2
+from minka.v1.admin_pb2_grpc import AdminStub, InventoryStub, MetadataStub
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
+    _Rpc = Callable[[grpc.Channel], grpc.UnaryUnaryMultiCallable[_Request, _Response]]
+
+_FIRST_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 0.5
+_CONNECT_TIMEOUT_S: Final = 2.0
+_MIN_SHARE_S: Final = 0.02
+
+
+class Control:
+    """The control calls of a cluster, asked of its endpoints in order.
+
+    Every method finishes within `timeout` seconds, redirects and repetitions included, and raises only `MinkaError`:
+    the node's refusal; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED, which name every endpoint tried and why it
+    did not do; OUTCOME_UNKNOWN for a change whose answer was lost. A change is repeated only where a refusal, or a
+    connection that was never made, says that nothing was done.
+    """
+
+    def __init__(self, endpoints: Sequence[str], timeout: float = 5.0) -> None:
+        if not timeout > 0:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"timeout must be positive, not {timeout}")
+        self._endpoints: Final = checked_endpoints(endpoints)
+        self._timeout: Final = timeout
+        self._channels: Final[dict[str, grpc.Channel]] = {}
+        self._controller = ""  # address of the active controller, as last heard
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        while self._channels:
+            self._channels.popitem()[1].close()
+
+    def status(self) -> admin_pb2.GetStatusResponse:
+        """The active controller's view where it can be reached, else that of the first node that answers.
+
+        `from_controller` says which it is, `served_by` names the node.
+        """
+        deadline = time.monotonic() + self._timeout
+        request, answer = admin_pb2.GetStatusRequest(), None
+        tried: dict[str, MinkaError] = {}
+        queue = self._queue()
+        for address in _each_once(queue, tried):
+            share = _share(deadline, len(queue) + 1)
+            try:
+                response = self._ask(
+                    address, lambda channel: AdminStub(channel).GetStatus, request, share, repeatable=True
+                )
+            except MinkaError as error:
+                if not _try_elsewhere(error, repeatable=True):
+                    raise
+                tried[address] = error
+                continue
+            tried[address] = MinkaError(Code.NOT_CONTROLLER, f"{address} is not the active controller")
+            if response.from_controller:
+                self._controller = address
+                return response
+            answer = answer or response
+            queue.extendleft(n.address for n in response.table.nodes if n.id == response.coordinator.controller)
+        if answer is None:
+            raise unreachable(tried)
+        self._controller = ""
+        return answer
+
+    def table(self) -> cluster_pb2.PartitionTable:
+        """The partition table, from the first node that answers."""
+        return self._call(
+            lambda channel: MetadataStub(channel).GetTable, admin_pb2.GetTableRequest(), repeatable=True
+        ).table
+
+    def create_keyspace(
+        self, name: str, partition_count: int, hash_function: cluster_pb2.HashFunction.ValueType, replicas: int = 1
+    ) -> cluster_pb2.Keyspace:
+        """Create a keyspace; its number of partitions is fixed for life."""
+        try:
+            request = admin_pb2.CreateKeyspaceRequest(
+                name=name, partition_count=partition_count, hash=hash_function, replicas=replicas
+            )
+        except ValueError as error:  # outside of the field's range
+            raise MinkaError(Code.INVALID_ARGUMENT, f"keyspace {name!r}: {error}") from error
+        return self._call(lambda channel: AdminStub(channel).CreateKeyspace, request, repeatable=False).keyspace
+
+    def plan_reassign(self, to: Sequence[str] = (), keyspaces: Sequence[str] = ()) -> admin_pb2.Plan:
+        """The plan that evens partitions over the nodes `to` (none given: all LIVE ones). Nothing is changed."""
+        return self._call(
+            lambda channel: AdminStub(channel).PlanReassign,
+            admin_pb2.PlanReassignRequest(to=to, keyspaces=keyspaces),
+            repeatable=True,
+        )
+
+    def apply_plan(self, plan: admin_pb2.Plan, requested_by: str, reason: str = "") -> cluster_pb2.Operation:
+        """Start exactly this plan, as an operation; STALE_PLAN when the table has changed since it was made."""
+        request = admin_pb2.ApplyPlanRequest(plan=plan, requested_by=requested_by, reason=reason)
+        return self._call(lambda channel: AdminStub(channel).ApplyPlan, request, repeatable=False).operation
+
+    def operations(
+        self, ids: Sequence[int] = (), *, limit: int = 0, with_migrations: bool = False
+    ) -> admin_pb2.GetOperationsResponse:
+        """Operations by id, or the newest `limit` (0: 20). Progress comes from the active controller alone."""
+        if with_migrations and not self._controller:
+            self.status()
+        request = admin_pb2.GetOperationsRequest(ids=ids, limit=limit, with_migrations=with_migrations)
+        response = self._call(lambda channel: AdminStub(channel).GetOperations, request, repeatable=True)
+        copying = any(m.state == cluster_pb2.MIGRATION_STATE_COPYING for m in response.migrations)
+        if copying and not response.progress:
+            self._controller = ""  # perhaps another one is it by now: look next time
+        return response
+
+    def count_keys(self, address: str, partition_ids: Sequence[int] = ()) -> list[admin_pb2.PartitionCount]:
+        """Count what one node has on its disks, by reading it (none given: every partition that lies there)."""
+        request = admin_pb2.CountKeysRequest(partition_ids=partition_ids)
+        address = checked_endpoints([address])[0]
+        return list(
+            self._ask(
+                address, lambda channel: InventoryStub(channel).CountKeys, request, self._timeout, repeatable=True
+            ).partitions
+        )
+
+    def _call(self, rpc: "_Rpc[_Request, _Response]", request: _Request, *, repeatable: bool) -> _Response:
+        """Ask until someone takes the request; another round only when somebody refused it for the moment."""
+        deadline = time.monotonic() + self._timeout
+        pause = _FIRST_PAUSE_S
+        while True:
+            tried: dict[str, MinkaError] = {}
+            queue = self._queue()
+            for address in _each_once(queue, tried):
+                share = _share(deadline, len(queue) + 1 if repeatable else 1)
+                try:
+                    return self._ask(address, rpc, request, share, repeatable=repeatable)
+                except MinkaError as error:
+                    if not _try_elsewhere(error, repeatable=repeatable):
+                        raise
+                    tried[address] = error
+                    self._follow(address, error, queue)
+            somebody_is_there = any(error.code is not Code.UNREACHABLE for error in tried.values())
+            if not somebody_is_there or time.monotonic() + pause >= deadline:
+                raise unreachable(tried)
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_S)
+
+    def _follow(self, address: str, error: MinkaError, queue: deque[str]) -> None:
+        """Put the node that a refusal names as the active controller first."""
+        if address == self._controller:
+            self._controller = ""
+        if leader := error.details.get("leader_address", ""):
+            self._controller = leader
+            queue.appendleft(leader)
+
+    def _queue(self) -> deque[str]:
+        return deque([self._controller, *self._endpoints] if self._controller else self._endpoints)
+
+    def _ask(
+        self, address: str, rpc: "_Rpc[_Request, _Response]", request: _Request, timeout: float, *, repeatable: bool
+    ) -> _Response:
+        channel = self._channels.get(address)
+        if channel is None:
+            options = channel_options(min(timeout, _CONNECT_TIMEOUT_S))
+            channel = self._channels[address] = grpc.insecure_channel(address, options=options)
+        try:
+            return rpc(channel)(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise error_from_call(error, address, repeatable=repeatable) from error
+
+
+def _each_once(queue: deque[str], tried: dict[str, MinkaError]) -> Iterator[str]:
+    """The addresses of a queue that grows while it is read, without those tried."""
+    while queue:
+        if (address := queue.popleft()) not in tried:
+            yield address
+
+
+def _share(deadline: float, attempts: int) -> float:
+    """Seconds that this attempt may take so that as many as `attempts` get their turn."""
+    return max((deadline - time.monotonic()) / attempts, _MIN_SHARE_S)
+
+
+def _try_elsewhere(error: MinkaError, *, repeatable: bool) -> bool:
+    return error.code.info.retriable or (repeatable and error.code is Code.DEADLINE_EXCEEDED)

@@ -1,0 +1,216 @@
+"""`minka.control` against real gRPC servers: redirects, repetitions, deadlines, and errors that say what was tried."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.v1 import admin_pb2, cluster_pb2
+
+MURMUR3 = cluster_pb2.HASH_FUNCTION_MURMUR3
+Start = Callable[[], Any]
+
+
+def _not_controller(address: str = "") -> MinkaError:
+    return MinkaError(Code.NOT_CONTROLLER, "byzantium is not it", leader="athens", leader_address=address)
+
+
+def _created(name: str = "flights") -> admin_pb2.CreateKeyspaceResponse:
+    return admin_pb2.CreateKeyspaceResponse(keyspace=cluster_pb2.Keyspace(id=1, name=name))
+
+
+def _status(served_by: str, controller: str = "", address: str = "", *, is_it: bool = False) -> Any:
+    return admin_pb2.GetStatusResponse(
+        served_by=served_by,
+        from_controller=is_it,
+        coordinator=admin_pb2.CoordinatorStatus(controller=controller),
+        table=cluster_pb2.PartitionTable(nodes=[cluster_pb2.Node(id=controller, address=address)]),
+    )
+
+
+def test_a_redirect_is_followed_and_remembered(control_node: Start) -> None:
+    follower, leader = control_node(), control_node()
+    follower.answers["CreateKeyspace"] = _not_controller(leader.address)
+    leader.answers["CreateKeyspace"] = _created()
+    with Control([follower.address]) as control:
+        assert control.create_keyspace("flights", 9, MURMUR3).id == 1
+        control.create_keyspace("flights", 9, MURMUR3)
+    assert len(follower.asked) == 1
+    assert len(leader.asked) == 2
+
+
+def test_endpoints_are_tried_in_order(control_node: Start, free_address: Callable[[], str]) -> None:
+    node = control_node()
+    node.answers["GetTable"] = admin_pb2.GetTableResponse(table=cluster_pb2.PartitionTable(version=7))
+    with Control([free_address(), node.address]) as control:
+        assert control.table().version == 7
+
+
+def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address: Callable[[], str]) -> None:
+    endpoints = [free_address(), free_address()]
+    start = time.monotonic()
+    with Control(endpoints) as control, pytest.raises(MinkaError) as caught:
+        control.table()
+    assert time.monotonic() - start < 2
+    assert caught.value.code is Code.UNREACHABLE
+    for endpoint in endpoints:
+        assert f"{endpoint}: Connection refused" in caught.value.message
+
+
+def test_a_refusal_is_as_the_node_sent_it(control_node: Start) -> None:
+    node = control_node()
+    node.answers["CreateKeyspace"] = MinkaError(Code.KEYSPACE_EXISTS, "flights exists", keyspace="flights")
+    with (
+        Control([node.address]) as control,
+        pytest.raises(MinkaError, match="KEYSPACE_EXISTS: flights exists") as caught,
+    ):
+        control.create_keyspace("flights", 9, MURMUR3)
+    assert caught.value.details == {"keyspace": "flights"}
+    assert len(node.asked) == 1
+
+
+def test_a_change_waits_for_an_election(control_node: Start) -> None:
+    node = control_node()
+    answers = [MinkaError(Code.NO_CONTROLLER, "an election is under way"), _created()]
+    node.answers["CreateKeyspace"] = lambda _: answers.pop(0)
+    with Control([node.address]) as control:
+        assert control.create_keyspace("flights", 9, MURMUR3).name == "flights"
+
+
+def test_an_election_that_does_not_end_is_reported_within_the_timeout(
+    control_node: Start, free_address: Callable[[], str]
+) -> None:
+    node, dead = control_node(), free_address()
+    node.answers["CreateKeyspace"] = _not_controller(dead)
+    start = time.monotonic()
+    with Control([node.address], timeout=0.5) as control, pytest.raises(MinkaError) as caught:
+        control.create_keyspace("flights", 9, MURMUR3)
+    assert time.monotonic() - start < 1.5
+    assert caught.value.code is Code.NO_CONTROLLER
+    assert node.address in caught.value.message
+    assert f"{dead}: Connection refused" in caught.value.message
+    assert len(node.asked) > 1
+
+
+def test_a_slow_endpoint_leaves_time_for_the_next_where_a_repeat_is_safe(control_node: Start) -> None:
+    slow, quick = control_node(), control_node()
+    release = threading.Event()
+    slow.answers["GetTable"] = lambda _: release.wait(10) and None
+    quick.answers["GetTable"] = admin_pb2.GetTableResponse(table=cluster_pb2.PartitionTable(version=3))
+    with Control([slow.address, quick.address], timeout=1.0) as control:
+        assert control.table().version == 3
+    release.set()
+
+
+def test_a_change_whose_answer_is_late_is_not_repeated(control_node: Start) -> None:
+    slow, other = control_node(), control_node()
+    release = threading.Event()
+    slow.answers["CreateKeyspace"] = lambda _: release.wait(10) and None
+    with Control([slow.address, other.address], timeout=0.3) as control, pytest.raises(MinkaError) as caught:
+        control.create_keyspace("flights", 9, MURMUR3)
+    release.set()
+    assert caught.value.code is Code.DEADLINE_EXCEEDED
+    assert slow.address in caught.value.message
+    assert other.asked == []
+
+
+_DIES_IN_THE_CALL = """
+import os, sys
+from concurrent import futures
+import grpc
+from minka.v1 import admin_pb2_grpc
+class Node(admin_pb2_grpc.AdminServicer):
+    def CreateKeyspace(self, request, context):
+        os._exit(9)
+    GetOperations = CreateKeyspace
+server = grpc.server(futures.ThreadPoolExecutor(1), options=[("grpc.so_reuseport", 0)])
+admin_pb2_grpc.add_AdminServicer_to_server(Node(), server)
+server.add_insecure_port(sys.argv[1])
+server.start()
+print("ready", flush=True)
+server.wait_for_termination(30)
+"""
+
+
+@pytest.mark.parametrize("change", [True, False])
+def test_only_reads_are_repeated_when_a_node_dies_in_the_call(
+    control_node: Start, free_address: Callable[[], str], change: bool
+) -> None:
+    address, other = free_address(), control_node()
+    other.answers["GetOperations"] = admin_pb2.GetOperationsResponse(now_ms=5)
+    command = [sys.executable, "-c", _DIES_IN_THE_CALL, address]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dying,
+        Control([address, other.address]) as control,
+    ):
+        assert dying.stdout is not None
+        assert dying.stdout.readline() == "ready\n"
+        if change:
+            with pytest.raises(MinkaError) as caught:
+                control.create_keyspace("flights", 9, MURMUR3)
+            assert caught.value.code is Code.OUTCOME_UNKNOWN
+            assert address in caught.value.message
+            assert other.asked == []
+        else:
+            assert control.operations().now_ms == 5
+
+
+def test_status_comes_from_the_active_controller(control_node: Start) -> None:
+    follower, leader = control_node(), control_node()
+    follower.answers["GetStatus"] = _status("byzantium", "athens", leader.address)
+    leader.answers["GetStatus"] = _status("athens", "athens", leader.address, is_it=True)
+    with Control([follower.address]) as control:
+        assert control.status().served_by == "athens"
+
+
+def test_status_comes_from_any_node_when_the_controller_is_gone(
+    control_node: Start, free_address: Callable[[], str]
+) -> None:
+    follower = control_node()
+    follower.answers["GetStatus"] = _status("byzantium", "athens", free_address())
+    with Control([free_address(), follower.address]) as control:
+        status = control.status()
+    assert status.served_by == "byzantium"
+    assert not status.from_controller
+
+
+def test_progress_is_asked_of_the_active_controller(control_node: Start) -> None:
+    follower, leader = control_node(), control_node()
+    follower.answers["GetStatus"] = _status("byzantium", "athens", leader.address)
+    leader.answers["GetStatus"] = _status("athens", "athens", leader.address, is_it=True)
+    leader.answers["GetOperations"] = admin_pb2.GetOperationsResponse(now_ms=5)
+    with Control([follower.address]) as control:
+        assert control.operations(with_migrations=True).now_ms == 5
+    assert [method for method, _ in leader.asked] == ["GetStatus", "GetOperations"]
+
+
+def test_count_keys_asks_that_node_alone(control_node: Start) -> None:
+    node, endpoint = control_node(), control_node()
+    node.answers["CountKeys"] = admin_pb2.CountKeysResponse(
+        partitions=[admin_pb2.PartitionCount(partition_id=2, keys=40)]
+    )
+    with Control([endpoint.address]) as control:
+        assert [p.keys for p in control.count_keys(node.address, [2])] == [40]
+    assert node.asked == [("CountKeys", admin_pb2.CountKeysRequest(partition_ids=[2]))]
+
+
+@pytest.mark.parametrize("endpoints", [[], ["athens"], ["athens:"], [":7000"], ["a:b"], ["a:0"], ["a:65536"], "a:7000"])
+def test_endpoints_are_checked_before_anything_is_asked(endpoints: Any) -> None:
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
+        Control(endpoints)
+
+
+def test_a_number_out_of_range_is_an_invalid_argument() -> None:
+    with Control(["127.0.0.1:1"]) as control, pytest.raises(MinkaError, match=r"INVALID_ARGUMENT.*flights"):
+        control.create_keyspace("flights", -1, MURMUR3)
+
+
+def test_the_import_is_light() -> None:
+    script = "import sys, minka.control; print([m for m in ('msgspec', 'mmh3', 'uvloop', 'rich') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

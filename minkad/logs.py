@@ -1,0 +1,133 @@
+"""Logging to stderr: lines for people, or one JSON object a line for machines.
+
+Modules log with the standard library, a sentence and its specifics apart:
+`log.info("became active controller", extra={"term": term})`. The specifics become `term=7` or a JSON member.
+The writing node is the field `node`; another node in the specifics goes by its part: `source`, `target`, `peer`.
+"""
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+FORMATS = ("human", "json")
+
+# What every record has, so that what is left came from `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_OWN = frozenset({"ts", "level", "node", "logger", "msg", "exception"})
+_MAX_TEXT = 8192
+# syslog priorities, as systemd reads them at the start of a line (sd-daemon(3)).
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
+# Their own informational lines tell an operator nothing.
+_QUIET = ("aiohttp", "asyncio", "grpc")
+
+
+def setup(level: str, format: str, node: str, *, stream: TextIO | None = None) -> None:  # noqa: A002  # as its key
+    """Send everything that is logged to `stream` (stderr), in place of what an earlier call set up.
+
+    `level` and `format` are the values of log.level and log.format; `node` is this node's id.
+    """
+    stream = stream or sys.stderr
+    handler = logging.StreamHandler(stream)
+    journal = _is_journal(stream, os.environ)
+    handler.setFormatter(_JsonFormatter(node) if format == "json" else _HumanFormatter(node, journal))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.captureWarnings(True)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether the stream goes to systemd's journal, which names its device and inode (systemd.exec(5))."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def _specifics(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller passed as `extra`; a name of ours gets an underscore, so that no field is there twice."""
+    return {f"{key}_" if key in _OWN else key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"
+
+
+def _level(record: logging.LogRecord) -> str:
+    return record.levelname.lower()
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object a line: ts (RFC 3339, UTC), level, node, logger, msg, then the specifics."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+        line: dict[str, Any] = {
+            "ts": when.replace("+00:00", "Z"),
+            "level": _level(record),
+            "node": self._node,
+            "logger": record.name,
+            "msg": _cut(record.getMessage()),
+        }
+        line.update((key, _json_value(value)) for key, value in _specifics(record).items())
+        if record.exc_info:
+            line["exception"] = _cut(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False, allow_nan=False)
+
+
+def _json_value(value: object) -> object:
+    """Numbers, booleans and nothing as they are; anything else as the text a person would see."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) and abs(value) < float("inf"):
+        return value
+    return _cut(str(value))
+
+
+class _HumanFormatter(logging.Formatter):
+    """`12:34:56.789 INFO    athens coordinator: sentence key=value`; in the journal, which has the time, priorities."""
+
+    def __init__(self, node: str, journal: bool) -> None:
+        super().__init__()
+        self._node = node
+        self._journal = journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        pairs = "".join(f" {key}={_human_value(value)}" for key, value in _specifics(record).items())
+        name = record.name.removeprefix("minkad.")
+        sentence = _one_line(_cut(record.getMessage()))
+        line = f"{record.levelname:<7} {self._node} {name}: {sentence}{pairs}"
+        if not self._journal:
+            when = datetime.fromtimestamp(record.created).astimezone()
+            line = f"{when:%H:%M:%S}.{int(record.msecs):03} {line}"
+        if record.exc_info:
+            line += "\n" + _cut(self.formatException(record.exc_info))
+        if not self._journal:
+            return line
+        priority = next(priority for least, priority in _PRIORITIES if record.levelno >= least)
+        return "\n".join(f"<{priority}>{part}" for part in line.split("\n"))
+
+
+def _one_line(text: str) -> str:
+    """Control characters escaped: what came from elsewhere can neither forge a line nor steer a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _human_value(value: object) -> str:
+    text = _cut(str(value))
+    if not text or any(c in ' ="' or not c.isprintable() for c in text):
+        return json.dumps(text, ensure_ascii=not text.isprintable())
+    return text

@@ -1,0 +1,83 @@
+"""What the daemon tells systemd: the notification protocol of sd_notify(3), and the watchdog of sd_watchdog_enabled(3).
+
+Everything here does nothing when systemd didn't start the process as a `Type=notify` service.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+log = logging.getLogger(__name__)
+
+_SEND_TIMEOUT_SECONDS = 0.5
+
+
+def notify(*assignments: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Send assignments such as "READY=1" in one datagram; whether systemd asked for them and got them.
+
+    A failure is logged, not raised: the daemon's work doesn't depend on its supervisor.
+    """
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return False
+    # A leading @ stands for the NUL byte of an abstract socket's name.
+    target = f"\0{address[1:]}" if address.startswith("@") else address
+    payload = "\n".join(text.replace("\n", " ") for text in assignments).encode()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.settimeout(_SEND_TIMEOUT_SECONDS)
+            sock.sendto(payload, target)
+    except OSError as error:
+        log.warning("systemd could not be notified", extra={"socket": address, "error": error})
+        return False
+    return True
+
+
+def ready(status: str) -> bool:
+    """Start-up, or a reload, is done."""
+    return notify("READY=1", f"STATUS={status}")
+
+
+def status(text: str) -> bool:
+    """One line for `systemctl status`."""
+    return notify(f"STATUS={text}")
+
+
+def reloading() -> bool:
+    """A reload begins; `ready` ends it."""
+    return notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=Reloading")
+
+
+def stopping(text: str) -> bool:
+    """The daemon stops, by itself or because it was told to."""
+    return notify("STOPPING=1", f"STATUS={text}")
+
+
+def extend_timeout(seconds: float) -> bool:
+    """Starting or stopping takes longer, and goes on: don't give up on it for so many seconds from now."""
+    return notify(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
+
+
+def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Seconds between keep-alives, half of what systemd allows; None when it doesn't watch this process."""
+    if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    allowed = environ.get("WATCHDOG_USEC", "")
+    return int(allowed) / 2_000_000 if allowed.isdecimal() and int(allowed) > 0 else None
+
+
+async def watchdog(alive: Callable[[], bool], interval: float | None = None) -> None:
+    """Send keep-alives while `alive()`, until cancelled; returns at once when systemd doesn't watch.
+
+    It runs on the daemon's loop, so a loop that hangs is a process that systemd restarts.
+    """
+    interval = watchdog_interval() if interval is None else interval
+    if interval is None:
+        return
+    while True:
+        if alive():
+            notify("WATCHDOG=1")
+        await asyncio.sleep(interval)

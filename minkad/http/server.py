@@ -1,0 +1,92 @@
+"""The HTTP endpoints of a node: /metrics, /livez, /readyz, and an index of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from minka.errors import Code, MinkaError
+from minkad.config_values import split_address
+
+_SHUTDOWN_SECONDS = 1.0
+_INDEX = """\
+minkad
+
+/metrics   Prometheus metrics
+/livez     200 while this process works; else restart it
+/readyz    200 while this node serves; ?verbose lists every check
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that must hold for the node to be ready, to be live, or both."""
+
+    name: str
+    ok: bool
+    reason: str
+    """Why it is not ok, or a word on its state."""
+    needed_for_ready: bool
+    needed_for_live: bool
+
+
+class HealthView(Protocol):
+    """The node's own view of its health; asked on the event loop, so it must be quick and must not wait."""
+
+    def checks(self) -> Sequence[Check]:
+        """All checks, in the order in which they are shown."""
+
+
+def create_app(health: HealthView, registry: CollectorRegistry) -> web.Application:
+    """The endpoints, with the health and the metrics that they show."""
+
+    async def index(_: web.Request) -> web.Response:
+        return web.Response(text=_INDEX)
+
+    async def metrics(request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+
+    async def livez(request: web.Request) -> web.Response:
+        return _verdict("livez", health.checks(), lambda check: check.needed_for_live, request)
+
+    async def readyz(request: web.Request) -> web.Response:
+        return _verdict("readyz", health.checks(), lambda check: check.needed_for_ready, request)
+
+    app = web.Application(client_max_size=1024)
+    app.router.add_get("/", index)
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+    return app
+
+
+def _verdict(name: str, checks: Sequence[Check], needed: Callable[[Check], bool], request: web.Request) -> web.Response:
+    """200 and "ok", or 503 with every check, in the form of Kubernetes' endpoints of these names."""
+    counted = [check for check in checks if needed(check)]
+    passed = all(check.ok for check in counted)
+    if passed and "verbose" not in request.query:
+        return web.Response(text="ok\n")
+    lines = [f"[+]{check.name} ok" if check.ok else f"[-]{check.name} failed: {check.reason}" for check in counted]
+    lines.append(f"{name} check {'passed' if passed else 'failed'}")
+    return web.Response(status=200 if passed else 503, text="\n".join(lines) + "\n")
+
+
+async def start(app: web.Application, address: str) -> web.AppRunner:
+    """Listen on `address` (listen.http) until `cleanup()` of the result, which gives open requests a second to end.
+
+    Raises MinkaError INVALID_CONFIG when it can't.
+    """
+    host, port = split_address(address)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        message = f"listen.http: can't listen on {address}: {error.strerror or error}"
+        raise MinkaError(Code.INVALID_CONFIG, message) from error
+    return runner

@@ -1,0 +1,69 @@
+"""What a node counts while it works: plain numbers that any layer may bump and `minkad.http.metrics` exposes.
+
+Made once by the daemon and handed down. Each number has one writing thread: the event loop's, except that
+`log_sync` is written by whichever single thread syncs the log.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Literal
+
+Operation = Literal["get", "put", "delete"]
+Outcome = Literal["ok", "refused", "failed"]
+"""ok; refused before anything was done (the client tries elsewhere); failed, or its outcome is unknown."""
+
+# Seconds. A sync takes 0.2 ms on a good disk and a second on a dying one; a request as long, and its queueing.
+LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+PAUSE_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+class Histogram:
+    """Counts of values in fixed buckets: `counts[i]` of those above bounds[i-1] and up to bounds[i], not cumulative."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        assert list(bounds) == sorted(set(bounds)), "bounds must rise"
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, as often as there were operations that shared it (a batch)."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+    @property
+    def count(self) -> int:
+        """How many were observed."""
+        return sum(self.counts)
+
+
+def _latency() -> Histogram:
+    return Histogram(LATENCY_BOUNDS)
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """The counters of one node since its start."""
+
+    log_sync: Histogram = field(default_factory=_latency)
+    """Seconds of each sync of the log database; its count is the number of syncs."""
+    log_writes: int = 0
+    """Raft and partition log entries that were staged for those syncs."""
+    kv_operations: defaultdict[tuple[Operation, Outcome], int] = field(default_factory=lambda: defaultdict(int))
+    kv_seconds: dict[Operation, Histogram] = field(
+        default_factory=lambda: {"get": _latency(), "put": _latency(), "delete": _latency()}
+    )
+    """Seconds from an operation's arrival at this node to its answer, of those that ended ok."""
+    migration_bytes_sent: int = 0
+    migration_bytes_received: int = 0
+    migration_write_pause: Histogram = field(default_factory=lambda: Histogram(PAUSE_BOUNDS))
+    """Seconds for which a hand-over held writes, measured at the source."""
+
+    def kv(self, operation: Operation, outcome: Outcome, count: int, seconds: float) -> None:
+        """Count the operations of one batch that ended alike, `seconds` after the batch arrived."""
+        self.kv_operations[operation, outcome] += count
+        if outcome == "ok":
+            self.kv_seconds[operation].observe(seconds, count)

@@ -1,0 +1,220 @@
+"""The HTTP endpoints, asked through a real socket."""
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import aiohttp
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from minka.errors import Code, MinkaError
+from minkad.config_values import join_address
+from minkad.http.metrics import Snapshot, create_registry
+from minkad.http.server import Check, create_app, start
+from minkad.telemetry import Telemetry
+
+READY = Check("clearance", ok=True, reason="0.8 s left", needed_for_ready=True, needed_for_live=False)
+LIVE = Check("log", ok=True, reason="", needed_for_ready=True, needed_for_live=True)
+SNAPSHOT = Snapshot(
+    node="athens",
+    cluster="minka",
+    zone='a"b',
+    version="0.1.0",
+    raft_term=3,
+    raft_commit_index=12,
+    raft_applied_index=11,
+    is_controller=True,
+    clearance_remaining_seconds=0.75,
+    nodes={"live": 2, "failed": 1},
+    partitions={"online": 8, "offline": 1},
+    replicas={"leader": 3},
+    migrations_running=2,
+)
+
+
+class FakeNode:
+    """A node's health and numbers, as a test sets them."""
+
+    def __init__(self) -> None:
+        self.telemetry = Telemetry()
+        self.current: Sequence[Check] = (READY, LIVE)
+
+    def checks(self) -> Sequence[Check]:
+        return self.current
+
+    def snapshot(self) -> Snapshot:
+        return SNAPSHOT
+
+
+def free_address(host: str = "127.0.0.1") -> str:
+    """An address nobody listens on, below the range that the system hands out to clients."""
+    ports = random.sample(range(20_000, 32_768), 50)
+    for port in ports:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+            try:
+                sock.bind((host, port))
+            except OSError:
+                continue
+            return join_address(host, port)
+    raise AssertionError("no free port in 50 tries")
+
+
+@asynccontextmanager
+async def served(node: FakeNode, address: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """The node's endpoints at `address`, and a client for them."""
+    runner = await start(create_app(node, create_registry(node)), address)
+    try:
+        async with aiohttp.ClientSession(f"http://{address}", timeout=aiohttp.ClientTimeout(10)) as session:
+            yield session
+    finally:
+        await runner.cleanup()
+
+
+def get(path: str, node: FakeNode | None = None, accept: str = "*/*") -> tuple[int, str, str]:
+    """Status, content type and text of one request to a node that serves just for it."""
+
+    async def run() -> tuple[int, str, str]:
+        async with (
+            served(node or FakeNode(), free_address()) as session,
+            session.get(path, headers={"Accept": accept}) as response,
+        ):
+            return response.status, response.headers["Content-Type"], await response.text()
+
+    return asyncio.run(run())
+
+
+def test_the_index_names_the_endpoints() -> None:
+    status, content_type, text = get("/")
+    assert (status, content_type) == (200, "text/plain; charset=utf-8")
+    assert all(path in text for path in ("/metrics", "/livez", "/readyz"))
+
+
+def test_healthy() -> None:
+    assert get("/livez")[::2] == (200, "ok\n")
+    assert get("/readyz")[::2] == (200, "ok\n")
+    assert get("/readyz?verbose")[::2] == (200, "[+]clearance ok\n[+]log ok\nreadyz check passed\n")
+    assert get("/livez?verbose")[::2] == (200, "[+]log ok\nlivez check passed\n")
+
+
+def test_a_node_that_is_not_ready_is_still_live() -> None:
+    node = FakeNode()
+    node.current = (replace(READY, ok=False, reason="no active controller"), LIVE)
+    text = "[-]clearance failed: no active controller\n[+]log ok\nreadyz check failed\n"
+    assert get("/readyz", node)[::2] == (503, text)
+    assert get("/livez", node)[::2] == (200, "ok\n")
+
+
+def test_a_node_that_is_not_live_is_not_ready() -> None:
+    node = FakeNode()
+    node.current = (READY, replace(LIVE, ok=False, reason="disk full"))
+    assert get("/livez", node)[::2] == (503, "[-]log failed: disk full\nlivez check failed\n")
+    assert get("/readyz", node)[0] == 503
+
+
+def test_only_these_paths_and_only_reading() -> None:
+    async def run() -> tuple[int, int, int]:
+        async with (
+            served(FakeNode(), free_address()) as session,
+            session.get("/etc/passwd") as unknown,
+            session.post("/livez") as writing,
+            session.head("/livez") as head,
+        ):
+            return unknown.status, writing.status, head.status
+
+    assert asyncio.run(run()) == (404, 405, 200)
+
+
+def test_a_port_in_use_is_a_named_error() -> None:
+    async def run() -> str:
+        address = free_address()
+        async with served(FakeNode(), address):
+            with pytest.raises(MinkaError) as caught:
+                await start(create_app(FakeNode(), create_registry(FakeNode())), address)
+        assert caught.value.code is Code.INVALID_CONFIG
+        return caught.value.message.replace(address, "HERE")
+
+    message = asyncio.run(run())
+    assert message.startswith("listen.http: can't listen on HERE: ")
+    assert "in use" in message
+
+
+def test_ipv6() -> None:
+    async def run() -> int:
+        async with served(FakeNode(), free_address("::1")) as session, session.get("/livez") as response:
+            return response.status
+
+    assert asyncio.run(run()) == 200
+
+
+def busy_node() -> FakeNode:
+    node = FakeNode()
+    node.telemetry.log_writes = 40
+    node.telemetry.log_sync.observe(0.0002)
+    node.telemetry.log_sync.observe(0.0003)
+    node.telemetry.log_sync.observe(99.0)
+    node.telemetry.kv("put", "ok", 1000, 0.004)
+    node.telemetry.kv("put", "refused", 2, 0.001)
+    node.telemetry.migration_bytes_sent = 1 << 40
+    node.telemetry.migration_write_pause.observe(0.012)
+    return node
+
+
+def samples(text: str) -> dict[str, float]:
+    """Each sample by its name and labels."""
+    return {
+        sample.name + "".join(f",{key}={value}" for key, value in sorted(sample.labels.items())): sample.value
+        for family in parse_text(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_are_the_nodes_numbers() -> None:
+    status, content_type, text = get("/metrics", busy_node())
+    assert status == 200
+    assert content_type.startswith("text/plain; version=")
+    found = samples(text)
+    expected = {
+        'minka_node_info,cluster=minka,node=athens,version=0.1.0,zone=a"b': 1,
+        "minka_raft_term": 3,
+        "minka_raft_commit_index": 12,
+        "minka_raft_applied_index": 11,
+        "minka_controller_active": 1,
+        "minka_clearance_remaining_seconds": 0.75,
+        "minka_cluster_nodes,state=live": 2,
+        "minka_cluster_nodes,state=failed": 1,
+        "minka_cluster_partitions,state=offline": 1,
+        "minka_replicas,role=leader": 3,
+        "minka_migrations_running": 2,
+        "minka_log_writes_total": 40,
+        "minka_log_sync_seconds_count": 3,
+        "minka_log_sync_seconds_bucket,le=0.0001": 0,
+        "minka_log_sync_seconds_bucket,le=0.00025": 1,
+        "minka_log_sync_seconds_bucket,le=5.0": 2,
+        "minka_log_sync_seconds_bucket,le=+Inf": 3,
+        "minka_kv_operations_total,operation=put,outcome=ok": 1000,
+        "minka_kv_operations_total,operation=put,outcome=refused": 2,
+        "minka_kv_operation_seconds_count,operation=put": 1000,
+        "minka_kv_operation_seconds_sum,operation=put": 4,
+        "minka_kv_operation_seconds_bucket,le=0.0025,operation=put": 0,
+        "minka_kv_operation_seconds_bucket,le=0.005,operation=put": 1000,
+        "minka_kv_operation_seconds_count,operation=get": 0,
+        "minka_migration_sent_bytes_total": 1 << 40,
+        "minka_migration_write_pause_seconds_bucket,le=0.01": 0,
+        "minka_migration_write_pause_seconds_bucket,le=0.015": 1,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert found["process_resident_memory_bytes"] > 1 << 20
+
+
+def test_metrics_as_openmetrics() -> None:
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    status, content_type, text = get("/metrics", busy_node(), accept)
+    assert status == 200
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    families = parse_openmetrics(text)  # type: ignore[no-untyped-call]  # the library leaves it untyped
+    assert "minka_kv_operations" in {family.name for family in families}

@@ -1,0 +1,72 @@
+"""Raft, as a pure state machine in the shape of etcd/raft.
+
+A driver owns one `RawNode`: it calls `tick`, `step` and `propose_batch`, and whenever `has_ready()`:
+
+    ready = node.ready()
+    persist ready.hard_state, ready.entries, ready.snapshot   # one fsync, if must_sync or a snapshot
+    send ready.messages
+    apply ready.committed_entries                             # apply_conf_change for the configuration changes
+    node.advance(ready)
+
+Nothing leaves before it is durable. The core has no clock, no randomness and no I/O of its own.
+"""
+
+from minkad.core.raft.confchange import ConfChangeError, from_entry
+from minkad.core.raft.config import Config
+from minkad.core.raft.quorum import JointConfig, MajorityConfig
+from minkad.core.raft.raw_node import RawNode
+from minkad.core.raft.storage import (
+    Compacted,
+    MemoryStorage,
+    SnapOutOfDate,
+    SnapshotTemporarilyUnavailable,
+    Storage,
+    Unavailable,
+)
+from minkad.core.raft.tracker import Progress, ProgressState, TrackerConfig
+from minkad.core.raft.types import (
+    NO_LIMIT,
+    NONE,
+    BasicStatus,
+    LocalMessage,
+    PeerNotFound,
+    ProposalDropped,
+    RaftError,
+    ReadOnlyOption,
+    ReadState,
+    Ready,
+    Role,
+    SoftState,
+    Status,
+)
+
+__all__ = [
+    "NONE",
+    "NO_LIMIT",
+    "BasicStatus",
+    "Compacted",
+    "ConfChangeError",
+    "Config",
+    "JointConfig",
+    "LocalMessage",
+    "MajorityConfig",
+    "MemoryStorage",
+    "PeerNotFound",
+    "Progress",
+    "ProgressState",
+    "ProposalDropped",
+    "RaftError",
+    "RawNode",
+    "ReadOnlyOption",
+    "ReadState",
+    "Ready",
+    "Role",
+    "SnapOutOfDate",
+    "SnapshotTemporarilyUnavailable",
+    "SoftState",
+    "Status",
+    "Storage",
+    "TrackerConfig",
+    "Unavailable",
+    "from_entry",
+]

@@ -1,0 +1,65 @@
+"""The settings of one node of a Raft group."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minkad.core.raft.storage import Storage
+from minkad.core.raft.types import NONE, Log, ReadOnlyOption
+
+MIB = 1 << 20
+
+
+def _silent(_level: str, _text: str) -> None:
+    """Log nothing."""
+
+
+@dataclass(slots=True)
+class Config:
+    """Times are in ticks, sizes in bytes; NO_LIMIT lifts a limit on bytes.
+
+    A node campaigns when it has not heard from a leader for [election_tick, 2 · election_tick) ticks, drawn anew for
+    each term from `random`, which answers a number in [0, n).
+    """
+
+    id: int
+    storage: Storage
+    random: Callable[[int], int]
+    election_tick: int = 10
+    heartbeat_tick: int = 1
+    applied: int = 0  # on a restart: what the application has applied; nothing up to there is handed out again
+    max_size_per_msg: int = MIB  # entries in one MSG_APP, encoded; at least one goes
+    max_committed_size_per_ready: int = 16 * MIB  # committed entries under way to the application, encoded
+    max_uncommitted_entries_size: int = 64 * MIB  # payload in the leader's uncommitted log; beyond it proposals drop
+    max_inflight_msgs: int = 256  # MSG_APPs to one node without an answer
+    max_inflight_bytes: int = 64 * MIB  # their payload
+    check_quorum: bool = True  # a leader that hears no quorum for an election timeout steps down; followers of a
+    # leader they have just heard refuse to vote
+    pre_vote: bool = True  # ask whether an election could be won before disturbing a leader with a higher term
+    read_only_option: ReadOnlyOption = ReadOnlyOption.SAFE
+    disable_proposal_forwarding: bool = False  # a follower drops proposals instead of passing them on
+    disable_conf_change_validation: bool = False  # the caller serializes configuration changes itself
+    step_down_on_removal: bool = True  # a leader that is removed or made a learner becomes a follower
+    logger: Log | None = None
+
+    def validate(self) -> None:
+        """Raises ValueError."""
+        for wrong, text in (
+            (self.id == NONE, "id must not be 0"),
+            (self.heartbeat_tick <= 0, "heartbeat_tick must be greater than 0"),
+            (self.election_tick <= self.heartbeat_tick, "election_tick must be greater than heartbeat_tick"),
+            (self.max_size_per_msg < 0, "max_size_per_msg must not be negative"),
+            (self.max_committed_size_per_ready <= 0, "max_committed_size_per_ready must be greater than 0"),
+            (self.max_uncommitted_entries_size <= 0, "max_uncommitted_entries_size must be greater than 0"),
+            (self.max_inflight_msgs <= 0, "max_inflight_msgs must be greater than 0"),
+            (self.max_inflight_bytes < self.max_size_per_msg, "max_inflight_bytes must be at least max_size_per_msg"),
+            (
+                self.read_only_option is ReadOnlyOption.LEASE_BASED and not self.check_quorum,
+                "lease-based reads need check_quorum",
+            ),
+        ):
+            if wrong:
+                raise ValueError(text)
+
+    def log(self) -> Log:
+        """Where log lines go."""
+        return self.logger or _silent

@@ -1,0 +1,429 @@
+"""One node of a Raft group: its term, role and log, elections and the active configuration.
+
+Source: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm"; Ongaro's thesis; etcd/raft.
+What a leader does is in `leader`, what followers and candidates do in `follower`.
+"""
+
+from collections.abc import Callable
+
+from minka.v1.raft_pb2 import (
+    ENTRY_NORMAL,
+    MSG_APP,
+    MSG_APP_RESP,
+    MSG_BEAT,
+    MSG_CHECK_QUORUM,
+    MSG_HEARTBEAT,
+    MSG_HUP,
+    MSG_PRE_VOTE,
+    MSG_PRE_VOTE_RESP,
+    MSG_PROP,
+    MSG_READ_INDEX,
+    MSG_SNAP,
+    MSG_VOTE,
+    MSG_VOTE_RESP,
+    ConfChangeV2,
+    ConfState,
+    Entry,
+    HardState,
+    Message,
+    MessageType,
+    Snapshot,
+)
+from minkad.core.raft import leader
+from minkad.core.raft.confchange import Changed, Changer, restore
+from minkad.core.raft.config import Config
+from minkad.core.raft.follower import step_candidate, step_follower
+from minkad.core.raft.log import RaftLog
+from minkad.core.raft.read_only import ReadOnly
+from minkad.core.raft.storage import payloads_size
+from minkad.core.raft.tracker import Progress, ProgressTracker
+from minkad.core.raft.types import NO_LIMIT, NONE, CampaignType, ProposalDropped, ReadState, Role
+
+TRANSFER_CONTEXT = b"transfer"  # in a vote request: the leader wants it, so a fresh leader is no reason to refuse
+
+_VOTES = (MSG_VOTE, MSG_PRE_VOTE)
+_VOTE_MESSAGES = (MSG_VOTE, MSG_PRE_VOTE, MSG_VOTE_RESP, MSG_PRE_VOTE_RESP)
+_FROM_LEADER = (MSG_APP, MSG_HEARTBEAT, MSG_SNAP)
+# These promise that something is durable, so they wait until it is.
+_AFTER_APPEND = (MSG_APP_RESP, MSG_VOTE_RESP, MSG_PRE_VOTE_RESP)
+
+
+class Raft:
+    """The state machine behind RawNode; deterministic, single-threaded, without I/O and clock."""
+
+    def __init__(self, config: Config) -> None:
+        config.validate()
+        self.config = config
+        self.id = config.id
+        self.say = config.log()
+        self.term = 0
+        self.vote = NONE
+        self.leader_id = NONE
+        self.role = Role.FOLLOWER
+        self.is_learner = False
+        self.raft_log = RaftLog(config.storage, config.max_committed_size_per_ready, self.say)
+        self.tracker = ProgressTracker(config.max_inflight_msgs, config.max_inflight_bytes)
+        self.msgs: list[Message] = []
+        self.msgs_after_append: list[Message] = []  # also to this node itself
+        self.read_states: list[ReadState] = []
+        self.read_only = ReadOnly()
+        self.pending_reads: list[Message] = []  # came before this leader had committed an entry of its term
+        self.lead_transferee = NONE
+        # No configuration change is proposed before this index is applied: there may be another one up to there.
+        self.pending_conf_index = 0
+        self.uncommitted_size = 0  # payload bytes; the leader's estimate
+        self.election_elapsed = 0  # ticks since the leader was heard; a leader's: since it checked its quorum
+        self.heartbeat_elapsed = 0
+        self.randomized_election_timeout = 0
+        self.tick: Callable[[], None] = self._tick_election
+        self._step: Callable[[Raft, Message], None] = step_follower
+        self._start()
+
+    def _start(self) -> None:
+        hard_state, conf_state = self.config.storage.initial_state()
+        self._restore_config(conf_state)
+        if hard_state.term or hard_state.vote or hard_state.commit:
+            self._load_state(hard_state)
+        if self.config.applied:
+            self.raft_log.applied_to(self.config.applied, 0)
+        self.become_follower(self.term, NONE)
+        last, last_term = self.raft_log.last_entry()
+        self.say("INFO", f"node {self.id} starts: {self.tracker.config}, last entry {last} of term {last_term}")
+
+    def _load_state(self, state: HardState) -> None:
+        log = self.raft_log
+        assert log.committed <= state.commit <= log.last_index(), (
+            f"commit {state.commit} is not within [{log.committed}, {log.last_index()}]: was the log cut or lost?"
+        )
+        log.committed = state.commit
+        self.term = state.term
+        self.vote = state.vote
+
+    def hard_state(self) -> HardState:
+        """What must be durable."""
+        return HardState(term=self.term, vote=self.vote, commit=self.raft_log.committed)
+
+    # Sending
+
+    def send(self, message: Message) -> None:
+        """Queue `message` for the next Ready; its term is this node's, except where it says more."""
+        type_ = message.type
+        if not message.from_id:
+            message.from_id = self.id
+        if type_ in _VOTE_MESSAGES:
+            assert message.term, f"{MessageType.Name(type_)} says its term"
+        else:
+            assert not message.term, f"{MessageType.Name(type_)} has this node's term"
+            if type_ not in (MSG_PROP, MSG_READ_INDEX):  # passed on to the leader, whichever term it is in
+                message.term = self.term
+        if type_ in _AFTER_APPEND:
+            self.msgs_after_append.append(message)
+        else:
+            assert message.to != self.id, f"{MessageType.Name(type_)} to this node itself"
+            self.msgs.append(message)
+
+    # Time
+
+    def _tick_election(self) -> None:
+        self.election_elapsed += 1
+        if self.promotable() and self.election_elapsed >= self.randomized_election_timeout:
+            self.election_elapsed = 0
+            self.step(Message(type=MSG_HUP, from_id=self.id))
+
+    def _tick_heartbeat(self) -> None:
+        self.heartbeat_elapsed += 1
+        self.election_elapsed += 1
+        if self.election_elapsed >= self.config.election_tick:
+            self.election_elapsed = 0
+            if self.config.check_quorum:
+                self.step(Message(type=MSG_CHECK_QUORUM, from_id=self.id))
+            self.abort_leader_transfer()  # it had an election timeout's time
+        if self.role is Role.LEADER and self.heartbeat_elapsed >= self.config.heartbeat_tick:
+            self.heartbeat_elapsed = 0
+            self.step(Message(type=MSG_BEAT, from_id=self.id))
+
+    # Roles
+
+    def _reset(self, term: int) -> None:
+        assert term >= self.term, f"the term never goes back from {self.term} to {term}"
+        if self.term != term:
+            self.term = term
+            self.vote = NONE
+        self.leader_id = NONE
+        self.election_elapsed = 0
+        self.heartbeat_elapsed = 0
+        self.randomized_election_timeout = self.config.election_tick + self.config.random(self.config.election_tick)
+        self.abort_leader_transfer()
+        self.tracker.votes.clear()
+        last = self.raft_log.last_index()
+        for id_, old in self.tracker.progress.items():
+            self.tracker.progress[id_] = Progress(
+                next=last + 1,
+                inflights=self.tracker.new_inflights(),
+                match=last if id_ == self.id else 0,
+                is_learner=old.is_learner,
+            )
+        self.pending_conf_index = 0
+        self.uncommitted_size = 0
+        self.read_only = ReadOnly()
+        self.pending_reads = []
+
+    def become_follower(self, term: int, leader_id: int) -> None:
+        """Follow `leader_id` (NONE: not known yet) in `term`."""
+        self._step = step_follower
+        self._reset(term)
+        self.tick = self._tick_election
+        self.leader_id = leader_id
+        self.role = Role.FOLLOWER
+        self.say("INFO", f"node {self.id} is a follower in term {self.term}")
+
+    def become_candidate(self) -> None:
+        """Campaign in the next term."""
+        assert self.role is not Role.LEADER, "a leader does not campaign"
+        self._step = step_candidate
+        self._reset(self.term + 1)
+        self.tick = self._tick_election
+        self.vote = self.id
+        self.role = Role.CANDIDATE
+        self.say("INFO", f"node {self.id} is a candidate in term {self.term}")
+
+    def become_pre_candidate(self) -> None:
+        """Ask whether a campaign would be won; term and vote stay."""
+        assert self.role is not Role.LEADER, "a leader does not campaign"
+        self._step = step_candidate
+        self.tracker.votes.clear()
+        self.tick = self._tick_election
+        self.leader_id = NONE
+        self.role = Role.PRE_CANDIDATE
+        self.say("INFO", f"node {self.id} is a pre-candidate in term {self.term}")
+
+    def become_leader(self) -> None:
+        """Lead this term, beginning with an empty entry, which commits all that came before."""
+        assert self.role in (Role.CANDIDATE, Role.PRE_CANDIDATE), "only a candidate wins an election"
+        self._step = leader.step_leader
+        self._reset(self.term)
+        self.tick = self._tick_heartbeat
+        self.leader_id = self.id
+        self.role = Role.LEADER
+        mine = self.tracker.progress[self.id]
+        mine.become_replicate()
+        mine.recent_active = True
+        # There may be a configuration change anywhere in the log that isn't applied yet.
+        self.pending_conf_index = self.raft_log.last_index()
+        accepted = self.append_entries([Entry()])
+        assert accepted, "an empty entry is never refused"
+        self.say("INFO", f"node {self.id} is the leader in term {self.term}")
+
+    # Elections
+
+    def promotable(self) -> bool:
+        """Whether this node may campaign: a voter that has no snapshot to install."""
+        mine = self.tracker.progress.get(self.id)
+        return mine is not None and not mine.is_learner and self.raft_log.unstable.snapshot is None
+
+    def hup(self, why: CampaignType) -> None:
+        """Start an election if this node may."""
+        if self.role is Role.LEADER:
+            return
+        if not self.promotable():
+            self.say("WARN", f"node {self.id} may not campaign: it is no voter, or has a snapshot to install")
+            return
+        if self._has_unapplied_conf_change():
+            self.say("WARN", f"node {self.id} does not campaign before it has applied a configuration change")
+            return
+        self.say("INFO", f"node {self.id} starts an election ({why.value}) in term {self.term}")
+        self.campaign(why)
+
+    def _has_unapplied_conf_change(self) -> bool:
+        log = self.raft_log
+        entries = log.scan(log.applied + 1, log.committed + 1, self.config.max_committed_size_per_ready)
+        return any(entry.type != ENTRY_NORMAL for entry in entries)
+
+    def campaign(self, why: CampaignType) -> None:
+        """Ask every voter for its vote, this node itself included."""
+        if why is CampaignType.PRE_ELECTION:
+            self.become_pre_candidate()
+            type_, response, term = MSG_PRE_VOTE, MSG_PRE_VOTE_RESP, self.term + 1
+        else:
+            self.become_candidate()
+            type_, response, term = MSG_VOTE, MSG_VOTE_RESP, self.term
+        context = TRANSFER_CONTEXT if why is CampaignType.TRANSFER else b""
+        last, last_term = self.raft_log.last_entry()
+        for voter in sorted(self.tracker.config.voters.ids()):
+            if voter == self.id:  # its own vote counts once it is durable
+                self.send(Message(type=response, to=voter, term=term))
+            else:
+                self.send(Message(type=type_, to=voter, term=term, index=last, log_term=last_term, context=context))
+
+    def _handle_vote(self, m: Message) -> None:
+        response = MSG_VOTE_RESP if m.type == MSG_VOTE else MSG_PRE_VOTE_RESP
+        free = (
+            self.vote == m.from_id
+            or (self.vote == NONE and self.leader_id == NONE)
+            or (m.type == MSG_PRE_VOTE and m.term > self.term)
+        )
+        # A learner votes when asked: it may have been made a voter and not know it yet.
+        if not (free and self.raft_log.is_up_to_date(m.index, m.log_term)):
+            self.say("INFO", f"node {self.id} refuses its vote to {m.from_id} in term {m.term}, it voted {self.vote}")
+            self.send(Message(type=response, to=m.from_id, term=self.term, reject=True))
+            return
+        # The request's term: a pre-vote is for a term that this node isn't in.
+        self.send(Message(type=response, to=m.from_id, term=m.term))
+        if m.type == MSG_VOTE:
+            self.election_elapsed = 0
+            self.vote = m.from_id
+            self.say("INFO", f"node {self.id} votes for {m.from_id} in term {m.term}")
+
+    # Messages
+
+    def step(self, m: Message) -> None:
+        """Take in a message. Raises ProposalDropped for MSG_PROP and MSG_READ_INDEX."""
+        if m.term and m.term != self.term and not self._accepts_term(m):
+            return
+        if m.type == MSG_HUP:
+            self.hup(CampaignType.PRE_ELECTION if self.config.pre_vote else CampaignType.ELECTION)
+        elif m.type in _VOTES:
+            self._handle_vote(m)
+        else:
+            self._step(self, m)
+
+    def _accepts_term(self, m: Message) -> bool:
+        """Handle a term other than this node's: follow a newer one; answer an older one, and False."""
+        if m.term < self.term:
+            self._answer_older_term(m)
+            return False
+        if m.type in _VOTES and m.context != TRANSFER_CONTEXT:
+            in_lease = self.leader_id != NONE and self.election_elapsed < self.config.election_tick
+            if self.config.check_quorum and in_lease:
+                self.say("INFO", f"node {self.id} ignores the candidate {m.from_id}: it has just heard its leader")
+                return False
+        if m.type == MSG_PRE_VOTE or (m.type == MSG_PRE_VOTE_RESP and not m.reject):
+            return True  # these carry a term that nobody is in yet
+        self.say("INFO", f"node {self.id} in term {self.term} hears of term {m.term} from {m.from_id}")
+        self.become_follower(m.term, m.from_id if m.type in _FROM_LEADER else NONE)
+        return True
+
+    def _answer_older_term(self, m: Message) -> None:
+        config = self.config
+        if (config.check_quorum or config.pre_vote) and m.type in (MSG_HEARTBEAT, MSG_APP):
+            # This node may be ahead in terms and unable to win; its vote requests are ignored by those that hear
+            # their leader. The answer tells that leader of the newer term, and so frees this node.
+            self.send(Message(type=MSG_APP_RESP, to=m.from_id))
+        elif m.type == MSG_PRE_VOTE:
+            # The sender may be behind in terms and ahead in its log, and would otherwise never learn of the term.
+            self.send(Message(type=MSG_PRE_VOTE_RESP, to=m.from_id, term=self.term, reject=True))
+        else:
+            self.say("INFO", f"node {self.id} ignores {MessageType.Name(m.type)} of term {m.term} from {m.from_id}")
+
+    # The leader's log
+
+    def propose(self, entries: list[Entry]) -> None:
+        """Propose entries, here or at the leader. Raises ProposalDropped."""
+        if self.role is Role.LEADER:
+            leader.propose(self, entries)
+        else:
+            self.step(Message(type=MSG_PROP, from_id=self.id, entries=entries))
+
+    def append_entries(self, entries: list[Entry]) -> bool:
+        """Give the entries their place in the leader's log. False if too much is uncommitted."""
+        if not self._increase_uncommitted(payloads_size(entries)):
+            return False
+        index, term = self.raft_log.last_index(), self.term
+        for entry in entries:
+            index += 1
+            entry.index = index
+            entry.term = term
+        self.raft_log.append(entries)
+        # The leader counts itself once the entries are durable.
+        self.send(Message(type=MSG_APP_RESP, to=self.id, index=index))
+        return True
+
+    def _increase_uncommitted(self, size: int) -> bool:
+        # Any size goes when nothing is uncommitted, or it could never go; what is empty always goes.
+        limit = self.config.max_uncommitted_entries_size
+        if size and self.uncommitted_size and limit < NO_LIMIT and self.uncommitted_size + size > limit:
+            return False
+        self.uncommitted_size += size
+        return True
+
+    def reduce_uncommitted(self, entries: list[Entry]) -> None:
+        """These entries are applied, so committed."""
+        if self.uncommitted_size:  # it is an estimate: entries of earlier leaders were never counted
+            self.uncommitted_size = max(0, self.uncommitted_size - payloads_size(entries))
+
+    def maybe_commit(self) -> bool:
+        """Commit what a quorum has. The leader only."""
+        return self.raft_log.maybe_commit(self.tracker.committed(), self.term)
+
+    def applied_to(self, index: int, size: int) -> None:
+        """Everything up to `index` is applied, `size` bytes of it from the last Ready."""
+        index = max(index, self.raft_log.applied)
+        self.raft_log.applied_to(index, size)
+        if self.role is Role.LEADER and self.tracker.config.auto_leave and index >= self.pending_conf_index:
+            leader.leave_joint(self)
+
+    def applied_snapshot(self, snapshot: Snapshot) -> None:
+        """The snapshot is persisted and installed."""
+        index = snapshot.metadata.index
+        self.raft_log.unstable.stable_snapshot_to(index)
+        self.applied_to(index, 0)
+
+    def abort_leader_transfer(self) -> None:
+        """Lead on."""
+        self.lead_transferee = NONE
+
+    # The configuration
+
+    def apply_conf_change(self, change: ConfChangeV2) -> ConfState:
+        """Make the committed change take effect. Raises ConfChangeError, and nothing has changed."""
+        return self._switch_to(Changer(self.tracker, self.raft_log.last_index()).apply(change))
+
+    def restore(self, snapshot: Snapshot) -> bool:
+        """Replace log and configuration by `snapshot`. False if it brings nothing."""
+        metadata = snapshot.metadata
+        log = self.raft_log
+        if metadata.index <= log.committed:
+            return False
+        assert self.role is Role.FOLLOWER, "only a follower is sent a snapshot"
+        state = metadata.conf_state
+        if self.id not in (*state.voters, *state.learners, *state.voters_outgoing):
+            self.say("WARN", f"node {self.id} ignores a snapshot of a group that it is not in")
+            return False
+        if log.match_term(metadata.index, metadata.term):  # it has all of it, and maybe more
+            log.commit_to(metadata.index)
+            return False
+        log.restore(snapshot)
+        self._restore_config(state)
+        return True
+
+    def _restore_config(self, state: ConfState) -> None:
+        tracker = self.tracker
+        restored = self._switch_to(restore(tracker, self.raft_log.last_index(), state))
+        for field in ("voters", "learners", "voters_outgoing", "learners_next"):
+            assert sorted(getattr(state, field)) == list(getattr(restored, field)), f"{field} of the restored group"
+        assert state.auto_leave == restored.auto_leave, "auto_leave of the restored group"
+
+    def _switch_to(self, changed: Changed) -> ConfState:
+        self.tracker.switch(*changed)
+        config = self.tracker.config
+        state = config.conf_state()
+        mine = self.tracker.progress.get(self.id)
+        self.is_learner = mine is not None and mine.is_learner
+        self.say("INFO", f"node {self.id} is in the configuration {config}")
+        if self.role is not Role.LEADER:
+            return state
+        if mine is None or mine.is_learner:
+            if self.config.step_down_on_removal:
+                self.become_follower(self.term, NONE)
+            return state
+        if self.maybe_commit():  # a smaller quorum may have it already
+            leader.broadcast_append(self)
+        else:
+            leader.catch_up(self)  # who is new need not wait for the next heartbeat
+        if self.lead_transferee not in config.voters.ids():
+            self.abort_leader_transfer()
+        return state
+
+    def dropped(self, reason: str) -> ProposalDropped:
+        """What to raise when a proposal is not taken."""
+        return ProposalDropped(reason, self.leader_id)

@@ -1,0 +1,226 @@
+"""The face of the Raft core: ticks, messages and requests in, Ready out.
+
+Source: etcd/raft, RawNode without asynchronous storage writes.
+"""
+
+from dataclasses import dataclass
+
+from minka.v1.raft_pb2 import (
+    MSG_APP_RESP,
+    MSG_BEAT,
+    MSG_CHECK_QUORUM,
+    MSG_HEARTBEAT_RESP,
+    MSG_HUP,
+    MSG_PRE_VOTE_RESP,
+    MSG_READ_INDEX,
+    MSG_READ_INDEX_RESP,
+    MSG_SNAP_STATUS,
+    MSG_TRANSFER_LEADER,
+    MSG_UNREACHABLE,
+    MSG_VOTE_RESP,
+    ConfChange,
+    ConfChangeV2,
+    ConfState,
+    Entry,
+    Message,
+    MessageType,
+    Snapshot,
+)
+from minkad.core.raft.confchange import as_v2, to_entry
+from minkad.core.raft.config import Config
+from minkad.core.raft.raft import Raft
+from minkad.core.raft.types import (
+    BasicStatus,
+    LocalMessage,
+    PeerNotFound,
+    Ready,
+    Role,
+    SoftState,
+    Status,
+)
+
+_LOCAL = (MSG_HUP, MSG_BEAT, MSG_UNREACHABLE, MSG_SNAP_STATUS, MSG_CHECK_QUORUM)
+_RESPONSES = (MSG_APP_RESP, MSG_VOTE_RESP, MSG_HEARTBEAT_RESP, MSG_READ_INDEX_RESP, MSG_PRE_VOTE_RESP)
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """What a Ready that is under way means for the core once it is done."""
+
+    to_self: list[Message]
+    term: int  # when it was handed out
+    last: tuple[int, int] | None  # the last entry (index, term) that was not persisted then
+    snapshot: Snapshot | None
+    committed: list[Entry]
+    committed_bytes: int
+
+
+class RawNode:
+    """One node of a Raft group. Not thread-safe; the driver calls `ready` and `advance` in turn, and between them may
+    do everything else."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises ValueError for settings that don't go together."""
+        self._raft = Raft(config)
+        self._soft_state = self._current_soft_state()
+        self._hard_state = self._current_hard_state()
+        self._accepted: _Accepted | None = None
+
+    # In
+
+    def tick(self) -> None:
+        """A tick has passed."""
+        self._raft.tick()
+
+    def campaign(self) -> None:
+        """Start an election, if this node may."""
+        self._raft.step(Message(type=MSG_HUP))
+
+    def propose(self, data: bytes) -> None:
+        """Propose one entry. Raises ProposalDropped."""
+        self.propose_batch([data])
+
+    def propose_batch(self, datas: list[bytes]) -> None:
+        """Propose an entry for each of `datas`, all or none: one message to each node, so much cheaper than one by one.
+
+        On a follower they go to the leader, and may be lost on the way. Raises ProposalDropped.
+        """
+        if datas:
+            self._raft.propose([Entry(data=data) for data in datas])
+
+    def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> None:
+        """Propose a configuration change. While another may be pending it becomes an empty entry.
+
+        Raises ProposalDropped.
+        """
+        self._raft.propose([to_entry(change)])
+
+    def apply_conf_change(self, change: ConfChange | ConfChangeV2) -> ConfState:
+        """The driver applies a committed change; a change it decides to void has every node_id set to 0.
+
+        Answers the configuration to persist with the applied index. Raises ConfChangeError.
+        """
+        return self._raft.apply_conf_change(as_v2(change))
+
+    def step(self, message: Message) -> None:
+        """Take in a message from another node. Raises ProposalDropped, LocalMessage, PeerNotFound."""
+        if message.type in _LOCAL:
+            raise LocalMessage(f"{MessageType.Name(message.type)} from {message.from_id} is for the node itself only")
+        if message.type in _RESPONSES and message.from_id not in self._raft.tracker.progress:
+            raise PeerNotFound(f"{message.from_id} is not in the configuration of node {self._raft.id}")
+        self._raft.step(message)
+
+    def report_unreachable(self, id_: int) -> None:
+        """The last message to node `id_` was not delivered."""
+        self._raft.step(Message(type=MSG_UNREACHABLE, from_id=id_))
+
+    def report_snapshot(self, id_: int, ok: bool) -> None:
+        """The snapshot to node `id_` was delivered, or not. Must be called for each MSG_SNAP."""
+        self._raft.step(Message(type=MSG_SNAP_STATUS, from_id=id_, reject=not ok))
+
+    def transfer_leader(self, id_: int) -> None:
+        """Hand over leadership to node `id_`, within an election timeout or not at all."""
+        self._raft.step(Message(type=MSG_TRANSFER_LEADER, from_id=id_))
+
+    def read_index(self, context: bytes) -> None:
+        """Ask for the index that must be applied before a read that starts now may be answered.
+
+        It comes as a ReadState with `context`, or never, if leadership changes. Raises ProposalDropped.
+        """
+        self._raft.step(Message(type=MSG_READ_INDEX, entries=[Entry(data=context)]))
+
+    # Out
+
+    def has_ready(self) -> bool:
+        """Whether there is work for the driver."""
+        r = self._raft
+        log = r.raft_log
+        return bool(
+            r.msgs
+            or r.msgs_after_append
+            or log.unstable.has_next_entries()
+            or log.has_next_committed()
+            or r.read_states
+            or log.unstable.next_snapshot() is not None
+            or self._hard_state != self._current_hard_state()
+            or self._soft_state != self._current_soft_state()
+        )
+
+    def ready(self) -> Ready:
+        """The work for the driver; `advance` must follow before the next call."""
+        assert self._accepted is None, "advance comes between two calls of ready"
+        r = self._raft
+        log = r.raft_log
+        soft_state, hard_state = self._current_soft_state(), self._current_hard_state()
+        entries = log.unstable.next_entries()
+        ready = Ready(
+            soft_state=soft_state if soft_state != self._soft_state else None,
+            hard_state=r.hard_state() if hard_state != self._hard_state else None,
+            read_states=r.read_states,
+            entries=entries,
+            snapshot=log.unstable.next_snapshot(),
+            committed_entries=log.next_committed(),
+            messages=[*r.msgs, *(m for m in r.msgs_after_append if m.to != r.id)],
+            must_sync=bool(entries) or hard_state[:2] != self._hard_state[:2],
+        )
+        self._soft_state, self._hard_state = soft_state, hard_state
+        self._accept(ready)
+        return ready
+
+    def _accept(self, ready: Ready) -> None:
+        r = self._raft
+        log = r.raft_log
+        committed = ready.committed_entries
+        self._accepted = _Accepted(
+            to_self=[m for m in r.msgs_after_append if m.to == r.id],
+            term=r.term,
+            last=log.last_entry() if log.unstable.entries else None,
+            snapshot=ready.snapshot,
+            committed=committed,
+            committed_bytes=log.accept_applying(committed) if committed else 0,
+        )
+        r.msgs, r.msgs_after_append, r.read_states = [], [], []
+        log.unstable.accept_in_progress()
+
+    def advance(self, ready: Ready) -> None:
+        """Everything in `ready` is persisted, sent and applied."""
+        accepted = self._accepted
+        assert accepted is not None, "advance follows ready"
+        assert ready.committed_entries is accepted.committed, "advance is called with the last ready"
+        self._accepted = None
+        r = self._raft
+        # First this node's own answers: they read terms, which are still at hand in the unstable entries.
+        for message in accepted.to_self:
+            r.step(message)
+        # Entries persisted in an older term may be on their way to being replaced in the storage.
+        if accepted.last and accepted.term == r.term:
+            r.raft_log.unstable.stable_to(*accepted.last)
+        if accepted.snapshot:
+            r.applied_snapshot(accepted.snapshot)
+        if accepted.committed:
+            r.applied_to(accepted.committed[-1].index, accepted.committed_bytes)
+            r.reduce_uncommitted(accepted.committed)
+
+    # Status
+
+    def basic_status(self) -> BasicStatus:
+        """What costs nothing to know."""
+        r = self._raft
+        log = r.raft_log
+        return BasicStatus(r.id, r.role, r.term, r.vote, r.leader_id, log.committed, log.applied, r.lead_transferee)
+
+    def last_index(self) -> int:
+        """Of the log, persisted or not: after `propose_batch` on the leader, the index of the last entry proposed."""
+        return self._raft.raft_log.last_index()
+
+    def status(self) -> Status:
+        """Everything, copied."""
+        r = self._raft
+        progress = r.tracker.snapshot_progress() if r.role is Role.LEADER else {}
+        return Status(self.basic_status(), r.tracker.config, progress)
+
+    def _current_soft_state(self) -> SoftState:
+        return SoftState(self._raft.leader_id, self._raft.role)
+
+    def _current_hard_state(self) -> tuple[int, int, int]:
+        return self._raft.term, self._raft.vote, self._raft.raft_log.committed

@@ -1,0 +1,118 @@
+"""The words that the parts of the Raft core and its driver share."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from minka.v1.raft_pb2 import Entry, HardState, Message, Snapshot
+from minkad.core.raft.tracker import Progress, TrackerConfig
+
+NONE = 0  # no node
+NO_LIMIT = 2**64 - 1  # bytes, where a limit is asked for and none is wanted
+
+Log = Callable[[str, str], None]  # (level, text); levels DEBUG, INFO, WARN, ERROR
+
+
+class Role(Enum):
+    """What a node is within its term."""
+
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+    PRE_CANDIDATE = "pre-candidate"
+
+
+class CampaignType(Enum):
+    """Why a node campaigns."""
+
+    PRE_ELECTION = "pre-election"
+    ELECTION = "election"
+    TRANSFER = "transfer"
+
+
+class ReadOnlyOption(Enum):
+    """How a leader makes sure that it still leads before it answers a read."""
+
+    SAFE = "safe"  # a quorum confirms it, one round of heartbeats for all waiting reads
+    LEASE_BASED = "lease-based"  # it trusts check_quorum and bounded clock drift
+
+
+class RaftError(Exception):
+    """A request that the core refused; its state is as before."""
+
+
+class ProposalDropped(RaftError):
+    """A proposal (or read) was not taken.
+
+    `leader_id` is the node to ask instead, NONE if this node knows of none; it is the node itself if the limit on
+    uncommitted entries was reached or leadership is being handed over.
+    """
+
+    def __init__(self, reason: str, leader_id: int) -> None:
+        super().__init__(reason)
+        self.leader_id = leader_id
+
+
+class LocalMessage(RaftError):
+    """A message of a type that only the node itself may step came in from outside."""
+
+
+class PeerNotFound(RaftError):
+    """A response came from a node that is not in this node's configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoftState:
+    """What need not survive a restart: who leads, and this node's role."""
+
+    leader_id: int
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """A read with this context may be answered once `index` is applied."""
+
+    index: int
+    context: bytes
+
+
+@dataclass(slots=True)
+class Ready:
+    """Work for the driver, in this order: persist hard_state, entries and snapshot (one fsync if must_sync or there is
+    a snapshot), send messages, install the snapshot, apply committed_entries, then `advance`.
+
+    None of the entries and messages may be changed: the core shares them.
+    """
+
+    soft_state: SoftState | None
+    hard_state: HardState | None
+    read_states: Sequence[ReadState]
+    entries: list[Entry]
+    snapshot: Snapshot | None
+    committed_entries: list[Entry]
+    messages: list[Message]
+    must_sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BasicStatus:
+    """The cheap part of a node's status."""
+
+    id: int
+    role: Role
+    term: int
+    vote: int
+    leader_id: int
+    commit: int
+    applied: int
+    lead_transferee: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A node's status; `progress` is filled in on the leader only."""
+
+    basic: BasicStatus
+    config: TrackerConfig
+    progress: dict[int, Progress]

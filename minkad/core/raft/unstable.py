@@ -1,0 +1,88 @@
+"""The end of the log that the driver has not persisted yet.
+
+Source: etcd/raft, unstable.
+"""
+
+from minka.v1.raft_pb2 import Entry, Snapshot
+
+
+class Unstable:
+    """Entries from `offset` on, and a snapshot before them, until they are persisted.
+
+    `offset` may lie within what is persisted: then the next write to the storage cuts off what is there.
+    """
+
+    __slots__ = ("entries", "offset", "offset_in_progress", "snapshot", "snapshot_in_progress")
+
+    def __init__(self, offset: int) -> None:
+        self.snapshot: Snapshot | None = None
+        self.snapshot_in_progress = False
+        self.entries: list[Entry] = []
+        self.offset = offset
+        self.offset_in_progress = offset  # what is before it was handed to the driver
+
+    def last_index(self) -> int | None:
+        """The last index, None if all is persisted."""
+        if self.entries:
+            return self.offset + len(self.entries) - 1
+        return self.snapshot.metadata.index if self.snapshot else None
+
+    def term(self, index: int) -> int | None:
+        """The term of an index that is here, else None."""
+        position = index - self.offset
+        if position >= 0:
+            return self.entries[position].term if position < len(self.entries) else None
+        if self.snapshot and self.snapshot.metadata.index == index:
+            return self.snapshot.metadata.term
+        return None
+
+    def next_entries(self) -> list[Entry]:
+        """What the driver has not been handed yet."""
+        return self.entries[self.offset_in_progress - self.offset :]
+
+    def has_next_entries(self) -> bool:
+        """Whether `next_entries` has any."""
+        return len(self.entries) > self.offset_in_progress - self.offset
+
+    def next_snapshot(self) -> Snapshot | None:
+        """The snapshot, if the driver has not been handed it yet."""
+        return None if self.snapshot_in_progress else self.snapshot
+
+    def accept_in_progress(self) -> None:
+        """The driver was handed everything that is here."""
+        self.offset_in_progress = self.offset + len(self.entries)
+        self.snapshot_in_progress = self.snapshot is not None
+
+    def stable_to(self, index: int, term: int) -> None:
+        """Everything up to the entry (index, term) is persisted; ignored if another entry is there by now."""
+        position = index - self.offset
+        if position < 0 or self.term(index) != term:
+            return
+        del self.entries[: position + 1]
+        self.offset = index + 1
+        self.offset_in_progress = max(self.offset_in_progress, self.offset)
+
+    def stable_snapshot_to(self, index: int) -> None:
+        """The snapshot at `index` is persisted."""
+        if self.snapshot and self.snapshot.metadata.index == index:
+            self.snapshot = None
+            self.snapshot_in_progress = False
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Start anew from `snapshot`."""
+        self.offset = self.offset_in_progress = snapshot.metadata.index + 1
+        self.entries = []
+        self.snapshot = snapshot
+        self.snapshot_in_progress = False
+
+    def truncate_and_append(self, entries: list[Entry]) -> None:
+        """Put `entries` at their indexes; what was there and after is gone."""
+        start = entries[0].index
+        assert entries[-1].index == start + len(entries) - 1, "indexes are consecutive"
+        assert start <= self.offset + len(self.entries), "no gap in the log"
+        if start <= self.offset:
+            self.entries = list(entries)
+            self.offset = self.offset_in_progress = start
+            return
+        self.entries[start - self.offset :] = entries
+        self.offset_in_progress = min(self.offset_in_progress, start)

@@ -1,0 +1,60 @@
+"""Runs the traces of `confchange/`: `simple`, `enter-joint` and `leave-joint`, one after the other."""
+
+from minka.v1.raft_pb2 import ConfChangeSingle
+from minkad.core.raft.confchange import Changer, ConfChangeError
+from minkad.core.raft.tracker import ProgressTracker
+from minkad.core.raft.types import NO_LIMIT
+from tests.vectors.datadriven import Case
+from tests.vectors.describe import CHANGE_LETTERS
+
+
+class ParseError(Exception):
+    """The changes cannot be read; the text is what the traces say of it."""
+
+
+def parse_changes(text: str) -> list[ConfChangeSingle]:
+    """`v1 l2 r3 u4` to changes. Raises ParseError."""
+    changes = []
+    for token in text.split():
+        if len(token) < 2:
+            raise ParseError(f"unknown token {token}")
+        if token[0] not in CHANGE_LETTERS:
+            raise ParseError(f"unknown input: {token}")
+        if not token[1:].isdecimal():
+            raise ParseError(f'strconv.ParseUint: parsing "{token[1:]}": invalid syntax')
+        changes.append(ConfChangeSingle(type=CHANGE_LETTERS[token[0]], node_id=int(token[1:])))
+    return changes
+
+
+class ConfChangeDriver:
+    """A group that begins empty; each command counts as one more log entry, whether it works or not."""
+
+    def __init__(self) -> None:
+        self._tracker = ProgressTracker(10, NO_LIMIT)
+        self._last_index = 0
+
+    def run(self, case: Case) -> str:
+        """The output of a case."""
+        try:
+            return self._run(case)
+        except (ConfChangeError, ParseError) as error:
+            return str(error)
+        finally:
+            self._last_index += 1
+
+    def _run(self, case: Case) -> str:
+        changes = parse_changes(case.input)
+        changer = Changer(self._tracker, self._last_index)
+        if case.command == "simple":
+            changed = changer.simple(changes)
+        elif case.command == "enter-joint":
+            changed = changer.enter_joint(case.values("autoleave") == ("true",), changes)
+        elif case.command == "leave-joint":
+            if changes:
+                return "this command takes no input"
+            changed = changer.leave_joint()
+        else:
+            return "unknown command"
+        self._tracker.switch(*changed)
+        progress = "".join(f"{id_}: {one}\n" for id_, one in self._tracker.progress.items())
+        return f"{self._tracker.config}\n{progress}"

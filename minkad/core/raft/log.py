@@ -6,8 +6,8 @@ Source: etcd/raft, raftLog.
 from collections.abc import Iterator
 
 from minka.v1.raft_pb2 import Entry, Snapshot
-from minkad.core.raft.storage import Compacted, Storage, Unavailable, entries_size, limit_size
-from minkad.core.raft.types import NO_LIMIT, Log
+from minkad.core.raft.storage import Compacted, Storage, Unavailable, limit_size
+from minkad.core.raft.types import Log
 from minkad.core.raft.unstable import Unstable
 
 
@@ -16,27 +16,23 @@ class RaftLog:
 
     __slots__ = (
         "_log",
-        "_max_applying_bytes",
+        "_max_committed_bytes",
         "applied",
         "applying",
-        "applying_bytes",
-        "applying_paused",
         "committed",
         "storage",
         "unstable",
     )
 
-    def __init__(self, storage: Storage, max_applying_bytes: int, log: Log) -> None:
+    def __init__(self, storage: Storage, max_committed_bytes: int, log: Log) -> None:
         self.storage = storage
         self._log = log
-        self._max_applying_bytes = max_applying_bytes
+        self._max_committed_bytes = max_committed_bytes
         self.unstable = Unstable(storage.last_index() + 1)
         start = storage.first_index() - 1  # everything before is in the snapshot, so committed and applied
         self.committed = start
         self.applying = start  # handed to the driver to apply
         self.applied = start
-        self.applying_bytes = 0
-        self.applying_paused = False
 
     def __str__(self) -> str:
         return (
@@ -202,32 +198,21 @@ class RaftLog:
     def has_next_committed(self) -> bool:
         """Whether there are entries to apply."""
         # A snapshot that is not installed yet goes first.
-        return not self.applying_paused and self.unstable.snapshot is None and self.applying < self.committed
+        return self.unstable.snapshot is None and self.applying < self.committed
 
     def next_committed(self) -> list[Entry]:
-        """The entries to apply next, within what may be under way."""
+        """The entries to apply next, within the limit on what is under way to the application."""
         if not self.has_next_committed():
             return []
-        limit = self._max_applying_bytes
-        room = limit if limit >= NO_LIMIT else limit - self.applying_bytes
-        assert room > 0, "applying is paused when there is no room"
-        return self.slice(self.applying + 1, self.committed + 1, room)
+        return self.slice(self.applying + 1, self.committed + 1, self._max_committed_bytes)
 
-    def accept_applying(self, entries: list[Entry]) -> int:
-        """The driver was handed `entries` to apply; answers their size in bytes."""
-        last = entries[-1].index
-        assert self.applying < last <= self.committed, f"{last} is not within ({self.applying}, {self.committed}]"
-        size = entries_size(entries)
-        self.applying = last
-        self.applying_bytes += size
-        # What was cut to fit is not worth another call before something has been applied.
-        self.applying_paused = self.applying_bytes >= self._max_applying_bytes or last < self.committed
-        return size
+    def accept_applying(self, index: int) -> None:
+        """The driver was handed everything up to `index` to apply."""
+        assert self.applying < index <= self.committed, f"{index} is not within ({self.applying}, {self.committed}]"
+        self.applying = index
 
-    def applied_to(self, index: int, size: int) -> None:
-        """Everything up to `index` is applied, `size` bytes of it from `accept_applying`."""
+    def applied_to(self, index: int) -> None:
+        """Everything up to `index` is applied."""
         assert self.applied <= index <= self.committed, f"{index} is not within [{self.applied}, {self.committed}]"
         self.applied = index
         self.applying = max(self.applying, index)
-        self.applying_bytes = max(0, self.applying_bytes - size)
-        self.applying_paused = self.applying_bytes >= self._max_applying_bytes

@@ -85,7 +85,7 @@ class Raft:
         if hard_state.term or hard_state.vote or hard_state.commit:
             self._load_state(hard_state)
         if self.config.applied:
-            self.raft_log.applied_to(self.config.applied, 0)
+            self.raft_log.applied_to(self.config.applied)
         self.become_follower(self.term, NONE)
         last, last_term = self.raft_log.last_entry()
         self.say("INFO", f"node {self.id} starts: {self.tracker.config}, last entry {last} of term {last_term}")
@@ -355,10 +355,10 @@ class Raft:
         """Commit what a quorum has. The leader only."""
         return self.raft_log.maybe_commit(self.tracker.committed(), self.term)
 
-    def applied_to(self, index: int, size: int) -> None:
-        """Everything up to `index` is applied, `size` bytes of it from the last Ready."""
+    def applied_to(self, index: int) -> None:
+        """Everything up to `index` is applied."""
         index = max(index, self.raft_log.applied)
-        self.raft_log.applied_to(index, size)
+        self.raft_log.applied_to(index)
         if self.role is Role.LEADER and self.tracker.config.auto_leave and index >= self.pending_conf_index:
             leader.leave_joint(self)
 
@@ -366,7 +366,7 @@ class Raft:
         """The snapshot is persisted and installed."""
         index = snapshot.metadata.index
         self.raft_log.unstable.stable_snapshot_to(index)
-        self.applied_to(index, 0)
+        self.applied_to(index)
 
     def abort_leader_transfer(self) -> None:
         """Lead on."""

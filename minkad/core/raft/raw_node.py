@@ -52,7 +52,6 @@ class _Accepted:
     last: tuple[int, int] | None  # the last entry (index, term) that was not persisted then
     snapshot: Snapshot | None
     committed: list[Entry]
-    committed_bytes: int
 
 
 class RawNode:
@@ -177,8 +176,9 @@ class RawNode:
             last=log.last_entry() if log.unstable.entries else None,
             snapshot=ready.snapshot,
             committed=committed,
-            committed_bytes=log.accept_applying(committed) if committed else 0,
         )
+        if committed:
+            log.accept_applying(committed[-1].index)
         r.msgs, r.msgs_after_append, r.read_states = [], [], []
         log.unstable.accept_in_progress()
 
@@ -198,7 +198,7 @@ class RawNode:
         if accepted.snapshot:
             r.applied_snapshot(accepted.snapshot)
         if accepted.committed:
-            r.applied_to(accepted.committed[-1].index, accepted.committed_bytes)
+            r.applied_to(accepted.committed[-1].index)
             r.reduce_uncommitted(accepted.committed)
 
     # Status

@@ -1,0 +1,152 @@
+"""The routing table: which row wins, whatever the order in which rows arrive."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minka.errors import Code, MinkaError
+from minka.hashing import md5, murmur3
+from minka.routing import RoutingTable
+from minka.v1 import cluster_pb2
+from minka.v1.cluster_pb2 import HASH_FUNCTION_MD5, HASH_FUNCTION_MURMUR3, Keyspace, Node, Partition, PartitionTable
+
+NODES = ("athens", "byzantium", "cyrene")
+
+
+def _row(slot: int, leader: str, epoch: int = 1, keyspace: int = 1) -> Partition:
+    return Partition(
+        id=100 * keyspace + slot,
+        keyspace_id=keyspace,
+        slot=slot,
+        leader=leader,
+        partition_epoch=epoch,
+        generation=epoch,
+    )
+
+
+def _table(
+    version: int, rows: Sequence[Partition], *, cluster: str = "c1", names: Sequence[str] = NODES
+) -> PartitionTable:
+    return PartitionTable(
+        cluster=cluster_pb2.Cluster(id=cluster, name=cluster),
+        version=version,
+        nodes=[Node(id=name, address=f"{name}:7000") for name in names],
+        keyspaces=[
+            Keyspace(id=1, name="flights", partition_count=3, hash=HASH_FUNCTION_MD5),
+            Keyspace(id=2, name="crews", partition_count=7, hash=HASH_FUNCTION_MURMUR3),
+        ],
+        partitions=rows,
+    )
+
+
+def _leaders(table: RoutingTable, keyspace: str = "flights") -> list[str | None]:
+    return [None if route is None else route.leader for route in table.keyspace(keyspace).routes]
+
+
+def test_key_to_slot_to_partition_to_node() -> None:
+    table = RoutingTable()
+    assert table.replace(_table(5, [_row(slot, NODES[slot]) for slot in range(3)]))
+    flights = table.keyspace("flights")
+    found = {}
+    for name in (b"Alice", b"Bob", b"Mary", b"Philip"):
+        route = flights.routes[flights.slot(name)]
+        assert route is not None
+        found[name] = (route.partition_id, table.address(route.leader))
+    # The first table of Fixed Partitions: 0, 1, 2, 2.
+    assert found == {
+        b"Alice": (100, "athens:7000"),
+        b"Bob": (101, "byzantium:7000"),
+        b"Mary": (102, "cyrene:7000"),
+        b"Philip": (102, "cyrene:7000"),
+    }
+
+
+@given(st.dictionaries(st.binary(max_size=20), st.none() | st.binary(max_size=5)))
+def test_buckets_hold_each_pair_once_in_its_slot_in_order(pairs: dict[bytes, bytes | None]) -> None:
+    table = RoutingTable()
+    table.replace(_table(1, []))
+    for name, digest, count in (("flights", md5, 3), ("crews", murmur3, 7)):
+        routes = table.keyspace(name)
+        expected = {
+            slot: [key for key in pairs if digest(key) % count == slot]
+            for slot in {digest(key) % count for key in pairs}
+        }
+        assert dict(routes.key_buckets(pairs)) == expected
+        buckets = routes.pair_buckets(pairs)
+        assert {bucket.slot: bucket.keys for bucket in buckets} == expected
+        assert all(bucket.values == [pairs[key] for key in bucket.keys] for bucket in buckets)
+        assert all(routes.slot(key) == slot for slot, keys in expected.items() for key in keys)
+
+
+def test_the_highest_epoch_wins_in_any_order() -> None:
+    arrivals: list[Callable[[RoutingTable], bool]] = [
+        lambda table: table.replace(_table(5, [_row(0, "athens", 1), _row(1, "athens", 4)])),
+        lambda table: table.update([_row(0, "byzantium", 3)]),
+        lambda table: table.replace(_table(4, [_row(0, "cyrene", 2), _row(1, "cyrene", 3)])),
+    ]
+    for order in itertools.permutations(arrivals):
+        table = RoutingTable()
+        table.replace(_table(1, []))
+        for arrive in order:
+            arrive(table)
+        assert _leaders(table) == ["byzantium", "athens", None]
+        assert table.version == 5
+
+
+def test_update_says_whether_anything_changed() -> None:
+    table = RoutingTable()
+    assert table.replace(_table(5, [_row(0, "athens", 2)]))
+    assert not table.replace(_table(6, [_row(0, "athens", 2)]))
+    assert not table.update([_row(0, "byzantium", 1)])
+    assert not table.update([_row(0, "byzantium", 2)])
+    assert table.update([_row(0, "byzantium", 3)])
+
+
+def test_an_older_table_brings_no_older_addresses() -> None:
+    table = RoutingTable()
+    table.replace(_table(5, [], names=["athens", "ephesus"]))
+    table.replace(_table(4, [], names=["athens"]))
+    assert table.addresses() == ["athens:7000", "ephesus:7000"]
+    assert table.address("cyrene") == ""
+
+
+def test_a_row_of_a_keyspace_not_known_yet_is_left_for_the_whole_table() -> None:
+    table = RoutingTable()
+    table.replace(_table(5, []))
+    assert not table.update([_row(0, "athens", keyspace=9)])
+
+
+def test_an_offline_partition_has_a_route_without_leader() -> None:
+    table = RoutingTable()
+    table.replace(_table(5, [_row(0, "athens", 1)]))
+    assert table.update([_row(0, "", 2)])
+    assert _leaders(table) == ["", None, None]
+
+
+def test_another_clusters_table_is_refused() -> None:
+    table = RoutingTable()
+    table.replace(_table(5, []))
+    with pytest.raises(MinkaError) as caught:
+        table.replace(_table(6, [_row(0, "athens")], cluster="c2"))
+    assert caught.value.code is Code.CLUSTER_MISMATCH
+    assert table.version == 5
+
+
+def test_an_unknown_keyspace_is_told_with_the_names_there_are() -> None:
+    table = RoutingTable()
+    with pytest.raises(MinkaError, match="the cluster has none yet"):
+        table.keyspace("flight")
+    table.replace(_table(5, []))
+    with pytest.raises(MinkaError, match="there is no keyspace 'flight'; there are: crews, flights") as caught:
+        table.keyspace("flight")
+    assert caught.value.code is Code.UNKNOWN_KEYSPACE
+
+
+def test_a_row_outside_of_its_keyspace_is_refused() -> None:
+    table = RoutingTable()
+    table.replace(_table(5, []))
+    with pytest.raises(MinkaError, match="slot 3 of 3"):
+        table.update([_row(3, "athens")])

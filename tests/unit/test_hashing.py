@@ -1,0 +1,61 @@
+"""Hashes against published values: the same key falls into the same partition on every platform.
+
+The md5 values are those of Fixed Partitions (Patterns of Distributed Systems): Java's `new BigInteger(digest).abs()`.
+"""
+
+import mmh3
+import pytest
+
+from minka.hashing import HASH_FUNCTIONS, md5, murmur3
+from minka.v1.cluster_pb2 import HashFunction
+
+NAMES = [b"Alice", b"Bob", b"Mary", b"Philip"]
+MD5 = [
+    133299819613694460644197938031451912208,
+    63479738429015246738359000453022047291,
+    37724856304035789372490171084843241126,
+    83980963731216160506671196398339418866,
+]
+
+
+def test_md5_values_of_the_pattern() -> None:
+    assert [md5(name) for name in NAMES] == MD5
+
+
+@pytest.mark.parametrize(("count", "slots"), [(3, [0, 1, 2, 2]), (5, [3, 1, 1, 1]), (9, [0, 1, 5, 2])])
+def test_tables_of_the_pattern(count: int, slots: list[int]) -> None:
+    assert [md5(name) % count for name in NAMES] == slots
+
+
+# Known answers for seed 0 of MurmurHash3_x86_32 (Austin Appleby's SMHasher): every length of the tail, and more
+# than one block. Bytes above 0x7f catch an implementation that reads them as signed.
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"", 0x00000000),
+        (b"\x00", 0x514E28B7),
+        (b"\x00\x00", 0x30F4C306),
+        (b"\x00\x00\x00", 0x85F0B427),
+        (b"\x00\x00\x00\x00", 0x2362F9DE),
+        (b"\x21\x43\x65\x87", 0xF55B516B),
+        (b"\x21\x43\x65", 0x7E4A8634),
+        (b"\x21\x43", 0xA0F7B07A),
+        (b"\x21", 0x72661CF4),
+        (b"\xff\xff\xff\xff", 0x76293B50),
+        (b"test", 0xBA6BD213),
+        (b"Hello, world!", 0xC0363E43),
+        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+    ],
+)
+def test_murmur3_known_answers(key: bytes, expected: int) -> None:
+    assert murmur3(key) == expected
+
+
+def test_the_batch_form_of_murmur3_is_the_same_function() -> None:
+    for length in range(70):
+        key = bytes(range(200, 200 + min(length, 55))) + bytes(max(0, length - 55))
+        assert mmh3.mmh3_32_uintdigest(key) == murmur3(key)
+
+
+def test_every_hash_function_of_the_protocol_is_there() -> None:
+    assert set(HASH_FUNCTIONS) == set(HashFunction.values()) - {HashFunction.HASH_FUNCTION_UNSPECIFIED}

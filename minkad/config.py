@@ -14,7 +14,7 @@ import yaml
 from minka.errors import Code, MinkaError
 from minkad.config_rules import RULES
 from minkad.config_schema import KEYS, SECTIONS, Config, Key
-from minkad.config_values import Peer, Refused, flow_text, takes_flow
+from minkad.config_values import ListOf, Peer, Refused, flow_text
 
 __all__ = ["RELOADABLE", "Config", "apply_reload", "describe", "diff", "load", "variable"]
 
@@ -191,7 +191,7 @@ def _environment_node(key: Key, value: str) -> yaml.Node:
     """A variable's value as the node that the same text in the file would be."""
     mark = yaml.Mark(variable(key.name), 0, 0, 0, None, 0)
     bare = yaml.ScalarNode("tag:yaml.org,2002:str", value, mark, mark)
-    if not takes_flow(key.parser):
+    if not isinstance(key.parser, ListOf):
         return bare
     try:
         node: yaml.Node | None = yaml.compose(value, Loader=yaml.SafeLoader)

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from minkad.config_values import (
+    Integer,
+    ListOf,
     Parser,
     Peer,
     absolute_path,
     address,
     choice,
     identifier,
-    integer,
     is_wildcard,
     join_address,
-    list_of,
     optional_peer_address,
     peer,
     peer_address,
@@ -37,7 +37,7 @@ class Node:
 
     id: str = field(metadata=_by(identifier))
     zone: str = field(default="", metadata=_by(text))
-    capacity_bytes: int = field(default=0, metadata=_by(integer(0, 2**63 - 1)))
+    capacity_bytes: int = field(default=0, metadata=_by(Integer(0, 2**63 - 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Cluster:
     """Which cluster it belongs to and how it finds it."""
 
     name: str = field(default="minka", metadata=_by(identifier))
-    min_nodes: int = field(default=1, metadata=_by(integer(1, 1000)))
-    bootstrap: tuple[Peer, ...] = field(default=(), metadata=_by(list_of(peer)))
-    join: tuple[str, ...] = field(default=(), metadata=_by(list_of(peer_address)))
+    min_nodes: int = field(default=1, metadata=_by(Integer(1, 1000)))
+    bootstrap: tuple[Peer, ...] = field(default=(), metadata=_by(ListOf(peer)))
+    join: tuple[str, ...] = field(default=(), metadata=_by(ListOf(peer_address)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,37 +70,37 @@ class Advertise:
 class Coordinator:
     """The Raft group."""
 
-    voters: int = field(default=3, metadata=_by(integer(1, 9)))
-    tick_ms: int = field(default=50, metadata=_by(integer(5, 1000)))
-    heartbeat_ticks: int = field(default=1, metadata=_by(integer(1, 100)))
-    election_ticks: int = field(default=10, metadata=_by(integer(3, 1000)))
-    snapshot_entries: int = field(default=10_000, metadata=_by(integer(100, 10_000_000)))
+    voters: int = field(default=3, metadata=_by(Integer(1, 9)))
+    tick_ms: int = field(default=50, metadata=_by(Integer(5, 1000)))
+    heartbeat_ticks: int = field(default=1, metadata=_by(Integer(1, 100)))
+    election_ticks: int = field(default=10, metadata=_by(Integer(3, 1000)))
+    snapshot_entries: int = field(default=10_000, metadata=_by(Integer(100, 10_000_000)))
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
     """Heartbeats, clearance and failure detection."""
 
-    heartbeat_interval_ms: int = field(default=200, metadata=_by(integer(10, 60_000)))
-    clearance_ms: int = field(default=1000, metadata=_by(integer(50, 300_000)))
-    failure_timeout_ms: int = field(default=1500, metadata=_by(integer(100, 600_000)))
+    heartbeat_interval_ms: int = field(default=200, metadata=_by(Integer(10, 60_000)))
+    clearance_ms: int = field(default=1000, metadata=_by(Integer(50, 300_000)))
+    failure_timeout_ms: int = field(default=1500, metadata=_by(Integer(100, 600_000)))
 
 
 @dataclass(frozen=True, slots=True)
 class Migrations:
     """How many partitions move at once, and when a move that stands still is given up."""
 
-    per_node: int = field(default=4, metadata=_by(integer(1, 1000)))
-    cluster: int = field(default=32, metadata=_by(integer(1, 10_000)))
-    stall_timeout_s: int = field(default=60, metadata=_by(integer(1, 86_400)))
+    per_node: int = field(default=4, metadata=_by(Integer(1, 1000)))
+    cluster: int = field(default=32, metadata=_by(Integer(1, 10_000)))
+    stall_timeout_s: int = field(default=60, metadata=_by(Integer(1, 86_400)))
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
     """Memory and disk of the databases."""
 
-    block_cache_mib: int = field(default=256, metadata=_by(integer(1, 1_048_576)))
-    log_retention_mib: int = field(default=16, metadata=_by(integer(1, 65_536)))
+    block_cache_mib: int = field(default=256, metadata=_by(Integer(1, 1_048_576)))
+    log_retention_mib: int = field(default=16, metadata=_by(Integer(1, 65_536)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,18 +77,20 @@ def identifier(node: yaml.Node) -> str:
     return value
 
 
-def integer(least: int, most: int) -> Parser:
+@dataclass(frozen=True, slots=True)
+class Integer:
     """A parser of whole numbers from `least` to `most`."""
 
-    def parse(node: yaml.Node) -> int:
+    least: int
+    most: int
+
+    def __call__(self, node: yaml.Node) -> int:
         value = _scalar(node)
         quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
-        if quoted or not _INTEGER.fullmatch(value) or not least <= int(value) <= most:
+        if quoted or not _INTEGER.fullmatch(value) or not self.least <= int(value) <= self.most:
             shown = f'"{_cut(value)}"' if quoted else _cut(value)
-            raise Refused((node, f"must be a whole number from {least} to {most}, not {shown}"))
+            raise Refused((node, f"must be a whole number from {self.least} to {self.most}, not {shown}"))
         return int(value)
-
-    return parse
 
 
 def choice(*allowed: str) -> Parser:
@@ -184,10 +186,13 @@ def _ip_problem(kind: Callable[[str], object], host: str) -> str:
     return ""
 
 
-def list_of(item: Parser) -> Parser:
+@dataclass(frozen=True, slots=True)
+class ListOf:
     """A parser of lists, up to 1,000 long."""
 
-    def parse(node: yaml.Node) -> tuple[Any, ...]:
+    item: Parser
+
+    def __call__(self, node: yaml.Node) -> tuple[Any, ...]:
         if not isinstance(node, yaml.SequenceNode):
             raise Refused((node, "must be a list; an empty one is []"))
         if len(node.value) > _MAX_LIST:
@@ -195,20 +200,12 @@ def list_of(item: Parser) -> Parser:
         values, mistakes = [], []
         for position, child in enumerate(node.value, 1):
             try:
-                values.append(item(child))
+                values.append(self.item(child))
             except Refused as refused:
                 mistakes += [(where, f"item {position}: {problem}") for where, problem in refused.mistakes]
         if mistakes:
             raise Refused(*mistakes)
         return tuple(values)
-
-    parse.takes_flow = True  # type: ignore[attr-defined]  # read by `takes_flow`
-    return parse
-
-
-def takes_flow(parser: Parser) -> bool:
-    """Whether an environment variable for it holds YAML flow text (a list) instead of a bare value."""
-    return getattr(parser, "takes_flow", False)
 
 
 def peer(node: yaml.Node) -> Peer:

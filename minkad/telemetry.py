@@ -5,9 +5,9 @@ Made once by the daemon and handed down. Each number has one writing thread: the
 """
 
 from bisect import bisect_left
-from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import product
+from typing import Literal, get_args
 
 Operation = Literal["get", "put", "delete"]
 Outcome = Literal["ok", "refused", "failed"]
@@ -52,9 +52,12 @@ class Telemetry:
     """Seconds of each sync of the log database; its count is the number of syncs."""
     log_writes: int = 0
     """Raft and partition log entries that were staged for those syncs."""
-    kv_operations: defaultdict[tuple[Operation, Outcome], int] = field(default_factory=lambda: defaultdict(int))
+    # Every series is there from the start, at 0, so that a rate over its first change is right.
+    kv_operations: dict[tuple[Operation, Outcome], int] = field(
+        default_factory=lambda: dict.fromkeys(product(get_args(Operation), get_args(Outcome)), 0)
+    )
     kv_seconds: dict[Operation, Histogram] = field(
-        default_factory=lambda: {"get": _latency(), "put": _latency(), "delete": _latency()}
+        default_factory=lambda: {operation: _latency() for operation in get_args(Operation)}
     )
     """Seconds from an operation's arrival at this node to its answer, of those that ended ok."""
     migration_bytes_sent: int = 0

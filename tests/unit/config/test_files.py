@@ -1,0 +1,147 @@
+"""The files in configs/ are what they claim to be."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import yaml
+from prometheus_client import generate_latest
+
+from minkad.config import RELOADABLE, load
+from minkad.config_schema import KEYS, Cluster, Config, Node
+from minkad.config_values import Integer, Peer
+from minkad.http.metrics import Snapshot, create_registry
+from minkad.telemetry import Telemetry
+
+ROOT = Path(__file__).parents[3]
+CONFIGS = ROOT / "configs"
+SAMPLES = ("athens", "byzantium", "cyrene")
+
+
+def run(tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a systemd tool."""
+    path = shutil.which(tool)
+    assert path, f"{tool} is needed to check the files in configs/; on Debian: apt-get install systemd"
+    return subprocess.run([path, *arguments], check=False, capture_output=True, text=True, timeout=30)
+
+
+def test_minkad_yaml_has_every_key_with_its_default() -> None:
+    config = load(CONFIGS / "minkad.yaml", {})
+    missing = [key for key in KEYS if config.origins[key] == "default"]
+    assert not missing, "keys that configs/minkad.yaml doesn't have"
+    cluster = Cluster(bootstrap=(Peer("athens", "127.0.0.1:7400"),))
+    assert config == Config(node=Node("athens"), data_dir=Path("/var/lib/minka"), cluster=cluster)
+
+
+def test_minkad_yaml_explains_every_key() -> None:
+    lines = (CONFIGS / "minkad.yaml").read_text().splitlines()
+    keys = [number for number, line in enumerate(lines) if re.match(r"(  )?[a-z_]+:( .|$)", line)]
+    bare = [lines[n] for n in keys if not lines[n].endswith(":") and not lines[n - 1].lstrip().startswith("#")]
+    assert not bare, "keys without a comment above them"
+
+
+def comment_above(key: str) -> str:
+    """The comment block above a key in configs/minkad.yaml, as one line."""
+    section, _, name = key.partition(".")
+    before = (CONFIGS / "minkad.yaml").read_text().partition(f"\n{section}:")[2].partition(f"\n  {name}:")[0]
+    block: list[str] = []
+    for line in reversed(before.split("\n")):
+        if not line.startswith("  #"):
+            break
+        block.insert(0, line.removeprefix("  # "))
+    return " ".join(block)
+
+
+def test_minkad_yaml_gives_the_range_of_every_number() -> None:
+    for key, schema in KEYS.items():
+        if isinstance(schema.parser, Integer) and key != "node.capacity_bytes":
+            said = comment_above(key)
+            limits = (schema.parser.least, schema.parser.most)
+            assert all(re.search(rf"\b{limit}\b", said) for limit in limits), f"{key}: {limits} not in: {said}"
+
+
+def test_minkad_yaml_marks_what_a_reload_changes() -> None:
+    marked = {key for key in KEYS if "." in key and comment_above(key).endswith("Reload.")}
+    assert marked == RELOADABLE
+
+
+def test_the_samples_are_one_cluster() -> None:
+    configs = [load(CONFIGS / "samples" / f"{name}.yaml", {}) for name in SAMPLES]
+    assert [config.node.id for config in configs] == list(SAMPLES)
+    assert len({config.cluster for config in configs}) == 1
+    assert [(peer.id, peer.address) for peer in configs[0].cluster.bootstrap] == [
+        (config.node.id, config.grpc_address) for config in configs
+    ]
+    listening = [address for config in configs for address in (config.listen.grpc, config.listen.http)]
+    assert len(set(listening)) == 6
+    assert len({config.data_dir for config in configs}) == 3
+
+
+def test_the_service_is_hardened() -> None:
+    unit = str(CONFIGS / "minkad.service")
+    shown = run("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", unit)
+    overall = re.search(r"Overall exposure level for minkad.service: ([0-9.]+)", shown.stdout)
+    assert overall, shown.stdout + shown.stderr
+    assert float(overall[1]) <= 2.0, shown.stdout
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_the_service_is_well_formed(tmp_path: Path) -> None:
+    unit = (CONFIGS / "minkad.service").read_text()
+    # Verification wants the program to be there; its place is the only thing changed.
+    assert unit.count("/opt/minka/bin/minkad") == 1
+    copy = tmp_path / "minkad.service"
+    copy.write_text(unit.replace("/opt/minka/bin/minkad", "/bin/true"))
+    shown = run("systemd-analyze", "verify", "--man=no", str(copy))
+    complaints = [line for line in shown.stderr.splitlines() if "minkad.service" in line]
+    assert (shown.returncode, complaints) == (0, [])
+
+
+def test_the_service_waits_for_ready_and_reloads_by_signal() -> None:
+    unit = (CONFIGS / "minkad.service").read_text().splitlines()
+    for line in ("Type=notify", "ExecReload=/bin/kill -HUP $MAINPID", "User=minka", "StateDirectory=minka"):
+        assert line in unit
+    watchdog = next(int(line.removeprefix("WatchdogSec=")) for line in unit if line.startswith("WatchdogSec="))
+    assert watchdog > 2, "twice a keep-alive must leave room for a busy machine"
+
+
+def test_the_user_of_the_service_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "usr/lib/sysusers.d"
+    folder.mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    shutil.copy(CONFIGS / "minkad.sysusers.conf", folder / "minkad.conf")
+    shown = run("systemd-sysusers", f"--root={tmp_path}")
+    assert shown.returncode == 0, shown.stderr
+    assert re.match(r"minka:x:\d+:\d+:Minka sharding daemon:/var/lib/minka:", (tmp_path / "etc/passwd").read_text())
+
+
+def test_directories_are_made_for_the_user_of_the_service() -> None:
+    text = (CONFIGS / "minkad.tmpfiles.conf").read_text()
+    rows = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    assert ["d", "/var/lib/minka", "0700", "minka", "minka", "-"] in rows
+    assert all(len(row) == 6 and row[0] in "dz" for row in rows)
+
+
+class _Source:
+    telemetry = Telemetry()
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot("", "", "", "", 0, 0, 0, False, 0, {"failed": 0}, {"offline": 0, "assigned": 0}, {"leader": 0})
+
+
+def test_alerts_are_about_metrics_that_exist() -> None:
+    groups = yaml.safe_load((CONFIGS / "alerts.yml").read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    exposed = generate_latest(create_registry(_Source())).decode()
+    names = set(re.findall(r"^([a-z_]+)", exposed, re.MULTILINE))
+    for rule in rules:
+        used = set(re.findall(r"\b(?:minka|process)_[a-z_]+", rule["expr"]))
+        assert used, rule["alert"]
+        assert used <= names, rule["alert"]
+        assert rule["for"]
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        assert set(rule["annotations"]) == {"summary", "description"}
+    assert len({rule["alert"] for rule in rules}) == len(rules) >= 10
+    states = set(re.findall(r'state="([a-z]+)"', " ".join(rule["expr"] for rule in rules)))
+    assert states <= {"failed", "offline", "assigned"}

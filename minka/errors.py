@@ -156,6 +156,19 @@ class Code(Enum):
     )
     INTERNAL = CodeInfo("A bug in Minka.", "Report it with the node's log.", False, "INTERNAL")
 
+    # The command line
+    UNKNOWN_CONTEXT = CodeInfo(
+        "The configuration file of minkactl has no such context.",
+        "List them with: minkactl context list; make one with: minkactl context set.",
+        False,
+        "NOT_FOUND",
+    )
+    UNKNOWN_KEY = CodeInfo("The keyspace has no such key.", "Check its spelling.", False, "NOT_FOUND")
+    NO_PLAYGROUND = CodeInfo("No playground is running.", "Start one with: minkactl playground.", False, "NOT_FOUND")
+    PLAYGROUND_FAILED = CodeInfo(
+        "The local cluster could not do that.", "See the log that the message names, or minkactl playground list."
+    )
+
     @property
     def info(self) -> CodeInfo:
         """The registry's entry."""

@@ -124,7 +124,6 @@ class _Loader:
 
     def _read_variable(self, name: str, key: Key, value: str) -> None:
         self.origins[key.name] = name
-        self.wrong.discard(key.name)
         try:
             self.values[key.name] = key.parser(_environment_node(key, value))
         except Refused as refused:

@@ -1,12 +1,13 @@
 """Loading a configuration: defaults, types, places, environment, and every mistake by its line."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from minka.errors import Code, MinkaError
 from minkad.config import RELOADABLE, Config, apply_reload, describe, diff, load, variable
-from minkad.config_schema import KEYS, Membership
+from minkad.config_schema import KEYS, Membership, Migrations
 from minkad.config_values import Peer
 
 GOOD = """\
@@ -60,7 +61,7 @@ def test_environment_overrides_the_file_and_is_its_origin(tmp_path: Path) -> Non
     assert config.data_dir == Path("/srv/minka")
     assert config.cluster.bootstrap == ()
     assert config.cluster.join == ("127.0.0.1:7400", "[::1]:7500")
-    assert config.origins["membership.clearance_ms"] == "MINKAD_MEMBERSHIP_CLEARANCE_MS"
+    assert config.origins["node.id"] == "MINKAD_NODE_ID", "it is in the file as well"
 
 
 def test_every_key_has_a_variable_of_its_own() -> None:
@@ -237,13 +238,14 @@ def loaded(tmp_path: Path, **environ: str) -> Config:
 def test_diff_says_what_a_reload_changes_and_what_needs_a_restart(tmp_path: Path) -> None:
     old = loaded(tmp_path)
     new = loaded(tmp_path, MINKAD_LOG_LEVEL="debug", MINKAD_NODE_ZONE="east", MINKAD_CLUSTER_JOIN='["[::1]:1", b:2]')
+    new = replace(new, migrations=Migrations(per_node=5))
     assert diff(old, old) == ([], [])
     assert diff(old, new) == (
-        ["log.level: info → debug"],
+        ["migrations.per_node: 4 → 5", "log.level: info → debug"],
         ['node.zone: "" → east', 'cluster.join: [] → ["[::1]:1", b:2]'],
     )
     in_force = apply_reload(old, new)
-    assert (in_force.log.level, in_force.node.zone) == ("debug", "")
+    assert (in_force.log.level, in_force.migrations.per_node, in_force.node.zone) == ("debug", 5, "")
     assert diff(in_force, new) == ([], diff(old, new)[1])
     assert in_force.origins["log.level"] == "MINKAD_LOG_LEVEL"
     assert in_force.origins["node.zone"] == "default"

@@ -56,11 +56,6 @@ def stopping(text: str) -> bool:
     return notify("STOPPING=1", f"STATUS={text}")
 
 
-def extend_timeout(seconds: float) -> bool:
-    """Starting or stopping takes longer, and goes on: don't give up on it for so many seconds from now."""
-    return notify(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
-
-
 def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float | None:
     """Seconds between keep-alives, half of what systemd allows; None when it doesn't watch this process."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):

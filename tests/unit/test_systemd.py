@@ -42,13 +42,11 @@ def test_a_reload_says_when_it_began(supervisor: socket.socket) -> None:
     assert before <= int(value) <= time.monotonic_ns() // 1000
 
 
-def test_stopping_status_and_more_time(supervisor: socket.socket) -> None:
+def test_stopping_and_status(supervisor: socket.socket) -> None:
     systemd.stopping("Draining")
     systemd.status("Half way")
-    systemd.extend_timeout(1.5)
     assert supervisor.recv(4096) == b"STOPPING=1\nSTATUS=Draining"
     assert supervisor.recv(4096) == b"STATUS=Half way"
-    assert supervisor.recv(4096) == b"EXTEND_TIMEOUT_USEC=1500000"
 
 
 def test_an_abstract_socket() -> None:

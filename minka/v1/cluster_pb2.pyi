@@ -461,7 +461,7 @@ class PartitionTable(_message.Message):
     KEYSPACES_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """Raft index of the last change to a row below"""
+    """counts the changes of the rows below"""
     @_builtins.property
     def cluster(self) -> Global___Cluster: ...
     @_builtins.property

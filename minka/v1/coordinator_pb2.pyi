@@ -46,6 +46,21 @@ REPLICA_OUTCOME_FAILED: ReplicaOutcome.ValueType  # 3
 Global___ReplicaOutcome: _TypeAlias = ReplicaOutcome  # noqa: Y015
 
 @_typing.final
+class RaftSendResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RaftSendResponse: _TypeAlias = RaftSendResponse  # noqa: Y015
+
+@_typing.final
 class RegisterRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from minka.v1 import coordinator_pb2 as minka_dot_v1_dot_coordinator__pb2
+from minka.v1 import raft_pb2 as minka_dot_v1_dot_raft__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -298,6 +299,81 @@ class ReplicaControl:
             '/minka.v1.ReplicaControl/UpdateReplicas',
             minka_dot_v1_dot_coordinator__pb2.UpdateReplicasRequest.SerializeToString,
             minka_dot_v1_dot_coordinator__pb2.UpdateReplicasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class RaftStub:
+    """Consensus between the voters and learners: one long-lived stream from each node to each other.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Send = channel.stream_unary(
+                '/minka.v1.Raft/Send',
+                request_serializer=minka_dot_v1_dot_raft__pb2.RaftMessageBatch.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.FromString,
+                _registered_method=True)
+
+
+class RaftServicer:
+    """Consensus between the voters and learners: one long-lived stream from each node to each other.
+    """
+
+    def Send(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_RaftServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Send': grpc.stream_unary_rpc_method_handler(
+                    servicer.Send,
+                    request_deserializer=minka_dot_v1_dot_raft__pb2.RaftMessageBatch.FromString,
+                    response_serializer=minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'minka.v1.Raft', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('minka.v1.Raft', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Raft:
+    """Consensus between the voters and learners: one long-lived stream from each node to each other.
+    """
+
+    @staticmethod
+    def Send(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/minka.v1.Raft/Send',
+            minka_dot_v1_dot_raft__pb2.RaftMessageBatch.SerializeToString,
+            minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ What nodes and the active controller say to each other."""
 from collections import abc as _abc
 from grpc import aio as _aio
 from minka.v1 import coordinator_pb2 as _coordinator_pb2
+from minka.v1 import raft_pb2 as _raft_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -123,3 +124,31 @@ class ReplicaControlServicer(metaclass=_abc_1.ABCMeta):
         """Host, lead, follow or stop, as the rows say. Idempotent; refused for an older controller term."""
 
 def add_ReplicaControlServicer_to_server(servicer: ReplicaControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class RaftStub:
+    """Consensus between the voters and learners: one long-lived stream from each node to each other."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> RaftAsyncStub: ...
+    Send: _grpc.StreamUnaryMultiCallable[_raft_pb2.RaftMessageBatch, _coordinator_pb2.RaftSendResponse]
+
+@_typing.type_check_only
+class RaftAsyncStub(RaftStub):
+    """Consensus between the voters and learners: one long-lived stream from each node to each other."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Send: _aio.StreamUnaryMultiCallable[_raft_pb2.RaftMessageBatch, _coordinator_pb2.RaftSendResponse]  # type: ignore[assignment]
+
+class RaftServicer(metaclass=_abc_1.ABCMeta):
+    """Consensus between the voters and learners: one long-lived stream from each node to each other."""
+
+    @_abc_1.abstractmethod
+    def Send(
+        self,
+        request_iterator: _MaybeAsyncIterator[_raft_pb2.RaftMessageBatch],
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.RaftSendResponse, _abc.Awaitable[_coordinator_pb2.RaftSendResponse]]: ...
+
+def add_RaftServicer_to_server(servicer: RaftServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

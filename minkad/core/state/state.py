@@ -34,7 +34,7 @@ class NotifyNode:
 class State:
     """Every table. Rows are replaced, never mutated, so a shallow copy is a snapshot.
 
-    `version` is the Raft index of the last change to what clients see: nodes, keyspaces, partitions.
+    `version` counts the changes of what clients see: nodes, keyspaces, partitions.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -96,27 +96,27 @@ class State:
 
     # Changing
 
-    def apply_batch(self, batch: RecordBatch, index: int) -> list[NotifyNode]:
-        """Apply the content of the Raft entry at `index` and return what it obliges the active controller to do."""
+    def apply_batch(self, batch: RecordBatch) -> list[NotifyNode]:
+        """Apply the content of one Raft entry and return what it obliges the active controller to do."""
         effects: list[NotifyNode] = []
         for record in batch.records:
-            effects += self.apply(record, index)
+            effects += self.apply(record)
         return effects
 
-    def apply(self, record: Record, index: int) -> list[NotifyNode]:
+    def apply(self, record: Record) -> list[NotifyNode]:
         """Apply one fact. A fact that contradicts the state is a bug in `decide`: AssertionError."""
         match record.WhichOneof("fact"):
             case "cluster_created":
                 assert not self.cluster.id, f"the cluster exists already: {self.cluster}"
                 self.cluster = record.cluster_created
-                self.version = index
+                self.version += 1
                 return []
             case "node_changed":
-                return self._apply_node(record.node_changed, index)
+                return self._apply_node(record.node_changed)
             case "keyspace_created":
-                return self._apply_keyspace(record.keyspace_created, index)
+                return self._apply_keyspace(record.keyspace_created)
             case "partitions_changed":
-                return self._apply_partitions(record.partitions_changed, index)
+                return self._apply_partitions(record.partitions_changed)
             case "operation_started":
                 return self._apply_operation_started(record.operation_started)
             case "migration_changed":
@@ -131,19 +131,19 @@ class State:
                 self.operations[operation.id] = operation
                 return []
             case unknown:
-                raise AssertionError(f"a record of an unknown kind ({unknown}) at index {index}: {record}")
+                raise AssertionError(f"a record of an unknown kind ({unknown}): {record}")
 
-    def _apply_node(self, node: Node, index: int) -> list[NotifyNode]:
+    def _apply_node(self, node: Node) -> list[NotifyNode]:
         old = self.nodes.get(node.id)
         check_node_change(old, node, self.nodes.values())
         self.nodes[node.id] = node
         self.next_raft_id = max(self.next_raft_id, node.raft_id + 1)
-        self.version = index
+        self.version += 1
         if old is not None and old.incarnation == node.incarnation and old.state == node.state:
             return []
         return [NotifyNode(node.id, p.id) for p in self.partitions_on(node.id)]
 
-    def _apply_keyspace(self, created: KeyspaceCreated, index: int) -> list[NotifyNode]:
+    def _apply_keyspace(self, created: KeyspaceCreated) -> list[NotifyNode]:
         keyspace = created.keyspace
         assert keyspace.id >= self.next_keyspace_id, f"keyspace id {keyspace.id} was used before"
         assert self.keyspace_named(keyspace.name) is None, f"keyspace {keyspace.name} exists already"
@@ -154,10 +154,10 @@ class State:
             assert partition.state == PartitionState.PARTITION_STATE_ASSIGNED, partition
             self.partitions[partition.id] = partition
             self.next_partition_id = partition.id + 1
-        self.version = index
+        self.version += 1
         return [NotifyNode(node, p.id) for p in created.partitions for node in p.replicas]
 
-    def _apply_partitions(self, changed: PartitionsChanged, index: int) -> list[NotifyNode]:
+    def _apply_partitions(self, changed: PartitionsChanged) -> list[NotifyNode]:
         effects: list[NotifyNode] = []
         for partition in changed.partitions:
             old = self.partitions[partition.id]
@@ -165,7 +165,7 @@ class State:
             self.partitions[partition.id] = partition
             affected = {*old.replicas, *partition.replicas, *partition.removing_replicas}
             effects += [NotifyNode(node, partition.id) for node in sorted(affected)]
-        self.version = index
+        self.version += 1
         return effects
 
     def _apply_operation_started(self, started: OperationStarted) -> list[NotifyNode]:

@@ -26,7 +26,6 @@ class Controller:
 
     def __init__(self, min_nodes: int = 1, caps: MigrationCaps | None = None) -> None:
         self.state = State()
-        self.index = 1
         self.now_ms = 1_000
         self.caps = caps or MigrationCaps(per_node=4, cluster=32)
         self.undelivered: list[NotifyNode] = []
@@ -42,9 +41,8 @@ class Controller:
             self._apply(RecordBatch(records=records))
 
     def _apply(self, batch: RecordBatch) -> None:
-        self.index += 1
         self.now_ms += 1
-        self.undelivered += self.state.apply_batch(batch, self.index)
+        self.undelivered += self.state.apply_batch(batch)
 
     def register(self, *names: str, incarnation: str = "1", holder_alive: bool = False) -> None:
         for name in names:

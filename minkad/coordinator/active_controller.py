@@ -1,0 +1,275 @@
+"""The controller while this node is the Raft leader: decide, propose, and carry out what committed records oblige to.
+
+It decides on the state as it will be once all that it has proposed is committed, as Kafka's QuorumController does.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import MigrationState, Node, NodeState, Partition
+from minka.v1.coordinator_pb2 import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    MigrationProgress,
+    ReplicaResult,
+    ReplicaStats,
+    UpdateReplicasRequest,
+    UpdateReplicasResponse,
+)
+from minka.v1.records_pb2 import Record, RecordBatch
+from minkad.clock import unix_ms
+from minkad.coordinator.outbox import NodeOutbox
+from minkad.core.controller import (
+    CancelMigration,
+    Command,
+    FailNode,
+    FailureDetector,
+    MigrationCaps,
+    Register,
+    ReportReplicas,
+    decide,
+    schedule,
+)
+from minkad.core.state import NotifyNode, State
+from minkad.failpoints import failpoint
+
+log: Final = logging.getLogger(__name__)
+
+TICK: Final = 0.05  # seconds between looks at the failure detector and the migrations
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """Seconds, and how many migrations may run."""
+
+    clearance: float
+    failure_timeout: float
+    stall_timeout: float
+    caps: MigrationCaps
+
+
+class ActiveController:
+    """One term of activity; thrown away when the leadership is lost."""
+
+    def __init__(
+        self,
+        committed: State,
+        term: int,
+        settings: ControllerSettings,
+        *,
+        propose: Callable[[bytes], asyncio.Future[None]],
+        confirm_leadership: Callable[[float, Callable[[float], None]], None],
+        update_replicas: Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
+        before_tick: Callable[[], None],
+        now: Callable[[], float],
+        jitter: random.Random,
+    ) -> None:
+        self.decided = committed.copy()
+        self.failed = False
+        self.term = term
+        self.settings = settings
+        self.detector = FailureDetector(settings.failure_timeout, settings.failure_timeout, now())
+        self.replicas: dict[tuple[str, int], ReplicaStats] = {}
+        self.applied: dict[str, int] = {}
+        self._progress: dict[str, list[MigrationProgress]] = {}
+        self._advanced: dict[int, tuple[tuple[object, ...], float]] = {}  # what a migration last showed, and since when
+        self._committed = committed
+        self._propose = propose
+        self._confirm_leadership = confirm_leadership
+        self._confirmed_at = float("-inf")
+        self._update_replicas = update_replicas
+        self._before_tick = before_tick
+        self._now = now
+        self._jitter = jitter
+        self._outboxes: dict[str, NodeOutbox] = {}
+        self._last_proposal: asyncio.Future[None] | None = None
+        self._schedule_due = False
+        everything = [NotifyNode(n, p.id) for p in committed.partitions.values() for n in _members(p)]
+        self.carry_out(everything)
+        self._ticker = asyncio.create_task(self._tick(), name="active controller")
+
+    def close(self) -> None:
+        """This node is not the leader any more."""
+        self._ticker.cancel()
+        for outbox in self._outboxes.values():
+            outbox.close()
+
+    # Deciding
+
+    async def submit(self, command: Command) -> None:
+        """Decide and wait until the records are committed and applied here. Raises MinkaError."""
+        await self._committed_by(self._decide(command))
+
+    async def register(self, node: Node) -> None:
+        """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance."""
+        records = self._decide(Register(node, self.detector.is_alive(node.id, self._now())))
+        self.detector.heard(node.id, self._now())
+        await self._committed_by(records)
+
+    async def _committed_by(self, records: list[Record]) -> None:
+        # A command that changes nothing still has to wait for the records that made it so.
+        proposal = self._record(records) if records else self._last_proposal
+        if proposal is not None:
+            await asyncio.shield(proposal)
+
+    @failpoint("controller.decide")
+    def _decide(self, command: Command) -> list[Record]:
+        return decide(self.decided, command, unix_ms())
+
+    def _record(self, records: Iterable[Record]) -> asyncio.Future[None]:
+        batch = RecordBatch(records=records, time_ms=unix_ms())
+        self.decided.apply_batch(batch)
+        self._last_proposal = self._propose(batch.SerializeToString())
+        self._last_proposal.add_done_callback(self._proposed)
+        self._schedule_soon()
+        return self._last_proposal
+
+    def _proposed(self, proposal: asyncio.Future[None]) -> None:
+        """A record that was decided on but not committed makes `decided` a fiction: this controller is done."""
+        if not proposal.cancelled() and (error := proposal.exception()) is not None:
+            log.info("a proposal failed", extra={"reason": str(error)})
+            self.failed = True
+
+    def _schedule_soon(self) -> None:
+        if not self._schedule_due:
+            self._schedule_due = True
+            asyncio.get_running_loop().call_soon(self._schedule)
+
+    @failpoint("controller.schedule")
+    def _schedule(self) -> None:
+        self._schedule_due = False
+        if records := schedule(self.decided, self.settings.caps, unix_ms()):
+            self._record(records)
+
+    # Carrying out
+
+    def carry_out(self, effects: Collection[NotifyNode]) -> None:
+        """Tell LIVE nodes about their rows; the others hear when they register."""
+        by_node: dict[str, list[int]] = {}
+        for effect in effects:
+            by_node.setdefault(effect.node, []).append(effect.partition_id)
+        for node, partition_ids in by_node.items():
+            row = self._committed.nodes.get(node)
+            if row is not None and row.state == NodeState.NODE_STATE_LIVE:
+                self._outbox(node).add(partition_ids)
+        for node in [n for n in self._outboxes if not self._is_live(n)]:
+            self._outboxes.pop(node).close()
+
+    def _is_live(self, node: str) -> bool:
+        return self._committed.nodes[node].state == NodeState.NODE_STATE_LIVE
+
+    def _outbox(self, node: str) -> NodeOutbox:
+        if node not in self._outboxes:
+            self._outboxes[node] = NodeOutbox(
+                node,
+                self.term,
+                self._committed.partitions.get,
+                lambda request: self._update_replicas(node, request),
+                self._report,
+                self._jitter,
+            )
+        return self._outboxes[node]
+
+    @failpoint("controller.report")
+    async def _report(self, node: str, results: Collection[ReplicaResult]) -> None:
+        try:
+            await self.submit(ReportReplicas(node, list(results)))
+        except MinkaError as error:
+            log.info("a node's answer was not recorded", extra={"node_id": node, "reason": str(error)})
+
+    # Heartbeats
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Renew the clearance of a LIVE node's present process; NOT_REGISTERED for any other.
+
+        A clearance ends at the latest `settings.clearance` after a quorum last confirmed that this node leads, so
+        it can't outlast this term by more, and the next controller waits that long.
+        """
+        node = self.decided.nodes.get(request.node_id)
+        if node is None or node.state != NodeState.NODE_STATE_LIVE or node.incarnation != request.incarnation:
+            raise MinkaError(Code.NOT_REGISTERED, f"node {request.node_id} has to register", node=request.node_id)
+        now = self._now()
+        self.detector.heard(node.id, now)
+        self.applied[node.id] = request.applied_index
+        for stats in request.replicas:
+            self.replicas[(node.id, stats.partition_id)] = stats
+        self._note_progress(node.id, request.migrations, now)
+        remaining = self._confirmed_at + self.settings.clearance - now
+        return HeartbeatResponse(
+            sequence=request.sequence, clearance_ms=max(0, int(remaining * 1000)), controller_term=self.term
+        )
+
+    # Of its own accord
+
+    async def _tick(self) -> None:
+        while True:
+            self._confirm_leadership(self._now(), self._confirmed)
+            self._before_tick()
+            self._fail_silent_nodes()
+            self._cancel_stalled()
+            self._schedule_soon()
+            await asyncio.sleep(TICK)
+
+    def _confirmed(self, asked_at: float) -> None:
+        self._confirmed_at = max(self._confirmed_at, asked_at)
+
+    def _fail_silent_nodes(self) -> None:
+        now = self._now()
+        for node in list(self.decided.nodes.values()):
+            if node.state == NodeState.NODE_STATE_LIVE and not self.detector.is_alive(node.id, now):
+                reason = f"no heartbeat for {self.detector.silence(node.id, now):.1f} s"
+                log.warning("node failed", extra={"node_id": node.id, "reason": reason})
+                self._record(self._decide(FailNode(node.id, reason)))
+
+    def _note_progress(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
+        self._progress[source] = list(migrations)
+        for migration in migrations:
+            shown = (source, migration.bytes_done, migration.lag, migration.phase)
+            if self._advanced.get(migration.partition_id, (None, 0.0))[0] != shown:
+                self._advanced[migration.partition_id] = (shown, now)
+
+    def _cancel_stalled(self) -> None:
+        """No migration may keep its operation from ending."""
+        operation = self.decided.running_operation()
+        if operation is None:
+            self._advanced.clear()
+            return
+        now = self._now()
+        for migration in list(self.decided.migrations[operation.id].values()):
+            if migration.state != MigrationState.MIGRATION_STATE_COPYING:
+                continue
+            _, since = self._advanced.setdefault(migration.partition_id, ((), now))
+            if now - since > self.settings.stall_timeout:
+                blocked_by = next(
+                    (p.blocked_by for p in self.progress() if p.partition_id == migration.partition_id), ""
+                )
+                reason = f"no progress for {self.settings.stall_timeout:.0f} s: {blocked_by or 'no reason reported'}"
+                self._record(self._decide(CancelMigration(operation.id, migration.partition_id, reason)))
+
+    # Facts for people
+
+    def progress(self) -> list[MigrationProgress]:
+        """What the sources of running migrations last reported."""
+        return [p for reported in self._progress.values() for p in reported]
+
+    def silence(self, node: str) -> float:
+        """Seconds since the node's last heartbeat."""
+        return self.detector.silence(node, self._now())
+
+    def sizes(self) -> dict[int, int]:
+        """Bytes by partition id, as the leaders last reported."""
+        return {s.partition_id: s.bytes for s in self.leader_stats()}
+
+    def leader_stats(self) -> list[ReplicaStats]:
+        """What the leader of each partition last reported of it."""
+        found = (self.replicas.get((p.leader, p.id)) for p in self._committed.partitions.values())
+        return [stats for stats in found if stats is not None]
+
+
+def _members(partition: Partition) -> list[str]:
+    return [*partition.replicas, *partition.removing_replicas]

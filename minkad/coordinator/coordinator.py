@@ -1,0 +1,153 @@
+"""The replicated state on this node, and the controller while this node is the leader."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Cluster, Node, NodeState
+from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
+from minka.v1.raft_pb2 import ConfChangeSingle, ConfChangeType, ConfChangeV2
+from minka.v1.records_pb2 import RecordBatch
+from minkad.coordinator.active_controller import ActiveController, ControllerSettings
+from minkad.coordinator.raft_driver import RaftDriver
+from minkad.core.controller import Command, CreateCluster
+from minkad.core.state import State
+from minkad.failpoints import failpoint
+
+log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """What the configuration of a new cluster says: the cluster and its first voters."""
+
+    cluster: Cluster
+    voters: Sequence[Node]
+
+
+class Coordinator:
+    """The state machine under the Raft log. `driver` is set once, before anything is applied."""
+
+    driver: RaftDriver
+
+    def __init__(
+        self,
+        state: State,
+        bootstrap: Bootstrap,
+        settings: ControllerSettings,
+        *,
+        update_replicas: Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
+        now: Callable[[], float],
+        jitter: random.Random,
+    ) -> None:
+        self.state = state
+        self.active: ActiveController | None = None
+        self._bootstrap = bootstrap
+        self._settings = settings
+        self._update_replicas = update_replicas
+        self._now = now
+        self._jitter = jitter
+
+    # The state machine
+
+    @failpoint("coordinator.apply")
+    def apply(self, data: bytes) -> None:
+        """A committed entry."""
+        effects = self.state.apply_batch(RecordBatch.FromString(data))
+        if self.active is not None:
+            self.active.carry_out(effects)
+
+    def restore(self, data: bytes) -> None:
+        """A snapshot from the leader, so this node is not the leader."""
+        assert self.active is None, "the leader was sent a snapshot"
+        self.state = State.from_snapshot(data)
+
+    def to_snapshot(self) -> bytes:
+        """For followers that lag, and for the next start."""
+        return self.state.to_snapshot()
+
+    # Leadership
+
+    def on_progress(self) -> None:
+        """The role, the applied index or the fate of a proposal may have changed."""
+        active, status = self.active, self.driver.raw.basic_status()
+        leads = self.driver.leads_with_applied_term and not status.lead_transferee
+        if active is not None and (active.failed or not leads or active.term != status.term):
+            log.info("not the active controller any more", extra={"term": active.term})
+            active.close()
+            self.active = None
+        if self.active is None and leads and not self.driver.proposals_under_way:
+            self._activate()
+
+    def _activate(self) -> None:
+        term = self.driver.raw.basic_status().term
+        log.info("active controller", extra={"term": term})
+        self.active = ActiveController(
+            self.state,
+            term,
+            self._settings,
+            propose=self.driver.propose,
+            confirm_leadership=self.driver.confirm_leadership,
+            update_replicas=self._update_replicas,
+            before_tick=self._add_learners,
+            now=self._now,
+            jitter=self._jitter,
+        )
+        if not self.state.cluster.id:
+            task = asyncio.create_task(self.active.submit(self._create_cluster()))
+            task.add_done_callback(lambda t: t.cancelled() or t.exception())
+
+    def _create_cluster(self) -> Command:
+        return CreateCluster(self._bootstrap.cluster, self._bootstrap.voters)
+
+    def _add_learners(self) -> None:
+        """Every LIVE node has the log: one that is not in the Raft configuration becomes a learner."""
+        conf = self.driver.conf_state
+        members = {*conf.voters, *conf.learners, *conf.voters_outgoing, *conf.learners_next}
+        for node in self.state.nodes.values():
+            if node.state == NodeState.NODE_STATE_LIVE and node.raft_id not in members:
+                add = ConfChangeSingle(type=ConfChangeType.CONF_CHANGE_ADD_LEARNER_NODE, node_id=node.raft_id)
+                self.driver.propose_conf_change(ConfChangeV2(changes=[add], context=node.id.encode()))
+                return  # one at a time; the next tick takes the next
+
+    def reconfigure(self, settings: ControllerSettings) -> None:
+        """The configuration was reloaded."""
+        self._settings = settings
+        if self.active is not None:
+            self.active.settings = settings
+
+    # What the rest of the daemon asks
+
+    def controller(self) -> ActiveController:
+        """The active controller on this node. Raises NOT_CONTROLLER with where it is, or NO_CONTROLLER."""
+        if self.active is not None:
+            return self.active
+        leader = self.leader()
+        if leader is None:
+            raise MinkaError(Code.NO_CONTROLLER, "no leader is known to this node")
+        raise MinkaError(
+            Code.NOT_CONTROLLER,
+            f"the active controller is {leader.id} at {leader.address}",
+            leader=leader.id,
+            leader_address=leader.address,
+        )
+
+    def leader(self) -> Node | None:
+        """The node that leads the Raft group, as far as this one knows."""
+        return self.node_with(self.driver.raw.basic_status().leader_id)
+
+    def node_with(self, raft_id: int) -> Node | None:
+        """The node with this raft id, from the state, or from the configuration as long as the state is empty."""
+        known = [*self.state.nodes.values(), *self._bootstrap.voters]
+        return next((n for n in known if n.raft_id == raft_id), None)
+
+    def address_of(self, node_id: str) -> str:
+        """Where the node's gRPC is. Raises UNKNOWN_NODE."""
+        node = self.state.nodes.get(node_id)
+        if node is None:
+            raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node_id}", node=node_id)
+        return node.address

@@ -1,0 +1,202 @@
+"""This node as a member: it registers, sends heartbeats, and holds the clearance that the answers grant."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Node, Partition
+from minka.v1.coordinator_pb2 import (
+    HandOverRequest,
+    HandOverResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveRequest,
+    MigrationProgress,
+    RegisterRequest,
+    RegisterResponse,
+    ReplicaStats,
+)
+from minkad.core.clearance import Clearance
+
+log: Final = logging.getLogger(__name__)
+
+RETRY: Final = 0.1  # seconds between tries to find the controller
+CALL_TIMEOUT: Final = 2.0
+
+
+class ControllerStub(Protocol):
+    """The coordinator's calls at one address; failures are MinkaErrors."""
+
+    async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
+        """Coordinator.Register."""
+
+    def heartbeat(
+        self, address: str, requests: AsyncIterator[HeartbeatRequest]
+    ) -> AsyncGenerator[HeartbeatResponse, None]:
+        """Coordinator.Heartbeat."""
+
+    async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
+        """Coordinator.HandOver."""
+
+    async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
+        """Coordinator.Leave."""
+
+
+class DataPlane(Protocol):
+    """What this node tells of its replicas."""
+
+    def stats(self, changed_only: bool) -> list[ReplicaStats]:
+        """Sizes and offsets."""
+
+    def migrations(self) -> list[MigrationProgress]:
+        """Of the migrations that this node is the source of."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """Seconds."""
+
+    heartbeat_interval: float
+    silence_timeout: float  # without an answer for so long, the node looks for the controller again
+    holder_patience: float  # how long a node whose id is taken waits for its predecessor's clearance to end
+
+
+class Member:
+    """Registers, and again whenever the controller does not know this process as a live node."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: MemberSettings,
+        stub: ControllerStub,
+        *,
+        controller_address: Callable[[], str | None],
+        data_plane: DataPlane,
+        applied_index: Callable[[], int],
+        now: Callable[[], float],
+    ) -> None:
+        self.node = node
+        self.clearance = Clearance()
+        self.registered = asyncio.Event()
+        self._settings = settings
+        self._stub = stub
+        self._controller_address = controller_address
+        self._data_plane = data_plane
+        self._applied_index = applied_index
+        self._now = now
+        self._sequence = 0
+        self._sent_at: dict[int, float] = {}
+        self._problem = ""
+
+    def has_clearance(self) -> bool:
+        """Whether this node may serve now."""
+        return self.clearance.holds(self._now())
+
+    def running_migrations(self) -> int:
+        """How many migrations this node is the source of."""
+        return len(self._data_plane.migrations())
+
+    async def run(self) -> None:
+        """Until cancelled. Raises MinkaError(NODE_ID_TAKEN | WRONG_DATA_DIRECTORY | CLUSTER_MISMATCH): give up."""
+        while True:
+            try:
+                address = self._address()
+                await self._register(address)
+                await self._send_heartbeats(address)
+            except MinkaError as error:
+                if error.code in (Code.NODE_ID_TAKEN, Code.WRONG_DATA_DIRECTORY, Code.CLUSTER_MISMATCH):
+                    raise
+                self._note(error)
+            self.registered.clear()
+            await asyncio.sleep(RETRY)
+
+    def _note(self, error: MinkaError) -> None:
+        """Log each problem once, not at each try."""
+        if error.code.name != self._problem:
+            self._problem = error.code.name
+            log.info("not in touch with the active controller", extra={"reason": str(error)})
+
+    def _address(self) -> str:
+        address = self._controller_address()
+        if address is None:
+            raise MinkaError(Code.NO_CONTROLLER, "no leader is known")
+        return address
+
+    async def _register(self, address: str) -> None:
+        await register_patiently(self._stub, [address], self.node, self._settings.holder_patience, self._now)
+        self._problem = ""
+        self.registered.set()
+        log.info("registered", extra={"controller": address})
+
+    async def _send_heartbeats(self, address: str) -> None:
+        self._sent_at.clear()
+        responses = self._stub.heartbeat(address, self._heartbeats())
+        try:
+            while True:
+                async with asyncio.timeout(self._settings.silence_timeout):
+                    response = await anext(responses)
+                self.clearance.grant(self._sent_at.pop(response.sequence), response.clearance_ms / 1000)
+        except (TimeoutError, StopAsyncIteration) as end:
+            raise MinkaError(Code.UNREACHABLE, f"the controller at {address} does not answer heartbeats") from end
+        finally:
+            await responses.aclose()
+
+    async def _heartbeats(self) -> AsyncIterator[HeartbeatRequest]:
+        changed_only = False
+        while True:
+            self._sequence += 1
+            request = HeartbeatRequest(
+                node_id=self.node.id,
+                incarnation=self.node.incarnation,
+                sequence=self._sequence,
+                applied_index=self._applied_index(),
+                replicas=self._data_plane.stats(changed_only),
+                migrations=self._data_plane.migrations(),
+            )
+            changed_only = True
+            self._sent_at[self._sequence] = self._now()
+            yield request
+            await asyncio.sleep(self._settings.heartbeat_interval)
+
+    async def hand_over(self, request: HandOverRequest) -> Partition:
+        """Ask the active controller to record a hand-over; any failure but a refusal leaves the outcome open."""
+        response = await self._stub.hand_over(self._address(), request, CALL_TIMEOUT)
+        return response.partition
+
+    async def leave(self, timeout: float) -> None:
+        """Tell the controller that this process has stopped serving; if it can't be told, it finds out."""
+        request = LeaveRequest(node_id=self.node.id, incarnation=self.node.incarnation)
+        try:
+            await self._stub.leave(self._address(), request, timeout)
+        except MinkaError as error:
+            log.info("could not say goodbye", extra={"reason": str(error)})
+
+
+async def register_patiently(
+    stub: ControllerStub, addresses: Sequence[str], node: Node, holder_patience: float, now: Callable[[], float]
+) -> RegisterResponse:
+    """Register at the active controller, which any of `addresses` may name.
+
+    A node whose former process has just died has to wait until that one's clearance is over: NODE_ID_TAKEN is
+    final only after `holder_patience` seconds, or at once if the holder has another data directory.
+    """
+    give_up = now() + holder_patience
+    candidates = list(addresses)
+    while True:
+        address = candidates.pop(0)
+        try:
+            return await stub.register(address, RegisterRequest(node=node), CALL_TIMEOUT)
+        except MinkaError as error:
+            taken_for_now = error.code is Code.NODE_ID_TAKEN and error.details.get("same_data") == "true"
+            leader = error.details.get("leader_address", "")
+            if error.code is Code.NOT_CONTROLLER and leader and leader != address:
+                candidates.insert(0, leader)
+                continue
+            if taken_for_now and now() < give_up:
+                candidates.insert(0, address)
+            elif not candidates:
+                raise
+        await asyncio.sleep(RETRY)

@@ -1,0 +1,118 @@
+"""Telling nodes what their partitions' rows say, until they have acknowledged it."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final
+
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult, UpdateReplicasRequest, UpdateReplicasResponse
+
+log: Final = logging.getLogger(__name__)
+
+ROWS_A_REQUEST: Final = 256
+REQUESTS_IN_FLIGHT: Final = 4
+BACKOFF_FIRST: Final = 0.02  # seconds
+BACKOFF_CAP: Final = 2.0
+
+Send = Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]]
+Report = Callable[[str, Collection[ReplicaResult]], Awaitable[None]]
+
+
+class NodeOutbox:
+    """What one node has yet to acknowledge. Rows are read when they are sent, so only the newest goes out.
+
+    Several requests may be under way: a node ignores a row that is older than the one it has, and a slow deletion
+    must not hold up a hand-over.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        controller_term: int,
+        row: Callable[[int], Partition | None],
+        send: Send,
+        report: Report,
+        jitter: random.Random,
+    ) -> None:
+        self.node = node
+        self._term = controller_term
+        self._row = row
+        self._send = send
+        self._report = report
+        self._jitter = jitter
+        self._pending: dict[int, None] = {}
+        self._wake = asyncio.Event()
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._tries: dict[int, int] = {}  # by partition, of those that failed
+        self._retries: list[asyncio.TimerHandle] = []
+        self._task = asyncio.create_task(self._run(), name=f"outbox of {node}")
+
+    @property
+    def unacknowledged(self) -> int:
+        """Partitions that wait to be sent; those under way are not counted."""
+        return len(self._pending)
+
+    def add(self, partition_ids: Iterable[int]) -> None:
+        """These rows have changed."""
+        self._pending.update(dict.fromkeys(partition_ids))
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop trying: the node has failed, or this controller is not active any more."""
+        self._task.cancel()
+        for task in self._in_flight:
+            task.cancel()
+        for retry in self._retries:
+            retry.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending and len(self._in_flight) < REQUESTS_IN_FLIGHT:
+                batch = list(self._pending)[:ROWS_A_REQUEST]
+                for partition_id in batch:
+                    del self._pending[partition_id]
+                task = asyncio.create_task(self._deliver(batch))
+                self._in_flight.add(task)
+                task.add_done_callback(self._delivered)
+
+    def _delivered(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        self._wake.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a delivery died", exc_info=error, extra={"to": self.node})
+
+    async def _deliver(self, batch: list[int]) -> None:
+        rows = [row for row in map(self._row, batch) if row is not None]
+        try:
+            response = await self._send(UpdateReplicasRequest(controller_term=self._term, partitions=rows))
+        except MinkaError as error:
+            self._failed(batch, str(error))
+            return
+        refused = [r for r in response.results if r.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED]
+        done = [r for r in response.results if r.outcome != ReplicaOutcome.REPLICA_OUTCOME_FAILED]
+        if refused:
+            self._failed([r.partition_id for r in refused], refused[0].error)
+        if done:
+            self._succeeded([r.partition_id for r in done])
+            await self._report(self.node, done)
+
+    def _failed(self, partition_ids: Collection[int], reason: str) -> None:
+        """Try again later; the first failure is logged, and the recovery."""
+        if not self._tries:
+            log.warning("can't tell the node what to host, trying on", extra={"to": self.node, "reason": reason})
+        for partition_id in partition_ids:
+            self._tries[partition_id] = self._tries.get(partition_id, 0) + 1
+        tries = max(self._tries[p] for p in partition_ids)
+        delay = min(BACKOFF_CAP, BACKOFF_FIRST * 2.0 ** min(tries, 16)) * self._jitter.uniform(0.5, 1.0)
+        self._retries = [r for r in self._retries if r.when() > asyncio.get_running_loop().time()]
+        self._retries.append(asyncio.get_running_loop().call_later(delay, self.add, list(partition_ids)))
+
+    def _succeeded(self, partition_ids: Iterable[int]) -> None:
+        tries = [self._tries.pop(p) for p in partition_ids if p in self._tries]
+        if tries and not self._tries:
+            log.info("the node knows again what to host", extra={"to": self.node, "tries": max(tries) + 1})

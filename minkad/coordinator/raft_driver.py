@@ -1,0 +1,269 @@
+"""The Ready loop around core/raft: persist → send → apply, as etcd/raft asks of its user."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from minka.errors import Code, MinkaError
+from minka.v1.raft_pb2 import ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message
+from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready, Role
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.raft_log import RaftLog
+
+log: Final = logging.getLogger(__name__)
+
+MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats what is lost
+MAX_QUEUED_PROPOSALS: Final = 8192
+
+
+class StateMachine(Protocol):
+    """What the committed entries are applied to."""
+
+    def apply(self, data: bytes) -> None:
+        """A normal entry is committed."""
+
+    def restore(self, data: bytes) -> None:
+        """A snapshot replaces everything."""
+
+    def to_snapshot(self) -> bytes:
+        """Everything, as of the last entry applied."""
+
+
+class Transport(Protocol):
+    """Takes messages to the other nodes; may lose them."""
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send each message to the node with its raft id."""
+
+
+class RaftDriver:
+    """Owns the RawNode. Everything happens on the event loop; only the fsync runs elsewhere."""
+
+    def __init__(
+        self,
+        raw: RawNode,
+        raft_log: RaftLog,
+        log_db: LogDatabase,
+        transport: Transport,
+        machine: StateMachine,
+        *,
+        tick_seconds: float,
+        snapshot_entries: int,
+        conf_state: ConfState,
+        on_progress: Callable[[], None],
+    ) -> None:
+        self.raw = raw
+        self.conf_state = conf_state
+        self.applied_index = raft_log.snapshot().metadata.index
+        self.snapshot_index = self.applied_index
+        self._log = raft_log
+        self._log_db = log_db
+        self._transport = transport
+        self._machine = machine
+        self._tick_seconds = tick_seconds
+        self._snapshot_entries = snapshot_entries
+        self._on_progress = on_progress
+        self._inbox: deque[Message] = deque()
+        self._proposals: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()  # index, term: ascending index
+        self._confirmations: dict[bytes, tuple[float, Callable[[float], None]]] = {}
+        self._confirmation_number = 0
+        self._applied_term = 0
+        self._tick_due = False
+        self._wake = asyncio.Event()
+
+    # Inputs
+
+    def receive(self, messages: Sequence[Message]) -> None:
+        """Messages of other nodes have arrived."""
+        room = MAX_QUEUED_MESSAGES - len(self._inbox)
+        self._inbox.extend(messages[:room])
+        self._wake.set()
+
+    def propose(self, data: bytes) -> asyncio.Future[None]:
+        """Resolves when the entry is applied here.
+
+        Fails with NOT_CONTROLLER when nothing was appended, and with OUTCOME_UNKNOWN when leadership was lost
+        while the entry was under way.
+        """
+        future = asyncio.get_running_loop().create_future()
+        if len(self._proposals) >= MAX_QUEUED_PROPOSALS:
+            future.set_exception(MinkaError(Code.OVERLOADED, f"{MAX_QUEUED_PROPOSALS} proposals are waiting"))
+            return future
+        self._proposals.append((data, future))
+        self._wake.set()
+        return future
+
+    def propose_conf_change(self, change: ConfChangeV2) -> None:
+        """Ask for a change of voters or learners; dropped when another one is under way: ask again."""
+        try:
+            self.raw.propose_conf_change(change)
+        except ProposalDropped:
+            log.info("a membership change has to wait for the one under way")
+        self._wake.set()
+
+    def confirm_leadership(self, now: float, confirmed: Callable[[float], None]) -> None:
+        """Call `confirmed(now)` once a quorum has acknowledged, after `now`, that this node leads (ReadIndex)."""
+        self._confirmation_number += 1
+        context = self._confirmation_number.to_bytes(8, "big")
+        self._confirmations[context] = (now, confirmed)
+        while len(self._confirmations) > 64:
+            self._confirmations.pop(next(iter(self._confirmations)))
+        try:
+            self.raw.read_index(context)
+        except ProposalDropped:
+            self._confirmations.pop(context)
+        self._wake.set()
+
+    def transfer_leadership(self, raft_id: int) -> None:
+        """Ask another voter to take over."""
+        self.raw.transfer_leader(raft_id)
+        self._wake.set()
+
+    def best_match(self, raft_ids: Sequence[int]) -> int:
+        """Of these voters, the one whose log is closest to this leader's."""
+        progress = self.raw.status().progress
+        return max(raft_ids, key=lambda raft_id: progress[raft_id].match)
+
+    def report_snapshot(self, raft_id: int, ok: bool) -> None:
+        """The transport has sent a snapshot, or could not."""
+        self.raw.report_snapshot(raft_id, ok)
+        self._wake.set()
+
+    def report_unreachable(self, raft_id: int) -> None:
+        """The transport could not deliver."""
+        self.raw.report_unreachable(raft_id)
+
+    # Facts
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads, as far as it knows."""
+        return self.raw.basic_status().role is Role.LEADER
+
+    @property
+    def leads_with_applied_term(self) -> bool:
+        """Whether this node leads and has applied an entry of its own term, hence everything before it."""
+        status = self.raw.basic_status()
+        return status.role is Role.LEADER and self._applied_term == status.term
+
+    @property
+    def proposals_under_way(self) -> int:
+        """Proposals that are neither applied nor failed."""
+        return len(self._proposals) + len(self._waiting)
+
+    # The loop
+
+    async def run(self) -> None:
+        """Until cancelled. Raises MinkaError(STORAGE_FAILED) when the disk fails: the daemon must stop."""
+        ticker = asyncio.create_task(self._tick())
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                self._take_inputs()
+                while self.raw.has_ready():
+                    await self._handle(self.raw.ready())
+                    self._take_inputs()
+                self._on_progress()
+        finally:
+            ticker.cancel()
+            self._fail_waiting("the node is stopping")
+
+    async def _tick(self) -> None:
+        # One tick a wake-up: a process that was stopped for long must not wake up as a candidate at once.
+        while True:
+            await asyncio.sleep(self._tick_seconds)
+            self._tick_due = True
+            self._wake.set()
+
+    def _take_inputs(self) -> None:
+        if self._tick_due:
+            self._tick_due = False
+            self.raw.tick()
+        while self._inbox:
+            message = self._inbox.popleft()
+            try:
+                self.raw.step(message)
+            except RaftError as refusal:
+                log.debug("a message was refused", extra={"sender": message.from_id, "reason": str(refusal)})
+        if self._proposals:
+            self._propose_queued()
+
+    def _propose_queued(self) -> None:
+        proposals, self._proposals = self._proposals, []
+        try:
+            self.raw.propose_batch([data for data, _ in proposals])
+        except ProposalDropped as reason:
+            for _, future in proposals:
+                if not future.done():
+                    future.set_exception(MinkaError(Code.NOT_CONTROLLER, f"nothing was proposed: {reason}"))
+            return
+        first = self.raw.last_index() - len(proposals) + 1
+        term = self.raw.basic_status().term
+        self._waiting.extend((first + i, term, future) for i, (_, future) in enumerate(proposals))
+
+    async def _handle(self, ready: Ready) -> None:
+        self._log.stage(ready)
+        if ready.must_sync or ready.snapshot is not None:
+            await self._log_db.sync()
+        self._transport.send(ready.messages)
+        if ready.snapshot is not None:
+            self._restore(ready)
+        for entry in ready.committed_entries:
+            self._apply(entry)
+        for state in ready.read_states:
+            sent_at, confirmed = self._confirmations.pop(state.context, (0.0, None))
+            if confirmed is not None:
+                confirmed(sent_at)
+        self.raw.advance(ready)
+        if ready.soft_state is not None and not self.is_leader:
+            self._fail_waiting("another node was elected")
+            self._confirmations.clear()
+        self._snapshot_if_due()
+
+    def _restore(self, ready: Ready) -> None:
+        assert ready.snapshot is not None
+        metadata = ready.snapshot.metadata
+        self.conf_state = metadata.conf_state
+        self.applied_index = self.snapshot_index = metadata.index
+        self._machine.restore(ready.snapshot.data)
+        log.info("restored the state from a snapshot", extra={"index": metadata.index})
+
+    def _apply(self, entry: Entry) -> None:
+        assert entry.index == self.applied_index + 1, (entry.index, self.applied_index)
+        self.applied_index, self._applied_term = entry.index, entry.term
+        match entry.type:
+            case EntryType.ENTRY_NORMAL:
+                if entry.data:
+                    self._machine.apply(entry.data)
+            case EntryType.ENTRY_CONF_CHANGE:
+                self.conf_state = self.raw.apply_conf_change(ConfChange.FromString(entry.data))
+            case EntryType.ENTRY_CONF_CHANGE_V2:
+                self.conf_state = self.raw.apply_conf_change(ConfChangeV2.FromString(entry.data))
+        while self._waiting and self._waiting[0][0] <= entry.index:
+            index, term, future = self._waiting.popleft()
+            if future.done():
+                continue
+            if (index, term) == (entry.index, entry.term):
+                future.set_result(None)
+            else:
+                future.set_exception(MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
+
+    def _fail_waiting(self, reason: str) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, future in waiting:
+            if not future.done():
+                future.set_exception(MinkaError(Code.OUTCOME_UNKNOWN, f"proposed, but not seen committed: {reason}"))
+
+    def _snapshot_if_due(self) -> None:
+        if self.applied_index - self.snapshot_index < self._snapshot_entries:
+            return
+        index = self.applied_index
+        self._log.stage_snapshot(index, self._log.term(index), self.conf_state, self._machine.to_snapshot())
+        # Followers that lag by less than this are sent entries, not the snapshot.
+        keep = self._snapshot_entries // 2
+        self._log.compact(max(self._log.first_index() - 1, index - keep))
+        self.snapshot_index = index

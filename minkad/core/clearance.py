@@ -1,0 +1,30 @@
+"""The lease that lets a node serve (Lease, Patterns of Distributed Systems)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Clearance:
+    """Times are seconds of this node's monotonic clock. Without a grant there is no clearance."""
+
+    _until: float = float("-inf")
+
+    def grant(self, sent_at: float, seconds: float) -> None:
+        """The active controller answered the heartbeat that this node sent at `sent_at`.
+
+        Counting from the sending makes the node's clearance end before the controller, which counts from the
+        receiving, may act on its silence.
+        """
+        self._until = max(self._until, sent_at + seconds)
+
+    def holds(self, now: float) -> bool:
+        """Whether the node may serve now."""
+        return now < self._until
+
+    def remaining(self, now: float) -> float:
+        """Seconds left; 0 without clearance."""
+        return max(0.0, self._until - now)
+
+    def revoke(self) -> None:
+        """The node stops serving of its own accord."""
+        self._until = float("-inf")

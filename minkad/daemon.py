@@ -1,0 +1,330 @@
+"""One node of a cluster: the only place that wires everything, and owns the loop and the signals."""
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import uuid
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import minka
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Cluster, Node, NodeState
+from minka.v1.raft_pb2 import ConfState
+from minkad import config as configuration
+from minkad import identity, logs, systemd
+from minkad.clock import boottime, unix_ms
+from minkad.config import Config
+from minkad.coordinator.active_controller import ControllerSettings
+from minkad.coordinator.coordinator import Bootstrap, Coordinator
+from minkad.coordinator.member import Member, MemberSettings, register_patiently
+from minkad.coordinator.raft_driver import RaftDriver
+from minkad.core.controller import MigrationCaps
+from minkad.core.raft import Config as RaftConfig
+from minkad.core.raft import RawNode
+from minkad.core.state import State
+from minkad.health import Health
+from minkad.http import server as http
+from minkad.http.metrics import create_registry
+from minkad.identity import Identity
+from minkad.rpc.channels import Channels
+from minkad.rpc.peers import Peers
+from minkad.rpc.raft import RaftTransport
+from minkad.rpc.replication import GrpcLinks
+from minkad.rpc.server import Server
+from minkad.shard.manager import ReplicaManager
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.raft_log import RaftLog
+from minkad.telemetry import Telemetry
+
+log: Final = logging.getLogger(__name__)
+
+DRAIN_SECONDS: Final = 2.0
+
+
+class Daemon:
+    """Built by `run` in the order of the layers, and taken down in the reverse one."""
+
+    member: Member
+
+    def __init__(self, config: Config, path: Path) -> None:
+        self.config = config
+        self.path = path
+        self.telemetry = Telemetry()
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT. Raises MinkaError when the node can't start or can't go on."""
+        lock = identity.lock(self.config.data_dir)
+        try:
+            self._watch_signals()
+            incarnation = uuid.uuid4().hex
+            self.identity = await self._identify(incarnation)
+            await self._build(incarnation)
+            await self._serve()
+        finally:
+            os.close(lock)
+
+    # Start
+
+    async def _identify(self, incarnation: str) -> Identity:
+        """The identity of the data directory; a new one is made from the bootstrap list, or by joining."""
+        config = self.config
+        known = identity.load(config.data_dir, config.node.id)
+        if known is not None:
+            return known
+        voters = [(peer.id, peer.address) for peer in config.cluster.bootstrap]
+        data_id = uuid.uuid4().hex
+        ids = [node for node, _ in voters]
+        if config.node.id in ids:
+            cluster = identity.cluster_id(config.cluster.name, voters)
+            new = Identity(cluster, config.node.id, data_id, ids.index(config.node.id) + 1)
+        else:
+            new = await self._join(data_id, incarnation)
+        identity.save(config.data_dir, new)
+        return new
+
+    async def _join(self, data_id: str, incarnation: str) -> Identity:
+        """Ask for a raft id at the addresses of `cluster.join`, until one leads to a controller."""
+        addresses = list(self.config.cluster.join) or [peer.address for peer in self.config.cluster.bootstrap]
+        channels = Channels("", self.config.node.id)
+        peers = Peers(channels, lambda _: "")
+        node = self._node(data_id, incarnation)
+        told = False
+        try:
+            while True:
+                try:
+                    answer = await register_patiently(peers, addresses, node, self._holder_patience(), boottime)
+                    return Identity(answer.cluster_id, node.id, data_id, answer.raft_id)
+                except MinkaError as error:
+                    if not error.code.info.retriable:
+                        raise
+                    if not told:
+                        log.info("no cluster to join yet, trying on", extra={"reason": str(error)})
+                        told = True
+                await self._unless_stopped(asyncio.sleep(0.5))
+        finally:
+            await channels.close()
+
+    async def _unless_stopped(self, pause: Coroutine[Any, Any, None]) -> None:
+        await pause
+        if self._stop.is_set():
+            raise MinkaError(Code.SHUTTING_DOWN, "stopped before it had joined a cluster")
+
+    def _holder_patience(self) -> float:
+        return 2 * self.config.membership.failure_timeout_ms / 1000 + 1
+
+    def _node(self, data_id: str, incarnation: str) -> Node:
+        config = self.config
+        return Node(
+            id=config.node.id,
+            data_id=data_id,
+            incarnation=incarnation,
+            address=config.grpc_address,
+            http_address=config.http_address,
+            zone=config.node.zone,
+            capacity_bytes=config.node.capacity_bytes,
+            version=minka.__version__,
+        )
+
+    async def _build(self, incarnation: str) -> None:
+        config, own = self.config, self.identity
+        jitter = random.Random()
+        self.log_db = LogDatabase.open(config.data_dir / "log")
+        raft_log = RaftLog(self.log_db)
+        bootstrap = self._bootstrap()
+        if raft_log.last_index() == 0 and own.node_id in {node.id for node in bootstrap.voters}:
+            raft_log.bootstrap(ConfState(voters=[node.raft_id for node in bootstrap.voters]))
+            await self.log_db.sync()
+        snapshot = raft_log.snapshot()
+        self.channels = Channels(own.cluster_id, own.node_id)
+        self.coordinator = Coordinator(
+            State.from_snapshot(snapshot.data),
+            bootstrap,
+            self._controller_settings(config),
+            update_replicas=lambda node, request: self.peers.update_replicas(node, request),
+            now=boottime,
+            jitter=jitter,
+        )
+        self.peers = Peers(self.channels, self.coordinator.address_of)
+        self.transport = RaftTransport(
+            self.channels,
+            self._raft_address,
+            lambda raft_id: self.driver.report_unreachable(raft_id),
+            lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
+        )
+        hard_state, conf_state = raft_log.initial_state()
+        self.driver = RaftDriver(
+            RawNode(self._raft_config(raft_log, snapshot.metadata.index, jitter)),
+            raft_log,
+            self.log_db,
+            self.transport,
+            self.coordinator,
+            tick_seconds=config.coordinator.tick_ms / 1000,
+            snapshot_entries=config.coordinator.snapshot_entries,
+            conf_state=conf_state,
+            on_progress=self.coordinator.on_progress,
+        )
+        self.coordinator.driver = self.driver
+        self.replay_to = hard_state.commit
+        self.manager = ReplicaManager(
+            own.node_id,
+            config.data_dir,
+            self.log_db,
+            GrpcLinks(lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity),
+            has_clearance=lambda: self.member.has_clearance(),
+            hand_over=lambda request: self.member.hand_over(request),
+            clock=boottime,
+        )
+        self.member = Member(
+            self._node(own.data_id, incarnation),
+            self._member_settings(),
+            self.peers,
+            controller_address=self._controller_address,
+            data_plane=self.manager,
+            applied_index=lambda: self.driver.applied_index,
+            now=boottime,
+        )
+        self.health = Health(self.coordinator, self.member, self.telemetry, self.replay_to)
+
+    def _bootstrap(self) -> Bootstrap:
+        config = self.config
+        voters = [
+            Node(id=peer.id, raft_id=i, address=peer.address, state=NodeState.NODE_STATE_JOINING)
+            for i, peer in enumerate(config.cluster.bootstrap, 1)
+        ]
+        cluster = Cluster(
+            id=self.identity.cluster_id,
+            name=config.cluster.name,
+            min_nodes=config.cluster.min_nodes,
+            created_ms=unix_ms(),
+        )
+        return Bootstrap(cluster, voters)
+
+    def _raft_config(self, raft_log: RaftLog, applied: int, jitter: random.Random) -> RaftConfig:
+        return RaftConfig(
+            id=self.identity.raft_id,
+            storage=raft_log,
+            random=jitter.randrange,
+            election_tick=self.config.coordinator.election_ticks,
+            heartbeat_tick=self.config.coordinator.heartbeat_ticks,
+            applied=applied,
+            disable_proposal_forwarding=True,
+        )
+
+    @staticmethod
+    def _controller_settings(config: Config) -> ControllerSettings:
+        membership, migrations = config.membership, config.migrations
+        return ControllerSettings(
+            clearance=membership.clearance_ms / 1000,
+            failure_timeout=membership.failure_timeout_ms / 1000,
+            stall_timeout=migrations.stall_timeout_s,
+            caps=MigrationCaps(per_node=migrations.per_node, cluster=migrations.cluster),
+        )
+
+    def _member_settings(self) -> MemberSettings:
+        interval = self.config.membership.heartbeat_interval_ms / 1000
+        clearance = self.config.membership.clearance_ms / 1000
+        return MemberSettings(interval, max(2 * interval, clearance), self._holder_patience())
+
+    def _raft_address(self, raft_id: int) -> str | None:
+        node = self.coordinator.node_with(raft_id)
+        return node.address if node else None
+
+    def _controller_address(self) -> str | None:
+        leader = self.coordinator.leader()
+        return leader.address if leader else None
+
+    # Serve
+
+    async def _serve(self) -> None:
+        await self.manager.start()
+        server = Server(self.config.listen.grpc, self.identity, self.coordinator, self.manager, self.member)
+        await server.start()
+        runner = await http.start(http.create_app(self.health, create_registry(self.health)), self.config.listen.http)
+        # Any of these ending before the stop is a failure.
+        tasks = [
+            asyncio.create_task(self.driver.run(), name="raft"),
+            asyncio.create_task(self.member.run(), name="member"),
+            asyncio.create_task(self._announce(), name="announce"),
+            asyncio.create_task(systemd.watchdog(self.health.is_live), name="watchdog"),
+        ]
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await self._wait_for_end(tasks, stopped)
+            await server.announce_stop()
+            await self._drain(tasks)
+        finally:
+            stopped.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await server.stop(0.2)
+            await runner.cleanup()
+            await self.manager.close()
+            self.transport.close()
+            await self.channels.close()
+            self.log_db.close()
+
+    @staticmethod
+    async def _wait_for_end(tasks: list[asyncio.Task[None]], stopped: asyncio.Task[Any]) -> None:
+        running = {*tasks, stopped}
+        while not stopped.done():
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                await task  # raises what ended it
+
+    async def _announce(self) -> None:
+        """READY once the log is replayed: everything that was known to be committed at the last stop is applied."""
+        while not self.health.is_replayed():
+            await asyncio.sleep(0.01)
+        log.info("ready", extra={"address": self.config.grpc_address, "http": self.config.http_address})
+        systemd.ready(f"Serving {self.config.grpc_address}")
+
+    async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Serve nothing any more, hand over the leadership of the coordinator, and say goodbye."""
+        log.info("stopping")
+        systemd.stopping("Handing over")
+        tasks[1].cancel()
+        await asyncio.gather(tasks[1], return_exceptions=True)
+        self.member.clearance.revoke()
+        async with asyncio.timeout(DRAIN_SECONDS):
+            await self._step_down()
+        await self.member.leave(DRAIN_SECONDS)
+
+    async def _step_down(self) -> None:
+        """Ask a LIVE voter to lead, if this node does and there is one."""
+        own = self.identity.raft_id
+        live = {n.raft_id for n in self.coordinator.state.nodes.values() if n.state == NodeState.NODE_STATE_LIVE}
+        others = [voter for voter in self.driver.conf_state.voters if voter != own and voter in live]
+        if not self.driver.is_leader or not others:
+            return
+        self.driver.transfer_leadership(self.driver.best_match(others))
+        while self.coordinator.leader() in (None, self.coordinator.node_with(own)):
+            await asyncio.sleep(0.01)
+
+    # Signals
+
+    def _watch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _reload(self) -> None:
+        """SIGHUP: take what can be changed while running, and say what changed and what needs a restart."""
+        systemd.reloading()
+        try:
+            new = configuration.load(self.path, os.environ)
+        except MinkaError as error:
+            log.error("configuration not reloaded", extra={"reason": error.message})
+        else:
+            changed, needs_restart = configuration.diff(self.config, new)
+            self.config = configuration.apply_reload(self.config, new)
+            logs.setup(self.config.log.level, self.config.log.format, self.config.node.id)
+            self.coordinator.reconfigure(self._controller_settings(self.config))
+            log.info("configuration reloaded", extra={"changed": changed, "needs_restart": needs_restart})
+        systemd.ready(f"Serving {self.config.grpc_address}")

@@ -1,0 +1,1 @@
+"""gRPC: what this node answers, and how it reaches the others."""

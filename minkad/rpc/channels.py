@@ -1,0 +1,29 @@
+"""How this node reaches the others: one channel an address, every call with this node's identity."""
+
+import grpc
+
+from minka._grpc import channel_options
+
+CONNECT_TIMEOUT = 2.0  # seconds
+CLUSTER_METADATA = "minka-cluster"
+NODE_METADATA = "minka-node"
+
+
+class Channels:
+    """Channels by address, kept until closed."""
+
+    def __init__(self, cluster_id: str, node_id: str) -> None:
+        self.identity = ((CLUSTER_METADATA, cluster_id), (NODE_METADATA, node_id))
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    def to(self, address: str) -> grpc.aio.Channel:
+        """The channel to a node's gRPC address. Pass `identity` as the metadata of each call on it."""
+        if address not in self._channels:
+            self._channels[address] = grpc.aio.insecure_channel(address, options=channel_options(CONNECT_TIMEOUT))
+        return self._channels[address]
+
+    async def close(self) -> None:
+        """Close all; calls under way fail."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()

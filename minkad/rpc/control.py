@@ -1,0 +1,203 @@
+"""The control calls: what clients, nodes and the active controller ask of this node."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import Any
+
+import grpc
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import (
+    ApplyPlanRequest,
+    ApplyPlanResponse,
+    CoordinatorStatus,
+    CountKeysRequest,
+    CountKeysResponse,
+    CreateKeyspaceRequest,
+    CreateKeyspaceResponse,
+    GetOperationsRequest,
+    GetOperationsResponse,
+    GetStatusRequest,
+    GetStatusResponse,
+    GetTableRequest,
+    GetTableResponse,
+    NodeStatus,
+    PartitionCount,
+    Plan,
+    PlanReassignRequest,
+)
+from minka.v1.admin_pb2_grpc import AdminServicer, InventoryServicer, MetadataServicer
+from minka.v1.cluster_pb2 import OperationState
+from minka.v1.coordinator_pb2 import (
+    HandOverRequest,
+    HandOverResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveRequest,
+    LeaveResponse,
+    RegisterRequest,
+    RegisterResponse,
+    UpdateReplicasRequest,
+    UpdateReplicasResponse,
+)
+from minka.v1.coordinator_pb2_grpc import CoordinatorServicer, ReplicaControlServicer
+from minkad.clock import unix_ms
+from minkad.coordinator.coordinator import Coordinator
+from minkad.core.controller import ApplyPlan, CreateKeyspace, HandOver, Leave
+from minkad.core.placement import plan_reassign
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+DEFAULT_OPERATIONS = 20
+
+
+class MetadataService(MetadataServicer):
+    """The table, from this node's own copy."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def GetTable(self, request: GetTableRequest, context: _Context) -> GetTableResponse:
+        """The whole table, or nothing when the caller has this version."""
+        state = self._coordinator.state
+        if request.known_version and request.known_version == state.version:
+            return GetTableResponse()
+        return GetTableResponse(table=state.table())
+
+
+class CoordinatorService(CoordinatorServicer):
+    """What nodes ask of the active controller."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def Register(self, request: RegisterRequest, context: _Context) -> RegisterResponse:
+        """Through the log."""
+        await self._coordinator.controller().register(request.node)
+        state = self._coordinator.state
+        return RegisterResponse(cluster_id=state.cluster.id, raft_id=state.nodes[request.node.id].raft_id)
+
+    async def Heartbeat(
+        self, request_iterator: AsyncIterator[HeartbeatRequest], context: _Context
+    ) -> AsyncIterator[HeartbeatResponse]:
+        """Ends with NOT_CONTROLLER when this node stops to be the controller."""
+        async for request in request_iterator:
+            yield self._coordinator.controller().heartbeat(request)
+
+    async def HandOver(self, request: HandOverRequest, context: _Context) -> HandOverResponse:
+        """Through the log; answers the new row."""
+        command = HandOver(request.node_id, request.partition_id, request.partition_epoch, request.target)
+        await self._coordinator.controller().submit(command)
+        return HandOverResponse(partition=self._coordinator.state.partitions[request.partition_id])
+
+    async def Leave(self, request: LeaveRequest, context: _Context) -> LeaveResponse:
+        """Through the log."""
+        await self._coordinator.controller().submit(Leave(request.node_id, request.incarnation))
+        return LeaveResponse()
+
+
+class AdminService(AdminServicer):
+    """What people ask."""
+
+    def __init__(self, coordinator: Coordinator, node_id: str, has_clearance: Callable[[], bool]) -> None:
+        self._coordinator = coordinator
+        self._node_id = node_id
+        self._has_clearance = has_clearance
+
+    async def GetStatus(self, request: GetStatusRequest, context: _Context) -> GetStatusResponse:
+        """What this node knows; more when it is the active controller."""
+        coordinator = self._coordinator
+        running = coordinator.state.running_operation()
+        status = GetStatusResponse(
+            served_by=self._node_id,
+            has_clearance=self._has_clearance(),
+            table=coordinator.state.table(),
+            coordinator=self._coordinator_status(),
+            running=[running] if running else [],
+        )
+        if (active := coordinator.active) is not None:
+            status.from_controller = True
+            status.nodes.extend(
+                NodeStatus(
+                    node_id=node,
+                    heartbeat_age_ms=int(active.silence(node) * 1000),
+                    applied_index=active.applied.get(node, 0),
+                )
+                for node in coordinator.state.nodes
+            )
+            status.replicas.extend(active.leader_stats())
+        return status
+
+    def _coordinator_status(self) -> CoordinatorStatus:
+        driver, leader = self._coordinator.driver, self._coordinator.leader()
+        raft = driver.raw.basic_status()
+
+        def names(raft_ids: Collection[int]) -> list[str]:
+            nodes = map(self._coordinator.node_with, sorted(raft_ids))
+            return [node.id if node else "?" for node in nodes]
+
+        return CoordinatorStatus(
+            controller=leader.id if leader else "",
+            term=raft.term,
+            commit_index=raft.commit,
+            applied_index=driver.applied_index,
+            snapshot_index=driver.snapshot_index,
+            voters=names(driver.conf_state.voters),
+            learners=names(driver.conf_state.learners),
+        )
+
+    async def CreateKeyspace(self, request: CreateKeyspaceRequest, context: _Context) -> CreateKeyspaceResponse:
+        """Through the log; its partitions go ONLINE afterwards."""
+        command = CreateKeyspace(request.name, request.partition_count, request.hash, request.replicas or 1)
+        await self._coordinator.controller().submit(command)
+        return CreateKeyspaceResponse(keyspace=self._coordinator.state.keyspace_named(request.name))
+
+    async def PlanReassign(self, request: PlanReassignRequest, context: _Context) -> Plan:
+        """Nothing is changed."""
+        controller = self._coordinator.controller()
+        return plan_reassign(controller.decided, controller.sizes(), request.to, request.keyspaces, unix_ms())
+
+    async def ApplyPlan(self, request: ApplyPlanRequest, context: _Context) -> ApplyPlanResponse:
+        """Through the log; answers the operation that has begun."""
+        controller = self._coordinator.controller()
+        operation_id = controller.decided.next_operation_id
+        await controller.submit(ApplyPlan(request.plan, request.requested_by, request.reason))
+        return ApplyPlanResponse(operation=self._coordinator.state.operations[operation_id])
+
+    async def GetOperations(self, request: GetOperationsRequest, context: _Context) -> GetOperationsResponse:
+        """From this node's copy; the progress is the active controller's to know."""
+        state, active = self._coordinator.state, self._coordinator.active
+        newest = sorted(state.operations, reverse=True)[: request.limit or DEFAULT_OPERATIONS]
+        ids = list(request.ids) or newest
+        for operation_id in ids:
+            if operation_id not in state.operations:
+                raise MinkaError(Code.UNKNOWN_OPERATION, f"there is no operation {operation_id}")
+        operations = [state.operations[i] for i in ids]
+        running = any(o.state == OperationState.OPERATION_STATE_RUNNING for o in operations)
+        return GetOperationsResponse(
+            operations=operations,
+            migrations=[m for i in ids for m in state.migrations[i].values()] if request.with_migrations else [],
+            progress=active.progress() if active and running else [],
+            now_ms=unix_ms(),
+        )
+
+
+class ReplicaControlService(ReplicaControlServicer):
+    """What the active controller tells this node."""
+
+    def __init__(self, update_replicas: Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]]) -> None:
+        self._update_replicas = update_replicas
+
+    async def UpdateReplicas(self, request: UpdateReplicasRequest, context: _Context) -> UpdateReplicasResponse:
+        """Handed to the data plane."""
+        return await self._update_replicas(request)
+
+
+class InventoryService(InventoryServicer):
+    """What lies on this node's disks."""
+
+    def __init__(self, count_keys: Callable[[Collection[int]], Awaitable[list[PartitionCount]]]) -> None:
+        self._count_keys = count_keys
+
+    async def CountKeys(self, request: CountKeysRequest, context: _Context) -> CountKeysResponse:
+        """By reading."""
+        return CountKeysResponse(partitions=await self._count_keys(request.partition_ids))

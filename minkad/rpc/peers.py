@@ -1,0 +1,80 @@
+"""The control calls that this node makes to others; a failed call raises MinkaError."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+import grpc
+
+from minka._grpc import error_from_call
+from minka.v1.coordinator_pb2 import (
+    HandOverRequest,
+    HandOverResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveRequest,
+    RegisterRequest,
+    RegisterResponse,
+    UpdateReplicasRequest,
+    UpdateReplicasResponse,
+)
+from minka.v1.coordinator_pb2_grpc import CoordinatorStub, ReplicaControlStub
+from minkad.rpc.channels import Channels
+
+if TYPE_CHECKING:  # the stubs of a channel of grpc.aio; at run time the classes are the same
+    from minka.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+
+UPDATE_TIMEOUT = 10.0  # seconds; hosting and deleting go on at the node even if the answer comes too late
+
+
+class Peers:
+    """Calls to other nodes, and to this one where it is the controller itself."""
+
+    def __init__(self, channels: Channels, address_of: Callable[[str], str]) -> None:
+        self._channels = channels
+        self._address_of = address_of
+
+    async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
+        """Coordinator.Register; repeating it is safe."""
+        try:
+            return await self._coordinator(address).Register(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
+    async def heartbeat(
+        self, address: str, requests: AsyncIterator[HeartbeatRequest]
+    ) -> AsyncGenerator[HeartbeatResponse, None]:
+        """Coordinator.Heartbeat, until it breaks."""
+        call = self._coordinator(address).Heartbeat(requests, metadata=self._channels.identity)
+        try:
+            async for response in call:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+        finally:
+            call.cancel()
+
+    async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
+        """Coordinator.HandOver."""
+        try:
+            return await self._coordinator(address).HandOver(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=False) from error
+
+    async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
+        """Coordinator.Leave."""
+        try:
+            await self._coordinator(address).Leave(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
+    async def update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        """ReplicaControl.UpdateReplicas at a node; repeating it is safe."""
+        address = self._address_of(node_id)
+        stub = ReplicaControlStub(self._channels.to(address))
+        try:
+            return await stub.UpdateReplicas(request, timeout=UPDATE_TIMEOUT, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
+    def _coordinator(self, address: str) -> "CoordinatorAsyncStub":
+        return CoordinatorStub(self._channels.to(address))

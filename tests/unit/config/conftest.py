@@ -1,0 +1,20 @@
+"""The metrics that a node exposes, for what is written about them elsewhere."""
+
+import pytest
+from prometheus_client import generate_latest
+
+from minkad.http.metrics import Snapshot, create_registry
+from minkad.telemetry import Telemetry
+
+
+class _Source:
+    telemetry = Telemetry()
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot("", "", "", "", 0, 0, 0, False, 0, {"failed": 0}, {"offline": 0}, {"leader": 0})
+
+
+@pytest.fixture(scope="session")
+def exposition() -> str:
+    """What /metrics answers, with every metric in it."""
+    return generate_latest(create_registry(_Source())).decode()

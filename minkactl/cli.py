@@ -1,0 +1,118 @@
+"""The root of minkactl's commands: loads a command's file when it is used, and turns errors into exit statuses."""
+
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+import click
+
+from minkactl.exits import Exit, exit_of
+from minkactl.options import HELP_NAMES, Group, common
+from minkactl.session import Session
+
+# The section of the help → its commands, each `name` in `minkactl/commands/file.py`.
+SECTIONS: Final[dict[str, dict[str, str]]] = {
+    "See": {
+        "status": "status",
+        "nodes": "nodes",
+        "keyspaces": "keyspaces",
+        "partitions": "partitions",
+        "migrations": "migrations",
+    },
+    "Change": {"keyspace": "keyspaces", "reassign": "reassign", "apply": "reassign"},
+    "Try": {"playground": "playground"},
+    "Set up": {"context": "context", "completion": "completion"},
+}
+FILES: Final = {name: file for section in SECTIONS.values() for name, file in section.items()}
+
+
+class Root(Group):
+    """Commands by section, imported one by one; `main` ends the process with an `Exit`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order of the help."""
+        return list(FILES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, from its file."""
+        if cmd_name not in FILES:
+            return None
+        module = importlib.import_module(f"minkactl.commands.{FILES[cmd_name]}")
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The sections."""
+        width = max(map(len, FILES))
+        for section, names in SECTIONS.items():
+            with formatter.section(section):
+                commands = [(name, self.get_command(ctx, name)) for name in names]
+                formatter.write_dl(
+                    [(name.ljust(width), command.get_short_help_str(100)) for name, command in commands if command]
+                )
+
+    def main(  # type: ignore[override]  # click overloads it by standalone_mode, which is always on here
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
+        """Run the command and end the process; no error gets away as a traceback unless --debug asks for it."""
+        session = Session()
+        extra.pop("standalone_mode", None)
+        try:
+            status = super().main(args, prog_name, standalone_mode=False, obj=session, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            status = Exit.USAGE
+        except click.ClickException as error:
+            status = misused(error)
+        except click.Abort:
+            status = Exit.INTERRUPTED
+        except Exception as error:  # noqa: BLE001  # nothing is above this; it becomes a line and a status
+            status = failed(error, session.debug)
+        sys.exit(int(status or Exit.OK))
+
+
+def misused(error: click.ClickException) -> Exit:
+    """Say what was wrong with the command line, and where to read how it is meant."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    report("INVALID_ARGUMENT", error.format_message(), f"See: {context.command_path} --help" if context else "")
+    return Exit.USAGE
+
+
+def failed(error: Exception, debug: bool) -> Exit:
+    """Say on stderr what went wrong and what can be done; the exit status that fits."""
+    from minka.errors import Code, MinkaError
+
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, MinkaError):
+        report(error.code.name, error.message, error.code.info.remedy)
+        return exit_of(error.code)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        report("INVALID_ARGUMENT", f"{where}{error.strerror or error}", Code.INVALID_ARGUMENT.info.remedy)
+        return Exit.FAILED
+    report("INTERNAL", f"{type(error).__name__}: {error}", "A bug in minkactl: report what --debug prints.")
+    return Exit.FAILED
+
+
+def report(code: str, message: str, remedy: str) -> None:
+    """An error as it is printed everywhere: code, sentence, remedy."""
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {code}: {message}", err=True)
+    if remedy:
+        click.echo(f"  remedy: {remedy}", err=True)
+
+
+@click.group(cls=Root, context_settings={"help_option_names": HELP_NAMES, "max_content_width": 110})
+@click.version_option(package_name="minka", prog_name="minkactl", message="%(prog)s %(version)s")
+@common(output=False)
+def cli() -> None:
+    """See a Minka cluster, plan a change to it, apply exactly that plan, and watch it.
+
+    Start here:
+      minkactl playground --nodes 3      a cluster on this machine
+      minkactl status                    what is up, and what isn't
+      minkactl reassign --dry-run        what evening it out would move, and why
+    """

@@ -1,0 +1,1 @@
+"""One file a noun; loaded when the noun is used."""

@@ -1,0 +1,80 @@
+"""minkactl keyspaces, minkactl keyspace."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from minkactl import options
+from minkactl.output import Listing, Page, emit, note
+from minkactl.session import Session
+from minkactl.watch import show
+
+if TYPE_CHECKING:
+    from minka.control import Control
+
+
+def _page(control: "Control", name: str | None = None) -> Page:
+    from minkactl.views import KEYSPACE_COLUMNS, keyspace_rows
+
+    rows = [row for row in keyspace_rows(control.status()) if name is None or row["name"] == name]
+    listing = Listing(KEYSPACE_COLUMNS, rows, "No keyspace yet: minkactl keyspace create --help.")
+    return Page(rows, [listing], [row["name"] for row in rows])
+
+
+@options.command()
+@options.common()
+@options.pass_session
+def keyspaces(session: Session) -> None:
+    """List the keyspaces: partitions by state, keys, data."""
+    show(session, _page)
+
+
+@options.group()
+def keyspace() -> None:
+    """Create keyspaces."""
+
+
+@keyspace.command()
+@click.argument("name")
+@click.option(
+    "--partitions",
+    "partition_count",
+    required=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many partitions; fixed for life.",
+)
+@click.option(
+    "--hash",
+    "hash_name",
+    type=click.Choice(["murmur3", "md5"]),
+    default="murmur3",
+    show_default=True,
+    help="From a key to its slot: hash(key) modulo the number of partitions.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Copies of each partition, on as many nodes.",
+)
+@options.common(watch=False)
+@options.pass_session
+def create(session: Session, name: str, partition_count: int, hash_name: str, replicas: int) -> None:
+    """Create a keyspace and assign its partitions to the LIVE nodes, in turn.
+
+    Examples:
+      minkactl keyspace create flights --partitions 1024
+      minkactl keyspace create legacy --partitions 9 --hash md5
+    """
+    with session.control() as control:
+        from minka.v1.cluster_pb2 import HashFunction
+        from minkactl.documents import enum_number
+        from minkactl.views import CREATED_COLUMNS, keyspace_document
+
+        number = HashFunction.ValueType(enum_number(HashFunction.DESCRIPTOR, hash_name))
+        document = keyspace_document(control.create_keyspace(name, partition_count, number, replicas))
+    emit(Page(document, [Listing(CREATED_COLUMNS, [document])], [name]), session.output)
+    note("its partitions come online as their nodes take them: minkactl keyspaces")

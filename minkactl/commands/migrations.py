@@ -1,0 +1,145 @@
+"""minkactl migrations."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minkactl import options
+from minkactl.exits import Exit
+from minkactl.output import Listing, Page, is_terminal, note
+from minkactl.session import Session
+from minkactl.watch import repeated, show, sink
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from minka.control import Control
+    from minkactl.progress import Tracker
+
+LIMIT = 20
+TERMINAL_INTERVAL_S = 0.25
+PIPE_INTERVAL_S = 1.0
+
+
+@options.group(invoke_without_command=True)
+@click.option("--operation", "operation_id", type=click.IntRange(min=1), metavar="ID", help="Only this operation.")
+@options.common()
+@click.pass_context
+def migrations(ctx: click.Context, operation_id: int | None) -> None:
+    """List the newest operations, and the migrations of the newest one.
+
+    Examples:
+      minkactl migrations --operation 12 -o wide
+      minkactl migrations watch
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    tracker: Tracker | None = None
+
+    def fetch(control: "Control") -> Page:
+        nonlocal tracker
+        tracker = tracker or make_tracker(control)
+        return _listing(control, tracker, operation_id)
+
+    show(ctx.ensure_object(Session), fetch)
+
+
+def make_tracker(control: "Control") -> "Tracker":
+    """A Tracker that knows the names and sizes of all partitions."""
+    from minkactl.progress import Tracker
+    from minkactl.views import partition_names, replica_stats
+
+    status = control.status()
+    sizes = {partition_id: stats.bytes for partition_id, stats in replica_stats(status).items()}
+    return Tracker(partition_names(status), sizes)
+
+
+def _listing(control: "Control", tracker: "Tracker", operation_id: int | None) -> Page:
+    from minkactl.documents import to_document
+    from minkactl.progress import MIGRATION_COLUMNS, OPERATION_COLUMNS, operation_document
+
+    if operation_id is None:
+        newest = control.operations(limit=LIMIT)
+        operations = [operation_document(to_document(one), newest.now_ms) for one in newest.operations]
+        ids = [operations[0]["id"]] if operations else []
+    else:
+        operations, ids = [], [operation_id]
+    detailed = tracker.documents(control.operations(ids, with_migrations=True)) if ids else []
+    operations = operations or [one["operation"] for one in detailed]
+    rows = [row for one in detailed for row in one["migrations"]]
+    by_id = {one["operation"]["id"]: one["migrations"] for one in detailed}
+    document = [operation | {"migrations": by_id.get(operation["id"])} for operation in operations]
+    listings = [Listing(OPERATION_COLUMNS, operations, "No operation yet: minkactl reassign --help.")]
+    if rows:
+        listings.append(Listing(MIGRATION_COLUMNS, rows))
+    return Page(document, listings, [str(operation["id"]) for operation in operations])
+
+
+@migrations.command()
+@click.argument("operation_id", metavar="[ID]", required=False, type=click.IntRange(min=1))
+@options.common(watch=False)
+@options.pass_session
+def watch(session: Session, operation_id: int | None) -> Exit:
+    """Watch an operation until it ends: per migration its state, bytes, rate, time to go, and what blocks it.
+
+    Without an ID: the one that runs, else the newest. Exit status 0 when it SUCCEEDED, 1 when it FAILED.
+    Ctrl-C stops watching; the operation goes on.
+    """
+    with session.control() as control:
+        if operation_id is None:
+            newest = control.operations(limit=LIMIT).operations
+            running = [one.id for one in newest if one.finished_ms == 0]
+            if not newest:
+                note("No operation yet: minkactl reassign --help.")
+                return Exit.OK
+            operation_id = running[0] if running else newest[0].id
+        return watch_operation(session, control, operation_id)
+
+
+def watch_operation(session: Session, control: "Control", operation_id: int) -> Exit:
+    """Show the operation until it has ended; says on stderr how it ended, or how to watch it again."""
+    interval_s = TERMINAL_INTERVAL_S if is_terminal() else PIPE_INTERVAL_S
+    page: Page | None = None
+    try:
+        tracker = make_tracker(control)
+        with sink(session.output) as out:
+            for page in repeated(session, lambda: operation_page(control, tracker, operation_id), interval_s, out.say):
+                out.show(page)
+                if page.document["operation"]["finished_ms"]:
+                    break
+    except KeyboardInterrupt:
+        note(f"\noperation {operation_id} goes on; watch it again with: minkactl migrations watch {operation_id}")
+        return Exit.INTERRUPTED
+    assert page is not None
+    return say_outcome(page.document)
+
+
+def operation_page(control: "Control", tracker: "Tracker", operation_id: int) -> Page:
+    """One look at an operation. Raises UNKNOWN_OPERATION."""
+    from minka.errors import Code, MinkaError
+    from minkactl.progress import MIGRATION_COLUMNS
+
+    documents = tracker.documents(control.operations([operation_id], with_migrations=True))
+    if not documents:
+        raise MinkaError(Code.UNKNOWN_OPERATION, f"no operation {operation_id}")
+    document = documents[0]
+
+    def draw(_: bool) -> "RenderableType":
+        from minkactl import render
+
+        return render.migrations(document)
+
+    return Page(document, [Listing(MIGRATION_COLUMNS, document["migrations"])], [str(operation_id)], draw)
+
+
+def say_outcome(document: dict[str, Any]) -> Exit:
+    """The sentence at the end, on stderr, and the exit status that goes with it."""
+    from minkactl.units import counted, duration
+
+    operation, whole = document["operation"], document["progress"]
+    took = duration(operation["took_ms"] / 1000)
+    succeeded = operation["state"] == "succeeded"
+    outcome = f": {operation['outcome']}" if operation["outcome"] else ""
+    done = counted(whole["completed"], "migration")
+    note(f"operation {operation['id']} {operation['state']} in {took}, {done} completed{outcome}")
+    return Exit.OK if succeeded else Exit.FAILED

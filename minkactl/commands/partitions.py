@@ -1,0 +1,110 @@
+"""minkactl partitions."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minkactl import options
+from minkactl.completion import complete_keyspace, complete_node
+from minkactl.output import Column, Kind, Listing, Page, emit
+from minkactl.session import Session
+from minkactl.watch import show
+
+if TYPE_CHECKING:
+    from minka.control import Control
+    from minka.v1.cluster_pb2 import PartitionTable
+
+LOCATE_COLUMNS = (
+    Column("KEY", "key"),
+    Column("HASH", "hash"),
+    Column("SLOT", "slot"),
+    Column("PARTITION", "name"),
+    Column("ID", "id"),
+    Column("STATE", "state", Kind.STATE),
+    Column("NODE", "node"),
+    Column("ADDRESS", "address"),
+)
+
+
+@options.group(invoke_without_command=True)
+@click.option("--node", shell_complete=complete_node, help="Only those that have a replica on this node.")
+@click.option("--keyspace", shell_complete=complete_keyspace, help="Only those of this keyspace.")
+@click.option("--state", type=click.Choice(["assigned", "online", "offline"]), help="Only those in this state.")
+@options.common()
+@click.pass_context
+def partitions(ctx: click.Context, node: str | None, keyspace: str | None, state: str | None) -> None:
+    """List the partitions: state, leader, replicas, size.
+
+    Examples:
+      minkactl partitions --state offline
+      minkactl partitions --node athens -o name
+      minkactl partitions locate flights 2013-01-01/UA/1545/EWR/0
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+
+    def fetch(control: "Control") -> Page:
+        from minkactl.views import PARTITION_COLUMNS, partition_rows
+
+        status = control.status()
+        _check_names(status.table, node, keyspace)
+        rows = [
+            row
+            for row in partition_rows(status)
+            if (node is None or node in row["replicas"])
+            and keyspace in (None, row["keyspace"])
+            and state in (None, row["state"])
+        ]
+        return Page(rows, [Listing(PARTITION_COLUMNS, rows, "No such partition.")], [row["name"] for row in rows])
+
+    show(ctx.ensure_object(Session), fetch)
+
+
+def _check_names(table: "PartitionTable", node: str | None, keyspace: str | None) -> None:
+    """Raise UNKNOWN_NODE or UNKNOWN_KEYSPACE: a mistyped name must not read as "none"."""
+    from minka.errors import Code, MinkaError
+
+    if node is not None and all(known.id != node for known in table.nodes):
+        raise MinkaError(Code.UNKNOWN_NODE, f"no node {node!r}")
+    if keyspace is not None and all(known.name != keyspace for known in table.keyspaces):
+        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {keyspace!r}")
+
+
+@partitions.command()
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@click.argument("key")
+@options.common(watch=False)
+@options.pass_session
+def locate(session: Session, keyspace: str, key: str) -> None:
+    """Show where a key lies: its hash, slot, partition and node. The key need not exist."""
+    with session.control() as control:
+        table = control.table()
+    document = located(table, keyspace, key)
+    emit(Page(document, [Listing(LOCATE_COLUMNS, [document])], [document["name"]]), session.output)
+
+
+def located(table: "PartitionTable", keyspace: str, key: str) -> dict[str, Any]:
+    """The way from the key to its node. Raises UNKNOWN_KEYSPACE."""
+    from minka.hashing import HASH_FUNCTIONS
+    from minkactl.documents import enum_name
+    from minkactl.views import PARTITION_STATE
+
+    _check_names(table, None, keyspace)
+    row = next(known for known in table.keyspaces if known.name == keyspace)
+    number = HASH_FUNCTIONS[row.hash](os.fsencode(key))
+    slot = number % row.partition_count
+    partition = next(one for one in table.partitions if one.keyspace_id == row.id and one.slot == slot)
+    node = next((known for known in table.nodes if known.id == partition.leader), None)
+    return {
+        "key": key,
+        "keyspace": keyspace,
+        "hash": number,
+        "slot": slot,
+        "name": f"{keyspace}/{slot}",
+        "id": partition.id,
+        "state": enum_name(PARTITION_STATE, partition.state),
+        "node": partition.leader or None,
+        "address": node.address if node else None,
+        "replicas": list(partition.replicas),
+    }

@@ -1,0 +1,218 @@
+"""minkactl reassign, minkactl apply."""
+
+import getpass
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minkactl import options
+from minkactl.commands.migrations import watch_operation
+from minkactl.completion import complete_keyspace, complete_node
+from minkactl.exits import Exit
+from minkactl.output import TABLES, Column, Kind, Listing, Page, as_json, emit, is_terminal, note, tsv
+from minkactl.session import Session
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from minka.control import Control
+    from minka.v1.admin_pb2 import Plan
+
+MAX_PLAN_BYTES = 64 * 1024 * 1024
+
+MOVE_COLUMNS = (
+    Column("PARTITION", "partition"),
+    Column("SOURCE", "source"),
+    Column("TARGET", "target"),
+    Column("DATA", "bytes", Kind.BYTES),
+    Column("REASON", "reason"),
+)
+BALANCE_COLUMNS = (
+    Column("NODE", "node"),
+    Column("PARTITIONS BEFORE", "partitions_before", Kind.NUMBER),
+    Column("PARTITIONS AFTER", "partitions_after", Kind.NUMBER),
+    Column("DATA BEFORE", "bytes_before", Kind.BYTES),
+    Column("DATA AFTER", "bytes_after", Kind.BYTES),
+)
+
+
+def _names(values: tuple[str, ...]) -> list[str]:
+    """Options that may be given more than once or with commas."""
+    return [name for value in values for name in value.split(",") if name]
+
+
+@options.command()
+@click.option(
+    "--to",
+    multiple=True,
+    metavar="NODES",
+    shell_complete=complete_node,
+    help="Spread over these nodes, separated by commas. Default: all LIVE ones.",
+)
+@click.option(
+    "--keyspace",
+    "keyspaces",
+    multiple=True,
+    metavar="NAMES",
+    shell_complete=complete_keyspace,
+    help="Only these keyspaces, separated by commas. Default: all.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the plan to FILE, for minkactl apply, and stop.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@options.common(watch=False)
+@options.pass_session
+def reassign(
+    session: Session,
+    to: tuple[str, ...],
+    keyspaces: tuple[str, ...],
+    dry_run: bool,
+    out: Path | None,
+    yes: bool,
+    reason: str,
+) -> Exit:
+    """Even out the partitions: plan the fewest moves, show them, ask, apply exactly that plan, watch it.
+
+    Exit status 0 when the operation SUCCEEDED or there was nothing to move, 1 when it FAILED or the answer was no,
+    6 when the table has changed since the plan was made. Ctrl-C while watching leaves the operation running.
+
+    Examples:
+      minkactl reassign --dry-run
+      minkactl reassign --to athens,byzantium --keyspace flights
+      minkactl reassign --out plan.json && minkactl apply plan.json
+    """
+    with session.control() as control:
+        plan = control.plan_reassign(_names(to), _names(keyspaces))
+        if out is not None:
+            from minkactl.documents import to_document
+
+            out.write_text(as_json(to_document(plan)) + "\n", "utf-8")
+        if dry_run or out is not None or not plan.moves:
+            page = plan_page(plan)
+            emit(page, session.output)
+            if plan.moves and not (session.output in TABLES and is_terminal()):
+                note(summary(page.document))
+            note(_what_next(plan, out))
+            return Exit.OK
+        return confirm_and_apply(session, control, plan, yes, reason)
+
+
+def _what_next(plan: "Plan", out: Path | None) -> str:
+    if not plan.moves:
+        return "Nothing to move: the partitions are as even as they can be."
+    if out is not None:
+        return f"The plan is in {out}. Apply it with: minkactl apply {out}"
+    return "Nothing was changed (--dry-run)."
+
+
+@options.command()
+@click.argument("plan_file", metavar="PLAN.json", type=click.File("rb"))
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@options.common(watch=False)
+@options.pass_session
+def apply(session: Session, plan_file: Any, yes: bool, reason: str) -> Exit:
+    """Apply exactly the plan in the file ("-": stdin), or refuse it because the table has changed since (status 6).
+
+    Examples:
+      minkactl reassign --out plan.json
+      minkactl apply plan.json --reason "ephesus is new"
+    """
+    plan = read_plan(plan_file.read(MAX_PLAN_BYTES + 1), getattr(plan_file, "name", "stdin"))
+    if not plan.moves:
+        note("The plan has no moves: there is nothing to apply.")
+        return Exit.OK
+    with session.control() as control:
+        return confirm_and_apply(session, control, plan, yes, reason)
+
+
+def read_plan(content: bytes, name: str) -> "Plan":
+    """The plan that `reassign --out` or `-o json` wrote. Raises MinkaError(DAMAGED_PLAN)."""
+    from minka.errors import Code, MinkaError
+    from minka.v1.admin_pb2 import Plan
+    from minkactl.documents import from_document
+
+    if len(content) > MAX_PLAN_BYTES:
+        raise MinkaError(Code.DAMAGED_PLAN, f"{name}: more than {MAX_PLAN_BYTES} bytes")
+    try:
+        return from_document(json.loads(content), Plan())
+    except (ValueError, MinkaError) as error:
+        reason = error.message if isinstance(error, MinkaError) else str(error)
+        raise MinkaError(Code.DAMAGED_PLAN, f"{name} is not a plan: {reason}") from error
+
+
+def plan_page(plan: "Plan") -> Page:
+    """The plan, for every format."""
+    from minkactl.documents import to_document
+
+    document = to_document(plan)
+    moves = Listing(MOVE_COLUMNS, document["moves"], "No moves.")
+
+    def draw(_: bool) -> "RenderableType":
+        from minkactl import render
+
+        return render.plan(document, moves, summary(document))
+
+    listings = [moves, Listing(BALANCE_COLUMNS, document["nodes"])]
+    return Page(document, listings, [move["partition"] for move in document["moves"]], draw)
+
+
+def confirm_and_apply(session: Session, control: "Control", plan: "Plan", yes: bool, reason: str) -> Exit:
+    """Show the plan, ask, start it, watch it to its end."""
+    page = plan_page(plan)
+    show_plan(page, session.output)
+    if not yes:
+        ask(page.document)
+    operation = control.apply_plan(plan, requester(), reason)
+    note(f"operation {operation.id} started")
+    return watch_operation(session, control, operation.id)
+
+
+def summary(document: dict[str, Any]) -> str:
+    """Plan: 7 moves, 31.2 MiB. The fewest moves that could do it: 7."""
+    from minkactl.units import counted, number, size
+
+    moves = document["moves"]
+    amount = size(sum(move["bytes"] for move in moves))
+    fewest = number(document["minimum_moves"])
+    return f"Plan: {counted(len(moves), 'move')}, {amount}. The fewest moves that could do it: {fewest}."
+
+
+def show_plan(page: Page, form: str) -> None:
+    """The plan, for the person who is asked: with the other formats, stdout is for a program, so on stderr."""
+    if form in TABLES:
+        emit(page, form)
+    else:
+        for listing in page.listings:
+            note("\n".join(tsv(listing, wide=False)))
+    if form not in TABLES or not is_terminal():
+        note(summary(page.document))
+
+
+def ask(document: dict[str, Any]) -> None:
+    """Go on only with a yes. Raises UsageError when nobody can answer, Exit(1) for a no."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "this asks before it acts, and stdin is not a terminal: --yes goes ahead, --dry-run only looks",
+            click.get_current_context(),
+        )
+    from minkactl.units import counted
+
+    if not click.confirm(f"Apply this plan of {counted(len(document['moves']), 'move')}?", err=True):
+        note("Nothing was changed.")
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+def requester() -> str:
+    """Who asks, as the operation's record says it: user@host."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"

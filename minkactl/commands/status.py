@@ -1,0 +1,47 @@
+"""minkactl status."""
+
+from typing import TYPE_CHECKING
+
+from minkactl import options
+from minkactl.exits import Exit
+from minkactl.output import Listing, Page, fields
+from minkactl.session import Session
+from minkactl.watch import show
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from minka.v1.admin_pb2 import GetStatusResponse
+
+
+@options.command()
+@options.common()
+@options.pass_session
+def status(session: Session) -> Exit:
+    """Show the cluster on one page: health, coordinator, nodes, keyspaces, balance, operations.
+
+    Exit status 5 when it is not healthy: no active controller, a node FAILED, a partition OFFLINE, fewer nodes than
+    the cluster's minimum.
+
+    Examples:
+      minkactl status --watch
+      minkactl status -o json | jq '.problems'
+    """
+    page = show(session, lambda control: status_page(control.status()))
+    return Exit.OK if page.document["healthy"] else Exit.UNHEALTHY
+
+
+def status_page(status: "GetStatusResponse") -> Page:
+    """The page of a node's answer."""
+    from minkactl.views import KEYSPACE_COLUMNS, NODE_COLUMNS, status_document
+
+    document = status_document(status)
+    nodes = Listing(NODE_COLUMNS, document["nodes"], "No node yet.")
+    keyspaces = Listing(KEYSPACE_COLUMNS, document["keyspaces"], "No keyspace yet: minkactl keyspace create --help.")
+
+    def draw(wide: bool) -> "RenderableType":
+        from minkactl import render
+
+        return render.status(document, nodes, keyspaces, wide)
+
+    return Page(document, fields(document), [document["cluster"]["name"]], draw)

@@ -1,0 +1,71 @@
+"""Shell completion of live names: quick or empty, and never a word on the terminal."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from minka.v1.cluster_pb2 import PartitionTable
+
+COMPLETION_TIMEOUT_S: Final = 0.7
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _table(ctx: click.Context) -> "PartitionTable | None":
+    """The partition table, or None when it can't be had in the time that a person waits for a Tab."""
+    from minka.errors import MinkaError
+    from minkactl.session import Session
+
+    given = ctx.find_object(Session) or Session()
+    session = Session(given.endpoints_option, given.context, COMPLETION_TIMEOUT_S, quiet=True)
+    try:
+        with session.control() as control:
+            return control.table()
+    except (MinkaError, OSError):
+        return None
+
+
+def _names(pick: "Callable[[PartitionTable], Iterable[tuple[str, str]]]") -> Complete:
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        table = _table(ctx)
+        if table is None:
+            return []
+        before, comma, last = incomplete.rpartition(",")
+        return [
+            CompletionItem(before + comma + name, help=text)
+            for name, text in pick(table)
+            if name.startswith(last)
+        ]  # fmt: skip
+
+    return complete
+
+
+def _state(number: int) -> str:
+    from minka.v1.cluster_pb2 import NodeState
+
+    return NodeState.Name(NodeState.ValueType(number)).removeprefix("NODE_STATE_").lower()
+
+
+complete_node: Final = _names(lambda table: [(node.id, _state(node.state)) for node in table.nodes])
+complete_keyspace: Final = _names(
+    lambda table: [(keyspace.name, f"{keyspace.partition_count} partitions") for keyspace in table.keyspaces]
+)
+
+
+def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names in the configuration file."""
+    from minka.errors import MinkaError
+    from minkactl.context import load
+
+    try:
+        contexts = load().contexts
+    except MinkaError:
+        return []
+    return [
+        CompletionItem(name, help=",".join(addresses))
+        for name, addresses in contexts.items()
+        if name.startswith(incomplete)
+    ]

@@ -1,0 +1,86 @@
+"""Protobuf messages as plain documents: proto field names, enums in lower case without their prefix, every field there.
+
+This is the shape of `-o json`; a plan's document reads back as the same plan.
+"""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from minka.errors import Code, MinkaError
+
+if TYPE_CHECKING:
+    from google._upb import _message as _upb
+
+M = TypeVar("M", bound=Message)
+
+
+def _prefix(enum: "EnumDescriptor | _upb.EnumDescriptor") -> str:
+    """NODE_STATE_ of NodeState: the prefix that all its values share."""
+    zero = enum.values_by_number[0].name
+    assert zero.endswith("UNSPECIFIED"), zero
+    return zero.removesuffix("UNSPECIFIED")
+
+
+def enum_name(enum: "EnumDescriptor | _upb.EnumDescriptor", number: int) -> str:
+    """NODE_STATE_LIVE as live; a value that this version doesn't know as its number."""
+    value = enum.values_by_number.get(number)
+    return value.name.removeprefix(_prefix(enum)).lower() if value else str(number)
+
+
+def enum_number(enum: "EnumDescriptor | _upb.EnumDescriptor", name: object) -> int:
+    """The inverse of `enum_name`. Raises MinkaError(INVALID_ARGUMENT)."""
+    value = enum.values_by_name.get(_prefix(enum) + str(name).upper())
+    if value is None:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name!r} is no {enum.name}")
+    return int(value.number)
+
+
+def to_document(message: Message) -> dict[str, Any]:
+    """The message as JSON values, all fields in the order of the proto."""
+    document = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        document[field.name] = [_value(field, item) for item in value] if field.is_repeated else _value(field, value)
+    return document
+
+
+def _value(field: "FieldDescriptor | _upb.FieldDescriptor", value: Any) -> Any:
+    if field.message_type is not None:
+        return to_document(value)
+    if field.enum_type is not None:
+        return enum_name(field.enum_type, value)
+    return value
+
+
+def from_document(document: object, message: M) -> M:
+    """Fill an empty message with what `to_document` made.
+
+    Raises MinkaError(INVALID_ARGUMENT) for a field that the message doesn't have or a value of the wrong type.
+    """
+    if not isinstance(document, dict):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a {message.DESCRIPTOR.name} must be an object, not {document!r:.60}")
+    for name, value in document.items():
+        field = message.DESCRIPTOR.fields_by_name.get(name)
+        if field is None:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"a {message.DESCRIPTOR.name} has no field {name!r:.60}")
+        _set(message, field, value)
+    return message
+
+
+def _set(message: Message, field: "FieldDescriptor | _upb.FieldDescriptor", value: Any) -> None:
+    try:
+        if field.is_repeated and field.message_type is not None:
+            for item in value:
+                from_document(item, getattr(message, field.name).add())
+        elif field.is_repeated:
+            getattr(message, field.name).extend(value)
+        elif field.message_type is not None:
+            from_document(value, getattr(message, field.name))
+        else:
+            setattr(message, field.name, enum_number(field.enum_type, value) if field.enum_type else value)
+    except (TypeError, ValueError) as error:
+        raise MinkaError(
+            Code.INVALID_ARGUMENT, f"{message.DESCRIPTOR.name}.{field.name} can't be {value!r:.60}"
+        ) from error

@@ -1,0 +1,26 @@
+"""Files that must not outlive this process, however it ends."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+# Its stdin ends when this process does, by whatever signal. Processes that the same signal ends may still be
+# writing, so it tries again.
+_KEEPER = """trap '' HUP INT TERM; cat > /dev/null; for wait in 0.2 1 3; do rm -rf -- "$@" && exit; sleep $wait; done"""
+
+
+class Leftovers:
+    """Removes paths at `remove()`, and by a helper process when this process is killed before."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._keeper = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, "minka-leftovers", *map(str, paths)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # not in the terminal's foreground group: a Ctrl-C isn't meant for it
+        )
+
+    def remove(self) -> None:
+        """Remove the paths now."""
+        self._keeper.communicate()

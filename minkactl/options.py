@@ -1,0 +1,131 @@
+"""The options that every command has, and the command classes that show them apart from the command's own."""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from minkactl.output import FORMATS
+from minkactl.session import Session
+
+HELP_NAMES: Final = ["-h", "--help"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+WATCH_DEFAULT_S: Final = 2.0
+
+
+class CommonOption(click.Option):
+    """Sets a field of the run's Session; listed under "Common options"."""
+
+    def __init__(self, *declarations: str, sets: str, **attributes: Any) -> None:
+        def store(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+            session = ctx.ensure_object(Session)
+            if value is not None and value is not False:
+                setattr(session, sets, value)
+
+        super().__init__(list(declarations), expose_value=False, callback=store, **attributes)
+
+
+def connection_options() -> list[click.Option]:
+    """Which cluster, and how long to wait for it."""
+    from minkactl.completion import complete_context
+
+    return [
+        CommonOption("--endpoints", sets="endpoints_option", metavar="HOST:PORT,…", help="Nodes to ask."),
+        CommonOption(
+            "--context", sets="context", metavar="NAME", shell_complete=complete_context,
+            help="The context to use (minkactl context list).",
+        ),
+        CommonOption(
+            "--timeout", sets="timeout_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+            help="Give up after this long, with exit status 124. Default: 10 a request; no limit for watching.",
+        ),
+        CommonOption("--debug", sets="debug", is_flag=True, help="Show the traceback of an error."),
+    ]  # fmt: skip
+
+
+def output_options() -> list[click.Option]:
+    """The format, and whether to show it again and again."""
+    return [
+        CommonOption("-o", "--output", sets="output", type=click.Choice(FORMATS), help="The format. Default: table."),
+        CommonOption(
+            "--watch", sets="watch_s", type=click.FloatRange(min=0.1), is_flag=False, flag_value=WATCH_DEFAULT_S,
+            metavar="[SECONDS]", help="Show it again every 2 (or so many) seconds, until Ctrl-C.",
+        ),
+    ]  # fmt: skip
+
+
+def common(output: bool = True, watch: bool = True) -> Callable[[F], F]:
+    """Add the common options: those of the connection, and those of the output where there is some."""
+
+    def add(function: F) -> F:
+        options = connection_options()
+        if output:
+            options = [*(output_options() if watch else output_options()[:1]), *options]
+        # click reads this attribute, and reverses it, as its own decorators fill it from the bottom up.
+        params = [*reversed(options), *getattr(function, "__click_params__", [])]
+        function.__click_params__ = params  # type: ignore[attr-defined]  # click's protocol
+        return function
+
+    return add
+
+
+def format_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """The command's own options first, then the common ones."""
+    for title, is_common in (("Options", False), ("Common options", True)):
+        options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
+        records = [option.get_help_record(ctx) for option in options if isinstance(option, CommonOption) == is_common]
+        shown = [record for record in records if record is not None]
+        if shown:
+            with formatter.section(title):
+                formatter.write_dl(shown)
+
+
+def with_examples(text: str | None) -> str | None:
+    """The help text with the paragraphs that begin with "Examples:" kept line by line."""
+    if not text:
+        return text
+    # \b is click's mark for a paragraph that keeps its lines.
+    return re.sub(r"\n\n(?=(Examples?|Start here):\n)", "\n\n\b\n", inspect.cleandoc(text))
+
+
+class Command(click.Command):
+    """A command with common options."""
+
+    def __init__(self, name: str | None, **attributes: Any) -> None:
+        super().__init__(name, **attributes)
+        self.help = with_examples(self.help)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `format_options` of this module."""
+        format_options(self, ctx, formatter)
+
+
+class Group(click.Group):
+    """A group whose commands, and which itself, may have common options."""
+
+    command_class = Command
+
+    def __init__(self, name: str | None = None, **attributes: Any) -> None:
+        super().__init__(name, **attributes)
+        self.help = with_examples(self.help)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `format_options` of this module; then the commands."""
+        format_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def command(**attributes: Any) -> Callable[[Callable[..., Any]], Command]:
+    """`click.command` with the class that shows common options."""
+    return click.command(cls=Command, **attributes)
+
+
+def group(**attributes: Any) -> Callable[[Callable[..., Any]], Group]:
+    """`click.group` with the class that shows common options."""
+    return click.group(cls=Group, **attributes)
+
+
+pass_session = click.make_pass_decorator(Session)

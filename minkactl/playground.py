@@ -1,0 +1,346 @@
+"""A real cluster of minkad processes on this machine, for the playground, the demo, the tests and the benchmarks."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from minka.errors import Code, MinkaError
+from minkactl.leftovers import Leftovers
+
+NAMES: Final = (
+    "athens", "byzantium", "cyrene", "ephesus", "delphi", "corinth", "gortyn", "halicarnassus", "ithaca", "knossos",
+    "larissa", "miletus", "naxos", "olympia", "pergamon", "rhodes", "sparta", "thebes", "troy", "zakynthos",
+)  # fmt: skip
+PORTS: Final = range(20_000, 32_000)  # below 32768, where ports for outgoing connections begin
+LOOPBACK: Final = "127.0.0.1"
+READY_TIMEOUT_S: Final = 20.0
+STOP_TIMEOUT_S: Final = 10.0
+MAX_NODES: Final = 100
+PARTS_FILE: Final = "cluster.json"
+
+# Kills the node when its parent thread ends (prctl 1 is PR_SET_PDEATHSIG), then becomes it. A preexec_fn would do the
+# same between fork and exec, where a process with gRPC's threads must not run Python.
+_LAUNCH: Final = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+# Not for the nodes: settings that would override their files, and the service manager of whoever starts them.
+_NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
+
+
+@dataclass(slots=True)
+class LocalNode:
+    """One node: where it listens, its files, and its process when it runs.
+
+    `config` is merged over the cluster's configuration and `env` over the environment at each start.
+    """
+
+    name: str
+    directory: Path
+    address: str
+    http_address: str
+    bootstrap: bool
+    config: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """What it wrote to stdout and stderr, of all its runs."""
+        return self.directory / "minkad.log"
+
+    @property
+    def config_path(self) -> Path:
+        """Its configuration file, written at each start."""
+        return self.directory / "minkad.yaml"
+
+    @property
+    def data_dir(self) -> Path:
+        """Its data."""
+        return self.directory / "data"
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id. Raises MinkaError(PLAYGROUND_FAILED) when it doesn't run."""
+        if self.process is None or not self.running:
+            raise MinkaError(Code.PLAYGROUND_FAILED, f"{self.name} is not running", node=self.name)
+        return self.process.pid
+
+    def ended(self) -> str:
+        """How its last process ended, for people."""
+        if self.process is None:
+            return "was not started"
+        status = self.process.poll()
+        if status is None:
+            return "is running"
+        return f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+
+
+class LocalCluster:
+    """minkad processes on loopback ports, in a directory of their own.
+
+        with LocalCluster(3) as cluster:      # athens, byzantium, cyrene; made, started and ready
+            cluster.add("ephesus")
+            cluster.kill("athens")
+            cluster.restart("athens", env={"SETTING": "value"})
+
+    Without `directory` everything is in a temporary one, which is removed at the end, also when this process is
+    killed; the nodes never outlive it. With `directory` the cluster is that of an earlier run, if there was one.
+    `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every
+    node's environment. Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
+    """
+
+    def __init__(
+        self,
+        nodes: int | Sequence[str] = 3,
+        directory: Path | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        names = NAMES[:nodes] if isinstance(nodes, int) else tuple(nodes)
+        if not 1 <= len(names) <= MAX_NODES or (isinstance(nodes, int) and nodes != len(names)):
+            raise MinkaError(Code.INVALID_ARGUMENT, f"a local cluster has 1 to {len(NAMES)} nodes, not {nodes}")
+        self._leftovers: Leftovers | None = None
+        if directory is None:
+            directory = Path(tempfile.mkdtemp(prefix="minka-"))
+            self._leftovers = Leftovers([directory])
+        self.directory = directory
+        self.config = dict(config or {})
+        self.env = dict(env or {})
+        self.nodes: dict[str, LocalNode] = {}
+        # PR_SET_PDEATHSIG is about the thread that forks, so one thread forks them all and stays.
+        self._launcher = ThreadPoolExecutor(1, "minka-launcher")
+        if not self._load():
+            voters = 3 if len(names) >= 3 else 1
+            for index, name in enumerate(names):
+                self._make(name, bootstrap=index < voters)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """host:port of every node, running or not."""
+        return tuple(node.address for node in self.nodes.values())
+
+    def node(self, name: str) -> LocalNode:
+        """The node of this name. Raises MinkaError(UNKNOWN_NODE)."""
+        if name not in self.nodes:
+            raise MinkaError(Code.UNKNOWN_NODE, f"no node {name!r}; there are: {', '.join(self.nodes)}")
+        return self.nodes[name]
+
+    def log(self, name: str) -> Path:
+        """The log file of a node."""
+        return self.node(name).log
+
+    def start(self) -> Self:
+        """Start every node that doesn't run, and wait until all are ready."""
+        for node in self.nodes.values():
+            if not node.running:
+                self._launch(node)
+        self.wait_ready()
+        return self
+
+    def add(
+        self, name: str = "", *, config: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
+    ) -> LocalNode:
+        """Start one more node, which joins through the others; without a name it gets the next of `NAMES`."""
+        name = name or next((free for free in NAMES if free not in self.nodes), "")
+        if not name or name in self.nodes or len(self.nodes) >= MAX_NODES:
+            problem = f"{name} exists already" if name in self.nodes else f"{len(self.nodes)} nodes are enough"
+            raise MinkaError(Code.PLAYGROUND_FAILED, problem)
+        node = self._make(name, bootstrap=False)
+        node.config, node.env = dict(config or {}), dict(env or {})
+        self._launch(node)
+        self.wait_ready([name])
+        return node
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        self.signal(name, signal.SIGKILL)
+        process = self.nodes[name].process
+        assert process is not None, f"{name} had a process to signal"
+        process.wait()
+
+    def terminate(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM, and wait until the process has ended by itself."""
+        self.signal(name, signal.SIGTERM)
+        node = self.nodes[name]
+        assert node.process is not None, f"{name} had a process to signal"
+        try:
+            node.process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise self._failure(node, f"did not stop within {timeout_s:g} s of SIGTERM") from error
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a running node."""
+        os.kill(self.node(name).pid, number)
+
+    def restart(self, name: str, *, env: Mapping[str, str] | None = None, ready: bool = True) -> None:
+        """Start a node again, with its data; one that runs is terminated first. `env` replaces the node's own."""
+        node = self.node(name)
+        if node.running:
+            self.terminate(name)
+        if env is not None:
+            node.env = dict(env)
+        self._launch(node)
+        if ready:
+            self.wait_ready([name])
+
+    def wait_ready(self, names: Iterable[str] | None = None, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until these nodes (default: all) answer /readyz with 200."""
+        deadline = time.monotonic() + timeout_s
+        for node in [self.node(name) for name in names] if names is not None else list(self.nodes.values()):
+            while not is_ready(node.http_address):
+                if not node.running:
+                    raise self._failure(node, node.ended())
+                if time.monotonic() > deadline:
+                    raise self._failure(node, f"was not ready within {timeout_s:g} s")
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End every node and remove what is temporary. A cluster with a directory of its own ends in order."""
+        running = [node.process for node in self.nodes.values() if node.process is not None and node.running]
+        for process in running:
+            process.send_signal(signal.SIGKILL if self._leftovers else signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for process in running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._launcher.shutdown()
+        if self._leftovers is not None:
+            self._leftovers.remove()
+
+    def _make(self, name: str, *, bootstrap: bool) -> LocalNode:
+        grpc, http = free_addresses(2)
+        node = self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, bootstrap)
+        node.directory.mkdir(parents=True, exist_ok=True)
+        parts = {n.name: [n.address, n.http_address, n.bootstrap] for n in self.nodes.values()}
+        (self.directory / PARTS_FILE).write_text(json.dumps(parts, indent=2), "utf-8")
+        return node
+
+    def _load(self) -> bool:
+        """Take the nodes of an earlier run in this directory; whether there was one."""
+        path = self.directory / PARTS_FILE
+        if not path.exists():
+            return False
+        for name, (address, http_address, bootstrap) in json.loads(path.read_text("utf-8")).items():
+            self.nodes[name] = LocalNode(name, self.directory / name, address, http_address, bootstrap)
+        return True
+
+    def configuration(self, node: LocalNode) -> dict[str, Any]:
+        """What the node's file says."""
+        voters = [other for other in self.nodes.values() if other.bootstrap]
+        cluster: dict[str, Any] = {"name": "playground", "min_nodes": len(voters)}
+        cluster["bootstrap"] = [{"id": voter.name, "address": voter.address} for voter in voters]
+        if not node.bootstrap:
+            cluster["join"] = [voter.address for voter in voters]
+        own = {
+            "node": {"id": node.name},
+            "cluster": cluster,
+            "coordinator": {"voters": len(voters)},
+            "data_dir": str(node.data_dir.absolute()),
+            "listen": {"grpc": node.address, "http": node.http_address},
+        }
+        return merged(merged(own, self.config), node.config)
+
+    def _launch(self, node: LocalNode) -> None:
+        import yaml
+
+        assert not node.running, f"{node.name} runs already"
+        node.config_path.write_text(yaml.safe_dump(self.configuration(node), sort_keys=False), "utf-8")
+        inherited = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("MINKAD_")}
+        command = [sys.executable, "-m", "minkad", "--config", str(node.config_path)]
+        with node.log.open("ab") as log:
+            node.process = self._launcher.submit(
+                lambda: subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=inherited | self.env | node.env,
+                    start_new_session=True,  # a Ctrl-C is for whoever runs the cluster
+                )
+            ).result()
+
+    def _failure(self, node: LocalNode, problem: str) -> MinkaError:
+        tail = node.log.read_text("utf-8", "replace").splitlines()[-3:] if node.log.exists() else []
+        said = "".join(f"\n    {line}" for line in tail)
+        return MinkaError(Code.PLAYGROUND_FAILED, f"{node.name} {problem}; {node.log} ends with:{said}", node=node.name)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`, mappings merged key by key."""
+    result = dict(base)
+    for key, value in over.items():
+        inner = result.get(key)
+        result[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
+    return result
+
+
+def free_addresses(count: int) -> list[str]:
+    """Loopback host:port pairs that nobody listens on now, in `PORTS`; not the same ones again in this process."""
+    found: list[str] = []
+    for port in random.SystemRandom().sample(PORTS, 1000):
+        if port in _handed_out:
+            continue
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+        _handed_out.add(port)
+        found.append(f"{LOOPBACK}:{port}")
+        if len(found) == count:
+            return found
+    raise MinkaError(Code.PLAYGROUND_FAILED, f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
+
+
+_handed_out: set[int] = set()
+
+
+def is_ready(http_address: str, timeout_s: float = 1.0) -> bool:
+    """Whether GET /readyz answers 200."""
+    import http.client
+
+    host, _, port = http_address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=timeout_s)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,51 @@
+"""The file by which other minkactl commands find the playground of this user."""
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Playground:
+    """A running playground: its process, its control socket and where its nodes listen."""
+
+    pid: int
+    socket: str
+    endpoints: tuple[str, ...]
+
+
+def path() -> Path:
+    """`$XDG_RUNTIME_DIR/minka-playground.json`, or a file of this user's in the folder for temporary files."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/") and os.path.isdir(runtime):
+        return Path(runtime) / "minka-playground.json"
+    return Path(tempfile.gettempdir()) / f"minka-playground-{os.getuid()}.json"
+
+
+def read() -> Playground | None:
+    """The running playground of this user, or None; what a killed one left behind doesn't count."""
+    try:
+        with path().open(encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                return None  # the folder may be everybody's
+            content = json.load(file)
+        found = Playground(int(content["pid"]), str(content["socket"]), tuple(map(str, content["endpoints"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if os.path.exists(found.socket) and os.path.exists(f"/proc/{found.pid}") else None
+
+
+def write(playground: Playground) -> None:
+    """Say where the playground is, replacing what was said before."""
+    target = path()
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(asdict(playground), file)
+    os.replace(temporary, target)
+
+
+def remove() -> None:
+    """Take the file away; it may be gone already."""
+    path().unlink(missing_ok=True)

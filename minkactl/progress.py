@@ -1,0 +1,140 @@
+"""How far an operation is: its migrations as rows with rate and time to go, from one look to the next."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from minka.v1.admin_pb2 import GetOperationsResponse
+from minka.v1.cluster_pb2 import Migration, MigrationState
+from minka.v1.coordinator_pb2 import MigrationProgress
+from minkactl.documents import enum_name, to_document
+from minkactl.output import Column, Kind, Row
+
+MIGRATION_STATE: Final = MigrationState.DESCRIPTOR
+WINDOW_MS: Final = 5000  # the rate is that of the last five seconds
+ENDED: Final = ("completed", "cancelled")
+
+OPERATION_COLUMNS = (
+    Column("OPERATION", "id"),
+    Column("KIND", "kind"),
+    Column("STATE", "state", Kind.STATE),
+    Column("MIGRATIONS", "migration_count", Kind.NUMBER),
+    Column("BY", "requested_by"),
+    Column("STARTED", "created_ms", Kind.TIME),
+    Column("TOOK", "took_ms", Kind.MILLISECONDS),
+    Column("OUTCOME", "outcome"),
+    Column("WHY", "reason", wide=True),
+    Column("PLAN", "plan_digest", wide=True),
+)
+MIGRATION_COLUMNS = (
+    Column("OPERATION", "operation_id"),
+    Column("PARTITION", "partition"),
+    Column("SOURCE", "source"),
+    Column("TARGET", "target"),
+    Column("STATE", "state", Kind.STATE),
+    Column("PHASE", "phase"),
+    Column("DONE", "bytes_done", Kind.BYTES),
+    Column("TOTAL", "bytes_total", Kind.BYTES),
+    Column("RATE", "rate", Kind.BYTES),
+    Column("ETA", "eta_ms", Kind.MILLISECONDS),
+    Column("BLOCKED BY", "blocked_by"),
+    Column("OUTCOME", "outcome"),
+    Column("REASON", "reason", wide=True),
+    Column("STARTED", "started_ms", Kind.TIME, wide=True),
+    Column("HANDED OVER", "handed_over_ms", Kind.TIME, wide=True),
+    Column("FINISHED", "finished_ms", Kind.TIME, wide=True),
+)
+
+
+class Rate:
+    """Bytes a second over the last `WINDOW_MS`."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int]] = deque(maxlen=100)
+
+    def update(self, now_ms: int, done: int) -> float:
+        """The rate when `done` bytes are done by now; 0 until there are two samples."""
+        samples = self._samples
+        if samples and done < samples[-1][1]:
+            samples.clear()  # a transfer that started again
+        samples.append((now_ms, done))
+        while len(samples) > 2 and now_ms - samples[0][0] > WINDOW_MS:
+            samples.popleft()
+        elapsed = now_ms - samples[0][0]
+        return (done - samples[0][1]) * 1000 / elapsed if elapsed > 0 else 0.0
+
+
+class Tracker:
+    """Follows operations. `names` and `sizes` (bytes) of partitions are what was known at the start."""
+
+    def __init__(self, names: Mapping[int, str], sizes: Mapping[int, int]) -> None:
+        self._names = names
+        self._sizes = dict(sizes)
+        self._rates: dict[int, Rate] = {}
+        self._whole = Rate()
+
+    def documents(self, response: GetOperationsResponse) -> list[dict[str, Any]]:
+        """A document for each operation: {operation, progress, migrations}, the migrations by state, then name."""
+        progress = {(one.partition_id, one.target): one for one in response.progress}
+        rows: dict[int, list[Row]] = {operation.id: [] for operation in response.operations}
+        for migration in response.migrations:
+            reported = progress.get((migration.partition_id, migration.target))
+            rows.setdefault(migration.operation_id, []).append(self._row(migration, reported, response.now_ms))
+        return [
+            {
+                "operation": operation_document(to_document(operation), response.now_ms),
+                "progress": self._sum(rows[operation.id], operation.created_ms, operation.finished_ms, response.now_ms),
+                "migrations": sorted(rows[operation.id], key=_order),
+            }
+            for operation in response.operations
+        ]
+
+    def _row(self, migration: Migration, reported: MigrationProgress | None, now_ms: int) -> Row:
+        row = to_document(migration)
+        row["state"] = state = enum_name(MIGRATION_STATE, migration.state)
+        partition_id = migration.partition_id
+        if reported is not None and reported.bytes_total:
+            self._sizes[partition_id] = reported.bytes_total
+        total = self._sizes.get(partition_id)
+        done = reported.bytes_done if reported is not None else 0
+        if state in ("handed_over", "completed"):
+            done = total or 0
+        speed = self._rates.setdefault(partition_id, Rate()).update(now_ms, done) if state == "copying" else 0.0
+        left = (total or 0) - done
+        return row | {
+            "partition": self._names.get(partition_id, str(partition_id)),
+            "phase": reported.phase if reported is not None and state == "copying" else "",
+            "bytes_done": done,
+            "bytes_total": total,
+            "lag": reported.lag if reported is not None else None,
+            "rate": round(speed) or None,
+            "eta_ms": round(left * 1000 / speed) if speed and left > 0 else None,
+            "blocked_by": reported.blocked_by if reported is not None else "",
+        }
+
+    def _sum(self, rows: list[Row], created_ms: int, finished_ms: int, now_ms: int) -> dict[str, Any]:
+        going = [row for row in rows if row["state"] != "cancelled"]
+        done, total = sum(row["bytes_done"] for row in going), sum(row["bytes_total"] or 0 for row in going)
+        speed = 0.0 if finished_ms else self._whole.update(now_ms, done)
+        return {
+            "migrations": len(rows),
+            "completed": sum(row["state"] == "completed" for row in rows),
+            "cancelled": len(rows) - len(going),
+            "bytes_done": done,
+            "bytes_total": total,
+            "rate": round(speed) or None,
+            "eta_ms": round((total - done) * 1000 / speed) if speed and total > done else None,
+            "elapsed_ms": max((finished_ms or now_ms) - created_ms, 0),
+        }
+
+
+def operation_document(operation: dict[str, Any], now_ms: int) -> dict[str, Any]:
+    """The operation's document with how long it took, or takes so far."""
+    return operation | {"took_ms": max((operation["finished_ms"] or now_ms) - operation["created_ms"], 0)}
+
+
+def _order(row: Row) -> tuple[int, str, int]:
+    """What moves first, what waits next, what has ended last; within that by partition."""
+    ranks = {"copying": 0, "handed_over": 1, "pending": 2, "cancelled": 3, "completed": 4}
+    keyspace, _, slot = row["partition"].rpartition("/")
+    return ranks.get(row["state"], 5), keyspace, int(slot) if slot.isdecimal() else 0

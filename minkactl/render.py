@@ -1,0 +1,272 @@
+"""What a terminal shows. The only file that knows rich."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from minkactl import units
+from minkactl.output import Column, Kind, Listing, Page, Row, plain
+
+STYLES: Final = {
+    "live": "green",
+    "online": "green",
+    "completed": "green",
+    "succeeded": "green",
+    "failed": "bold red",
+    "offline": "bold red",
+    "cancelled": "bold red",
+    "stopped": "bold red",
+    "left": "dim",
+    "pending": "dim",
+    "joining": "yellow",
+    "quarantined": "yellow",
+    "draining": "yellow",
+    "assigned": "yellow",
+    "copying": "yellow",
+    "running": "yellow",
+    "handed_over": "cyan",
+}
+RIGHT: Final = (Kind.NUMBER, Kind.BYTES, Kind.MILLISECONDS)
+MAX_STUCK: Final = 8
+NOTHING: Final = Text("-", style="dim")
+
+
+def console() -> Console:
+    """The console of stdout; what is printed is never guessed at (no markup, no highlighting)."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def show(renderable: RenderableType) -> None:
+    """Print it once."""
+    console().print(renderable)
+
+
+class Screen:
+    """A place on the terminal that is drawn again and again."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def draw(self, renderable: RenderableType) -> None:
+        """Replace what is there."""
+        self._live.update(renderable, refresh=True)
+
+    def say(self, text: str) -> None:
+        """Leave a line above it."""
+        self._live.console.print(Text(text, style="yellow"))
+
+
+@contextmanager
+def screen() -> Iterator[Screen]:
+    """A Screen, which keeps its last content when it ends."""
+    with Live(console=console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
+        yield Screen(live)
+
+
+def drawn(page: Page, wide: bool) -> RenderableType:
+    """A page for a person: as it draws itself, else its listings as tables."""
+    if page.draw is not None:
+        return page.draw(wide)
+    return stacked(table(listing, wide) for listing in page.listings)
+
+
+def stacked(parts: Iterable[RenderableType]) -> Group:
+    """One below the other, with an empty line between."""
+    lines: list[RenderableType] = []
+    for part in parts:
+        lines += ["", part] if lines else [part]
+    return Group(*lines)
+
+
+def state(name: str) -> Text:
+    """A state in its colour."""
+    return Text(name.replace("_", " "), style=STYLES.get(name, ""))
+
+
+def cell(value: Any, kind: Kind) -> Text:
+    """A value for a person."""
+    if value is None or value == "" or value == [] or (kind is Kind.TIME and not value):
+        return NOTHING
+    match kind:
+        case Kind.STATE:
+            return state(value)
+        case Kind.NUMBER:
+            return Text(units.number(value))
+        case Kind.BYTES:
+            return Text(units.size(value))
+        case Kind.MILLISECONDS:
+            return Text(units.duration(value / 1000))
+        case Kind.TIME:
+            return Text(units.clock(value))
+        case Kind.TEXT:
+            return Text(", ".join(map(str, value)) if isinstance(value, list) else plain(value))
+
+
+def _grid(columns: Sequence[Column]) -> Table:
+    grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        grid.add_column(column.title, justify="right" if column.kind in RIGHT else "left", overflow="fold")
+    return grid
+
+
+def table(listing: Listing, wide: bool = False) -> RenderableType:
+    """A listing in columns; the sentence that says so when it is empty."""
+    if not listing.rows and listing.empty:
+        return Text(listing.empty, style="dim")
+    columns = listing.shown(wide)
+    grid = _grid(columns)
+    for row in listing.rows:
+        grid.add_row(*(cell(row.get(column.key), column.kind) for column in columns))
+    return grid
+
+
+def record(pairs: Sequence[tuple[str, RenderableType]]) -> Table:
+    """Names and values, one pair a line."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    for name, value in pairs:
+        grid.add_row(name, value)
+    return grid
+
+
+def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> RenderableType:
+    """The cluster on one page: health first, then who decides, who holds, what is held, what is under way."""
+    cluster, found = document["cluster"], document["problems"]
+    head = Text.assemble(
+        ("● ", "green" if document["healthy"] else "bold red"),
+        (cluster["name"], "bold"),
+        (" is healthy" if document["healthy"] else " is not healthy"),
+        (f"   (answered by {document['served_by']}, table version {document['table_version']:,})", "dim"),
+    )
+    lines = [head] + [
+        Text.assemble("  ", ("✗ ", "bold red"), problem["problem"], (f"   see: {problem['look']}", "dim"))
+        for problem in found
+    ]
+    counts = ", ".join(f"{number:,} {name}" for name, number in document["partitions"].items() if number)
+    facts: list[tuple[str, RenderableType]] = [
+        ("Coordinator", _coordinator(document["coordinator"])),
+        ("Partitions", Text(counts or "none")),
+        ("Balance", _balance(document["balance"])),
+        ("Operations", _operations(document["operations"])),
+    ]
+    return stacked([Group(*lines), record(facts), table(nodes, wide), table(keyspaces, wide)])
+
+
+def _coordinator(coordinator: Row) -> Text:
+    controller = coordinator["controller"]
+    text = Text.assemble((controller, "bold") if controller else ("no active controller", "bold red"))
+    text.append(f" · term {coordinator['term']:,}")
+    text.append(f" · committed {coordinator['commit_index']:,}, applied {coordinator['applied_index']:,}")
+    text.append(f" · voters {', '.join(coordinator['voters']) or '-'}")
+    if coordinator["learners"]:
+        text.append(f" · learners {', '.join(coordinator['learners'])}")
+    return text
+
+
+def _span(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
+
+
+def _balance(balance: Row) -> Text:
+    text = _span(f"{balance['min_partitions']:,}", f"{balance['max_partitions']:,}") + " partitions a node"
+    if balance["max_bytes"] is not None:
+        text += f", {_span(units.size(balance['min_bytes']), units.size(balance['max_bytes']))} a node"
+    return Text(text)
+
+
+def _operations(operations: Sequence[Row]) -> Text:
+    if not operations:
+        return Text("none running", style="dim")
+    return Text("\n").join(
+        Text.assemble(
+            (f"{operation['kind']} {operation['id']}", "yellow"),
+            f" by {operation['requested_by'] or '-'}: {units.counted(operation['migration_count'], 'migration')}",
+            (f"   see: minkactl migrations watch {operation['id']}", "dim"),
+        )
+        for operation in operations
+    )
+
+
+def plan(document: Row, moves: Listing, summary: str) -> RenderableType:
+    """Every move with its reason, each node before and after, and the sum of it."""
+    balance = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    balance.add_column("NODE")
+    for title in ("PARTITIONS", "", "DATA"):
+        balance.add_column(title, justify="right")
+    for node in document["nodes"]:
+        before, after = node["partitions_before"], node["partitions_after"]
+        balance.add_row(
+            node["node"],
+            f"{before:,} → {after:,}",
+            Text(f"{after - before:+,}" if after != before else "", "green" if after > before else "yellow"),
+            f"{units.size(node['bytes_before'])} → {units.size(node['bytes_after'])}",
+        )
+    return stacked([table(moves), balance, Text(summary, style="bold")])
+
+
+def migrations(document: Row) -> RenderableType:
+    """An operation under way: the whole of it, then as many migrations as there is room for, then what is stuck."""
+    operation, whole, rows = document["operation"], document["progress"], document["migrations"]
+    head = Text.assemble(
+        (f"{operation['kind']} {operation['id']} ", "bold"),
+        state(operation["state"]),
+        f"   {whole['completed']:,} of {units.counted(whole['migrations'], 'migration')}",
+        (f", {whole['cancelled']:,} cancelled" if whole["cancelled"] else "", "bold red"),
+        f"   {_amount(whole)}   {units.duration(whole['elapsed_ms'] / 1000)}",
+    )
+    stuck = [row for row in rows if row["blocked_by"] or row["outcome"]]
+    room = max(console().height - 7 - min(len(stuck), MAX_STUCK), 5)
+    more = Text(f"… and {len(rows) - room:,} more" if len(rows) > room else "", "dim")
+    parts: list[RenderableType] = [head, Group(_bars(rows[:room]), more) if more else _bars(rows)]
+    if stuck:
+        parts.append(Text("\n").join(_stuck(row) for row in stuck[:MAX_STUCK]))
+    return stacked(parts)
+
+
+def _bars(rows: Sequence[Row]) -> Table:
+    grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("PARTITION", "FROM → TO", "STATE", "", "DONE", "RATE", "ETA"):
+        grid.add_column(title, no_wrap=True)
+    for row in rows:
+        grid.add_row(
+            row["partition"],
+            f"{row['source']} → {row['target']}",
+            _migration_state(row),
+            ProgressBar(total=row["bytes_total"] or 1, completed=row["bytes_done"] or 0, width=16),
+            _done(row),
+            cell(row["rate"] and units.rate(row["rate"]), Kind.TEXT),
+            cell(row["eta_ms"], Kind.MILLISECONDS),
+        )
+    return grid
+
+
+def _stuck(row: Row) -> Text:
+    text = Text.assemble(("✗ ", "bold red"), (row["partition"], "bold"))
+    return text.append(f" waits: {row['blocked_by']}" if row["blocked_by"] else f" {row['state']}: {row['outcome']}")
+
+
+def _migration_state(row: Row) -> Text:
+    text = state(row["state"])
+    return text.append(f" ({row['phase']})", "dim") if row["phase"] else text
+
+
+def _done(row: Row) -> Text:
+    if row["bytes_total"] is None:
+        return NOTHING
+    return Text(f"{units.size(row['bytes_done'])} of {units.size(row['bytes_total'])}")
+
+
+def _amount(whole: Row) -> str:
+    text = f"{units.size(whole['bytes_done'])} of {units.size(whole['bytes_total'])}"
+    if whole["rate"]:
+        text += f" at {units.rate(whole['rate'])}"
+    if whole["eta_ms"] is not None:
+        text += f", {units.duration(whole['eta_ms'] / 1000)} to go"
+    return text

@@ -1,0 +1,58 @@
+"""What the common options say, for one run of minkactl."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from minkactl.output import note
+
+if TYPE_CHECKING:
+    from minka.control import Control
+    from minkactl.context import Endpoints
+
+REQUEST_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True)
+class Session:
+    """The common options of this run, and the connection they lead to."""
+
+    endpoints_option: str = ""
+    context: str = ""
+    timeout_s: float | None = None  # as given with --timeout
+    output: str = "table"
+    watch_s: float | None = None  # as given with --watch
+    debug: bool = False
+    quiet: bool = False  # shell completion says nothing
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def request_timeout_s(self) -> float:
+        """How long one request may take, in seconds."""
+        return REQUEST_TIMEOUT_S if self.timeout_s is None else self.timeout_s
+
+    def seconds_left(self) -> float | None:
+        """What is left of --timeout since the command began, for what watches; None when it wasn't given."""
+        return None if self.timeout_s is None else self.timeout_s - (time.monotonic() - self.started)
+
+    def endpoints(self) -> "Endpoints":
+        """Where the cluster is. Raises MinkaError for a mistake in what was given."""
+        from minkactl.context import resolve
+
+        found = resolve(self.endpoints_option, self.context)
+        if found.source == "playground" and not self.quiet:
+            note("(the playground; --endpoints, MINKA_ENDPOINTS or a context say otherwise)")
+        return found
+
+    @contextmanager
+    def control(self) -> "Iterator[Control]":
+        """The cluster's control interface, closed at the end. Raises MinkaError."""
+        addresses = self.endpoints().addresses
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core would write its own lines to stderr
+        from minka.control import Control
+
+        with Control(addresses, timeout=self.request_timeout_s) as control:
+            yield control

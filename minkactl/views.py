@@ -1,0 +1,226 @@
+"""The rows and documents that commands show, from what a node answers to GetStatus.
+
+Numbers that only the active controller knows (sizes, heartbeats) are None when it didn't answer.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from minka.v1.admin_pb2 import GetStatusResponse
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, NodeState, Partition, PartitionState
+from minka.v1.coordinator_pb2 import ReplicaStats
+from minkactl.documents import enum_name, to_document
+from minkactl.output import Column, Kind, Row
+from minkactl.units import counted
+
+NODE_STATE = NodeState.DESCRIPTOR
+PARTITION_STATE = PartitionState.DESCRIPTOR
+HASH_FUNCTION = HashFunction.DESCRIPTOR
+
+NODE_COLUMNS = (
+    Column("NODE", "id"),
+    Column("STATE", "state", Kind.STATE),
+    Column("ROLE", "role"),
+    Column("ADDRESS", "address"),
+    Column("ZONE", "zone"),
+    Column("PARTITIONS", "partitions", Kind.NUMBER),
+    Column("LEADS", "leads", Kind.NUMBER),
+    Column("DATA", "bytes", Kind.BYTES),
+    Column("HEARTBEAT", "heartbeat_age_ms", Kind.MILLISECONDS),
+    Column("HTTP", "http_address", wide=True),
+    Column("CAPACITY", "capacity_bytes", Kind.BYTES, wide=True),
+    Column("APPLIED", "applied_index", Kind.NUMBER, wide=True),
+    Column("SINCE", "state_since_ms", Kind.TIME, wide=True),
+    Column("REASON", "state_reason", wide=True),
+    Column("VERSION", "version", wide=True),
+)
+KEYSPACE_COLUMNS = (
+    Column("KEYSPACE", "name"),
+    Column("PARTITIONS", "partitions", Kind.NUMBER),
+    Column("HASH", "hash"),
+    Column("REPLICAS", "replicas", Kind.NUMBER),
+    Column("ONLINE", "online", Kind.NUMBER),
+    Column("ASSIGNED", "assigned", Kind.NUMBER),
+    Column("OFFLINE", "offline", Kind.NUMBER),
+    Column("KEYS", "keys", Kind.NUMBER),
+    Column("DATA", "bytes", Kind.BYTES),
+    Column("ID", "id", Kind.NUMBER, wide=True),
+    Column("CREATED", "created_ms", Kind.TIME, wide=True),
+)
+CREATED_COLUMNS = tuple(
+    column for column in KEYSPACE_COLUMNS if column.key in ("name", "partitions", "hash", "replicas", "id")
+)
+PARTITION_COLUMNS = (
+    Column("PARTITION", "name"),
+    Column("ID", "id", Kind.NUMBER),
+    Column("STATE", "state", Kind.STATE),
+    Column("LEADER", "leader"),
+    Column("REPLICAS", "replicas"),
+    Column("GENERATION", "generation", Kind.NUMBER),
+    Column("KEYS", "keys", Kind.NUMBER),
+    Column("DATA", "bytes", Kind.BYTES),
+    Column("IN SYNC", "isr", wide=True),
+    Column("ADDING", "adding_replicas", wide=True),
+    Column("REMOVING", "removing_replicas", wide=True),
+    Column("LEADER EPOCH", "leader_epoch", Kind.NUMBER, wide=True),
+    Column("PARTITION EPOCH", "partition_epoch", Kind.NUMBER, wide=True),
+)
+
+
+def replica_stats(status: GetStatusResponse) -> dict[int, ReplicaStats]:
+    """What the leaders last reported, by partition id."""
+    return {stats.partition_id: stats for stats in status.replicas}
+
+
+def _sum(status: GetStatusResponse, values: Iterable[int]) -> int | None:
+    return sum(values) if status.from_controller else None
+
+
+def node_rows(status: GetStatusResponse) -> list[Row]:
+    """A row for each node of the table, in its order."""
+    stats, heard = replica_stats(status), {node.node_id: node for node in status.nodes}
+    held: dict[str, list[Partition]] = {node.id: [] for node in status.table.nodes}
+    for partition in status.table.partitions:
+        for replica in partition.replicas:
+            held.setdefault(replica, []).append(partition)
+    rows: list[Row] = []
+    for node in status.table.nodes:
+        partitions, runtime = held[node.id], heard.get(node.id)
+        document = to_document(node)
+        document |= {
+            "state": enum_name(NODE_STATE, node.state),
+            "role": _role(status, node),
+            "partitions": len(partitions),
+            "leads": sum(partition.leader == node.id for partition in partitions),
+            "bytes": _sum(status, (stats[p.id].bytes for p in partitions if p.id in stats)),
+            "heartbeat_age_ms": runtime.heartbeat_age_ms if runtime else None,
+            "applied_index": runtime.applied_index if runtime else None,
+            "capacity_bytes": node.capacity_bytes or None,
+        }
+        rows.append(document)
+    return rows
+
+
+def _role(status: GetStatusResponse, node: Node) -> str:
+    """The node's part in the coordinator."""
+    if node.id == status.coordinator.controller:
+        return "controller"
+    return "voter" if node.id in status.coordinator.voters else "learner"
+
+
+def keyspace_rows(status: GetStatusResponse) -> list[Row]:
+    """A row for each keyspace of the table, in its order."""
+    stats = replica_stats(status)
+    partitions: dict[int, list[Partition]] = {keyspace.id: [] for keyspace in status.table.keyspaces}
+    for partition in status.table.partitions:
+        partitions[partition.keyspace_id].append(partition)
+    rows: list[Row] = []
+    for keyspace in status.table.keyspaces:
+        own = partitions[keyspace.id]
+        states = Counter(enum_name(PARTITION_STATE, partition.state) for partition in own)
+        reported = [stats[partition.id] for partition in own if partition.id in stats]
+        rows.append(
+            {
+                **keyspace_document(keyspace),
+                **{state: states[state] for state in ("online", "assigned", "offline")},
+                "keys": _sum(status, (one.keys for one in reported)),
+                "bytes": _sum(status, (one.bytes for one in reported)),
+            }
+        )
+    return rows
+
+
+def keyspace_document(keyspace: Keyspace) -> dict[str, Any]:
+    """A keyspace's row."""
+    return {
+        "id": keyspace.id,
+        "name": keyspace.name,
+        "partitions": keyspace.partition_count,
+        "hash": enum_name(HASH_FUNCTION, keyspace.hash),
+        "replicas": keyspace.replicas,
+        "created_ms": keyspace.created_ms,
+    }
+
+
+def partition_names(status: GetStatusResponse) -> dict[int, str]:
+    """The name for people of each partition id: keyspace/slot."""
+    keyspaces = {keyspace.id: keyspace.name for keyspace in status.table.keyspaces}
+    return {one.id: f"{keyspaces[one.keyspace_id]}/{one.slot}" for one in status.table.partitions}
+
+
+def partition_rows(status: GetStatusResponse) -> list[Row]:
+    """A row for each partition of the table, in its order."""
+    stats, names = replica_stats(status), partition_names(status)
+    rows: list[Row] = []
+    for partition in status.table.partitions:
+        name, reported = names[partition.id], stats.get(partition.id)
+        document = {"name": name, "keyspace": name.rpartition("/")[0], **to_document(partition)}
+        del document["keyspace_id"]
+        document["keys"] = reported.keys if reported else None
+        document["bytes"] = reported.bytes if reported else None
+        rows.append(document)
+    return rows
+
+
+def problems(status: GetStatusResponse) -> list[Row]:
+    """What is wrong with the cluster: each a sentence, and the command that shows more of it."""
+    found: list[Row] = []
+
+    def add(problem: str, look: str) -> None:
+        found.append({"problem": problem, "look": look})
+
+    nodes = status.table.nodes
+    if not status.coordinator.controller:
+        add(f"no active controller: no quorum of {_list(status.coordinator.voters)}", "minkactl nodes")
+    failed = [node.id for node in nodes if node.state == NodeState.NODE_STATE_FAILED]
+    if failed:
+        add(f"{counted(len(failed), 'node')} failed: {_list(failed)}", "minkactl nodes -o wide")
+    live = sum(node.state == NodeState.NODE_STATE_LIVE for node in nodes)
+    if live < status.table.cluster.min_nodes:
+        add(f"{live} of at least {counted(status.table.cluster.min_nodes, 'node')} live", "minkactl nodes")
+    offline = [p for p in status.table.partitions if p.state == PartitionState.PARTITION_STATE_OFFLINE]
+    if offline:
+        add(f"{counted(len(offline), 'partition')} offline", "minkactl partitions --state offline")
+    if not status.has_clearance and status.coordinator.controller:
+        add(f"{status.served_by}, which answered, has no clearance and serves no data", "minkactl nodes")
+    return found
+
+
+def _list(names: Iterable[str]) -> str:
+    """Up to eight names."""
+    names = list(names)
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def balance(nodes: Iterable[Row]) -> dict[str, int | None]:
+    """The least and the most that a live node holds, in partitions and in bytes."""
+    live = [node for node in nodes if node["state"] == "live"]
+    partitions = [node["partitions"] for node in live] or [0]
+    sizes = [node["bytes"] for node in live if node["bytes"] is not None]
+    return {
+        "min_partitions": min(partitions),
+        "max_partitions": max(partitions),
+        "min_bytes": min(sizes, default=None),
+        "max_bytes": max(sizes, default=None),
+    }
+
+
+def status_document(status: GetStatusResponse) -> dict[str, Any]:
+    """Everything that `minkactl status` says."""
+    nodes, found = node_rows(status), problems(status)
+    states = Counter(enum_name(PARTITION_STATE, partition.state) for partition in status.table.partitions)
+    return {
+        "cluster": to_document(status.table.cluster),
+        "healthy": not found,
+        "problems": found,
+        "served_by": status.served_by,
+        "from_controller": status.from_controller,
+        "table_version": status.table.version,
+        "coordinator": to_document(status.coordinator),
+        "nodes": nodes,
+        "keyspaces": keyspace_rows(status),
+        "partitions": {state: states[state] for state in ("online", "assigned", "offline")},
+        "balance": balance(nodes),
+        "operations": [to_document(operation) for operation in status.running],
+    }

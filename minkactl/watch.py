@@ -1,0 +1,117 @@
+"""Show a page once, or again and again: drawn in place on a terminal, appended on a pipe."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from minkactl.output import TABLES, Page, as_json, as_yaml, emit, is_terminal, lines_of, note
+
+if TYPE_CHECKING:
+    from minka.control import Control
+    from minkactl.session import Session
+
+
+class Appender:
+    """A pipe: JSON Lines, YAML documents, or those lines of a table that are new or have changed."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+        self._before: set[str] = set()
+
+    def show(self, page: Page) -> None:
+        """Print the page, or what has changed of it."""
+        if self._form == "json":
+            print(as_json(page.document, indent=None), flush=True)
+        elif self._form == "yaml":
+            print("---", as_yaml(page.document), sep="\n", flush=True)
+        else:
+            lines = lines_of(page, self._form)
+            for line in lines:
+                if line not in self._before:
+                    print(line)
+            self._before = set(lines)
+            print(end="", flush=True)
+
+    def say(self, text: str) -> None:
+        """Tell the person."""
+        note(text)
+
+
+class Redrawer:
+    """A terminal: the page in its place."""
+
+    def __init__(self, form: str) -> None:
+        from minkactl import render
+
+        self._render = render
+        self._wide = form == "wide"
+        self._context = render.screen()
+        self._screen = self._context.__enter__()
+        self.say = self._screen.say
+
+    def show(self, page: Page) -> None:
+        """Draw it over the one before."""
+        self._screen.draw(self._render.drawn(page, self._wide))
+
+    def close(self) -> None:
+        """Leave the last page where it is."""
+        self._context.__exit__(None, None, None)
+
+
+@contextmanager
+def sink(form: str) -> Iterator[Appender | Redrawer]:
+    """Where pages of this format go."""
+    if not (form in TABLES and is_terminal()):
+        yield Appender(form)
+        return
+    redrawer = Redrawer(form)
+    try:
+        yield redrawer
+    finally:
+        redrawer.close()
+
+
+def repeated(
+    session: "Session", fetch: Callable[[], Page], interval_s: float, say: Callable[[str], None]
+) -> Iterator[Page]:
+    """Fetch for ever, every `interval_s` seconds; once it has worked, go on through errors that pass.
+
+    Raises MinkaError: what `fetch` raised, or DEADLINE_EXCEEDED when --timeout is over.
+    """
+    from minka.errors import Code, MinkaError
+
+    lost = ""
+    worked = False
+    while True:
+        try:
+            page = fetch()
+        except MinkaError as error:
+            if not (worked and (error.code.info.retriable or error.code is Code.DEADLINE_EXCEEDED)):
+                raise
+            if not lost:
+                say(f"{error.code.name}: {error.message}; trying again")
+            lost = error.code.name
+        else:
+            if lost:
+                say("the cluster answers again")
+            lost, worked = "", True
+            yield page
+        left = session.seconds_left()
+        if left is not None and left <= interval_s:
+            time.sleep(max(left, 0))
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"watched for {session.timeout_s:g} s")
+        time.sleep(interval_s)
+
+
+def show(session: "Session", fetch: "Callable[[Control], Page]") -> Page:
+    """What every listing does: show it, again and again with --watch. The page shown (last). Raises MinkaError."""
+    with session.control() as control:
+        page = fetch(control)
+        if session.watch_s is None:
+            emit(page, session.output)
+            return page
+        with sink(session.output) as out:
+            for page in repeated(session, lambda: fetch(control), session.watch_s, out.say):
+                out.show(page)
+    raise AssertionError("unreachable: watching ends by an exception")

@@ -1,0 +1,229 @@
+"""A real gRPC server that answers with given messages, a cluster's worth of them, and ways to run minkactl."""
+
+import itertools
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import CliRunner, Result
+
+from minka.errors import MinkaError
+from minka.v1 import admin_pb2_grpc
+from minka.v1.admin_pb2 import GetStatusResponse, GetTableResponse, NodeStatus, Plan
+from minka.v1.cluster_pb2 import (
+    Cluster,
+    HashFunction,
+    Keyspace,
+    Node,
+    NodeState,
+    Operation,
+    OperationKind,
+    OperationState,
+    Partition,
+    PartitionState,
+)
+from minka.v1.coordinator_pb2 import ReplicaStats
+from minkactl.cli import cli
+
+_PORTS = itertools.count(20000 + os.getpid() * 41 % 10000)
+METHODS = ("GetTable", "GetStatus", "CreateKeyspace", "PlanReassign", "ApplyPlan", "GetOperations", "CountKeys")
+
+
+@dataclass
+class AnsweringNode:
+    """Answers each method as `answers` says: a message, a MinkaError to refuse, or a function of the request."""
+
+    address: str = ""
+    answers: dict[str, Any] = field(default_factory=dict)
+    asked: list[tuple[str, Any]] = field(default_factory=list)
+
+    def __getattr__(self, method: str) -> Any:
+        if method not in METHODS:
+            raise AttributeError(method)
+
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            self.asked.append((method, request))
+            result = self.answers[method]
+            result = result(request) if callable(result) else result
+            if isinstance(result, MinkaError):
+                context.set_trailing_metadata((("minka-error-bin", result.to_proto().SerializeToString()),))
+                context.abort(grpc.StatusCode[result.code.info.grpc_status], result.message)
+            return result
+
+        return answer
+
+    def requests(self, method: str) -> list[Any]:
+        """What was asked of this method."""
+        return [request for name, request in self.asked if name == method]
+
+
+def make_status() -> GetStatusResponse:
+    """athens, byzantium and cyrene with 9 partitions of `flights`, all ONLINE; seen by the active controller."""
+    status = GetStatusResponse(served_by="athens", from_controller=True, has_clearance=True)
+    status.table.cluster.CopyFrom(Cluster(id="c-1", name="demo", min_nodes=3, created_ms=1_700_000_000_000))
+    status.table.version = 128
+    names = ["athens", "byzantium", "cyrene"]
+    for index, name in enumerate(names):
+        status.table.nodes.append(
+            Node(
+                id=name, raft_id=index + 1, address=f"127.0.0.1:74{index}0", http_address=f"127.0.0.1:74{index}1",
+                state=NodeState.NODE_STATE_LIVE, state_since_ms=1_700_000_000_000, version="0.1.0",
+            )
+        )  # fmt: skip
+        status.nodes.append(NodeStatus(node_id=name, heartbeat_age_ms=20 * index, applied_index=128))
+    status.table.keyspaces.append(
+        Keyspace(
+            id=1, name="flights", partition_count=9, hash=HashFunction.HASH_FUNCTION_MURMUR3, replicas=1,
+            created_ms=1_700_000_000_500,
+        )
+    )  # fmt: skip
+    for slot in range(9):
+        node = names[slot % 3]
+        status.table.partitions.append(
+            Partition(
+                id=slot + 1, keyspace_id=1, slot=slot, replicas=[node], isr=[node], leader=node, leader_epoch=1,
+                partition_epoch=2, generation=1, state=PartitionState.PARTITION_STATE_ONLINE,
+            )
+        )  # fmt: skip
+        status.replicas.append(ReplicaStats(partition_id=slot + 1, keys=1000 + slot, bytes=(slot + 1) * 1024 * 1024))
+    coordinator = status.coordinator
+    coordinator.controller, coordinator.term, coordinator.commit_index, coordinator.applied_index = (
+        "athens",
+        3,
+        128,
+        128,
+    )
+    coordinator.voters.extend(names)
+    return status
+
+
+def make_plan() -> Plan:
+    """Two moves to ephesus."""
+    plan = Plan(
+        kind=OperationKind.OPERATION_KIND_REASSIGN, cluster_id="c-1", table_version=128, created_ms=1_700_000_000_000,
+        minimum_moves=2, digest="d1" * 32,
+    )  # fmt: skip
+    for slot, source in ((0, "athens"), (1, "byzantium")):
+        plan.moves.add(
+            partition_id=slot + 1, partition=f"flights/{slot}", source=source, target="ephesus", partition_epoch=2,
+            bytes=1024 * 1024, reason=f"{source} has 3, ephesus none",
+        )  # fmt: skip
+        plan.nodes.add(node=source, partitions_before=3, partitions_after=2, bytes_before=3 << 20, bytes_after=2 << 20)
+    plan.nodes.add(node="ephesus", partitions_before=0, partitions_after=2, bytes_before=0, bytes_after=2 << 20)
+    return plan
+
+
+def make_operation(state: OperationState.ValueType, **fields: Any) -> Operation:
+    """Operation 12, a reassign of two migrations."""
+    return Operation(
+        id=12, kind=OperationKind.OPERATION_KIND_REASSIGN, state=state, requested_by="ann@host", migration_count=2,
+        created_ms=1_700_000_001_000, plan_digest="d1" * 32, **fields,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def status() -> GetStatusResponse:
+    """See `make_status`."""
+    return make_status()
+
+
+@pytest.fixture
+def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
+    """A server with `status` and its table."""
+    server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+    answering = AnsweringNode()
+    answering.answers["GetStatus"] = lambda _: status
+    answering.answers["GetTable"] = lambda _: GetTableResponse(table=status.table)
+    admin_pb2_grpc.add_AdminServicer_to_server(answering, server)  # type: ignore[arg-type]  # answers by __getattr__
+    admin_pb2_grpc.add_MetadataServicer_to_server(answering, server)  # type: ignore[arg-type]
+    admin_pb2_grpc.add_InventoryServicer_to_server(answering, server)  # type: ignore[arg-type]
+    for port in itertools.islice(_PORTS, 200):
+        try:
+            server.add_insecure_port(f"127.0.0.1:{port}")
+        except RuntimeError:
+            continue
+        answering.address = f"127.0.0.1:{port}"
+        break
+    server.start()
+    yield answering
+    server.stop(None).wait()
+
+
+@pytest.fixture(autouse=True)
+def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration, endpoints or playground of whoever runs the tests."""
+    runtime = tmp_path / "run"
+    runtime.mkdir()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.delenv("MINKA_ENDPOINTS", raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run() -> Run:
+    """Run minkactl within this process, its stdout and stderr apart; stdout is not a terminal."""
+    runner = CliRunner()
+    return lambda *arguments, **options: runner.invoke(
+        cli, [str(a) for a in arguments], prog_name="minkactl", **options
+    )
+
+
+# Makes the terminal the one whose Ctrl-C reaches the process.
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@dataclass
+class Ended:
+    """How a process on a terminal ended, and all that the terminal got."""
+
+    status: int
+    text: str
+
+
+def on_terminal(
+    *arguments: str, env: dict[str, str] | None = None, keys: str = "", when: str = "", timeout_s: float = 20
+) -> Ended:
+    """Run minkactl on a terminal of its own, 120 columns wide; `keys` are typed once it has shown `when`."""
+    leader, follower = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"} | (env or {})
+    process = subprocess.Popen(
+        [sys.executable, "-c", TAKE_TERMINAL, sys.executable, "-m", "minkactl", *arguments],
+        stdin=follower, stdout=follower, stderr=follower, env=environment, start_new_session=True,
+    )  # fmt: skip
+    os.close(follower)
+    output, deadline, typed = b"", time.monotonic() + timeout_s, not keys
+    while time.monotonic() < deadline:
+        if not typed and when.encode() in output:
+            os.write(leader, keys.encode())
+            typed = True
+        if not select.select([leader], [], [], 0.05)[0]:
+            continue
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:  # EIO: nobody has the other side any more
+            break
+        if not chunk:
+            break
+        output += chunk
+    else:
+        process.kill()
+    os.close(leader)
+    return Ended(process.wait(), output.decode("utf-8", "replace"))

@@ -1,0 +1,181 @@
+"""Every listing in every format, on a pipe and on a terminal."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from minka.v1.admin_pb2 import GetStatusResponse
+from minka.v1.cluster_pb2 import NodeState, PartitionState
+from minkactl.exits import Exit
+from minkactl.output import Column, Kind, Listing, plain, tsv
+from tests.cli.conftest import AnsweringNode, Run, on_terminal
+
+
+def test_a_pipe_gets_tab_separated_lines_with_a_header(run: Run, node: AnsweringNode) -> None:
+    result = run("nodes", "--endpoints", node.address)
+    assert result.exit_code == 0
+    lines = [line.split("\t") for line in result.stdout.splitlines()]
+    assert lines[0] == ["NODE", "STATE", "ROLE", "ADDRESS", "ZONE", "PARTITIONS", "LEADS", "DATA", "HEARTBEAT"]
+    assert lines[1] == ["athens", "live", "controller", "127.0.0.1:7400", "-", "3", "3", str(12 << 20), "0"]
+    assert [line[0] for line in lines[1:]] == ["athens", "byzantium", "cyrene"]
+    assert "\x1b" not in result.output
+    assert result.stderr == ""
+
+
+def test_wide_adds_columns(run: Run, node: AnsweringNode) -> None:
+    narrow, wide = (run("nodes", "-o", form, "--endpoints", node.address).stdout for form in ("table", "wide"))
+    header = wide.splitlines()[0].split("\t")
+    assert header[:9] == narrow.splitlines()[0].split("\t")
+    assert header[9:] == ["HTTP", "CAPACITY", "APPLIED", "SINCE", "REASON", "VERSION"]
+    assert "2023-11-14T22:13:20.000Z" in wide
+
+
+def test_json_is_lower_case_and_without_prefixes(run: Run, node: AnsweringNode) -> None:
+    rows = json.loads(run("partitions", "-o", "json", "--endpoints", node.address).stdout)
+    assert len(rows) == 9
+    assert rows[0] == {
+        "name": "flights/0", "keyspace": "flights", "id": 1, "slot": 0, "replicas": ["athens"], "isr": ["athens"],
+        "leader": "athens", "leader_epoch": 1, "partition_epoch": 2, "generation": 1, "state": "online",
+        "adding_replicas": [], "removing_replicas": [], "keys": 1000, "bytes": 1 << 20,
+    }  # fmt: skip
+    keyspaces = json.loads(run("keyspaces", "-o", "json", "--endpoints", node.address).stdout)
+    assert keyspaces[0]["hash"] == "murmur3"
+    assert (keyspaces[0]["online"], keyspaces[0]["assigned"], keyspaces[0]["offline"]) == (9, 0, 0)
+
+
+@pytest.mark.parametrize("command", ["status", "nodes", "keyspaces", "partitions"])
+def test_yaml_and_json_say_the_same(run: Run, node: AnsweringNode, command: str) -> None:
+    as_json, as_yaml = (run(command, "-o", form, "--endpoints", node.address).stdout for form in ("json", "yaml"))
+    assert json.loads(as_json) == yaml.safe_load(as_yaml)
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [("nodes", ["athens", "byzantium", "cyrene"]), ("keyspaces", ["flights"]), ("status", ["demo"])],
+)
+def test_names(run: Run, node: AnsweringNode, command: str, names: list[str]) -> None:
+    assert run(command, "-o", "name", "--endpoints", node.address).stdout.splitlines() == names
+
+
+def test_partitions_are_filtered(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+    def names(*options: str) -> list[str]:
+        return run("partitions", *options, "-o", "name", "--endpoints", node.address).stdout.split()
+
+    status.table.partitions[4].state = PartitionState.PARTITION_STATE_OFFLINE
+    assert names("--node", "athens") == ["flights/0", "flights/3", "flights/6"]
+    assert names("--state", "offline") == ["flights/4"]
+    assert names("--keyspace", "flights", "--state", "offline", "--node", "athens") == []
+
+
+def test_a_mistyped_name_is_an_error_and_not_an_empty_list(run: Run, node: AnsweringNode) -> None:
+    for option, code in (("--node", "UNKNOWN_NODE"), ("--keyspace", "UNKNOWN_KEYSPACE")):
+        result = run("partitions", option, "atens", "--endpoints", node.address)
+        assert result.exit_code == Exit.FAILED
+        assert f"error: {code}: no " in result.stderr
+        assert result.stdout == ""
+
+
+def test_locate(run: Run, node: AnsweringNode) -> None:
+    result = run("partitions", "locate", "flights", "mary", "-o", "json", "--endpoints", node.address)
+    found = json.loads(result.stdout)
+    assert found["slot"] == found["hash"] % 9
+    assert found["name"] == f"flights/{found['slot']}"
+    assert found["node"] == ["athens", "byzantium", "cyrene"][found["slot"] % 3]
+    assert found["address"] == f"127.0.0.1:74{found['slot'] % 3}0"
+
+
+def test_locate_with_md5_is_the_patterns_value(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+    from minka.v1.cluster_pb2 import HashFunction
+
+    status.table.keyspaces[0].hash = HashFunction.HASH_FUNCTION_MD5
+    found = json.loads(run("partitions", "locate", "flights", "Mary", "-o", "json", "--endpoints", node.address).stdout)
+    assert found["hash"] == 37724856304035789372490171084843241126
+
+
+def test_what_the_table_alone_cannot_say_is_null(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+    status.from_controller = False
+    del status.replicas[:], status.nodes[:]
+    row = json.loads(run("nodes", "-o", "json", "--endpoints", node.address).stdout)[0]
+    assert (row["bytes"], row["heartbeat_age_ms"]) == (None, None)
+    assert run("nodes", "--endpoints", node.address).stdout.splitlines()[1].endswith("\t-\t-")
+
+
+class TestStatus:
+    """`minkactl status`."""
+
+    def document(self, run: Run, node: AnsweringNode) -> tuple[int, Any]:
+        result = run("status", "-o", "json", "--endpoints", node.address)
+        return result.exit_code, json.loads(result.stdout)
+
+    def test_healthy(self, run: Run, node: AnsweringNode) -> None:
+        code, document = self.document(run, node)
+        assert (code, document["healthy"], document["problems"]) == (0, True, [])
+        assert document["coordinator"]["controller"] == "athens"
+        assert document["partitions"] == {"online": 9, "assigned": 0, "offline": 0}
+        assert document["balance"] == {
+            "min_partitions": 3, "max_partitions": 3, "min_bytes": 12 << 20, "max_bytes": 18 << 20,
+        }  # fmt: skip
+
+    def test_a_failed_node_and_its_partitions(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+        status.table.nodes[2].state = NodeState.NODE_STATE_FAILED
+        for partition in status.table.partitions[2::3]:
+            partition.state = PartitionState.PARTITION_STATE_OFFLINE
+        code, document = self.document(run, node)
+        assert code == Exit.UNHEALTHY
+        assert document["problems"] == [
+            {"problem": "1 node failed: cyrene", "look": "minkactl nodes -o wide"},
+            {"problem": "2 of at least 3 nodes live", "look": "minkactl nodes"},
+            {"problem": "3 partitions offline", "look": "minkactl partitions --state offline"},
+        ]
+
+    def test_no_controller(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+        status.coordinator.controller = ""
+        status.from_controller = False
+        code, document = self.document(run, node)
+        assert code == Exit.UNHEALTHY
+        assert document["problems"][0]["problem"] == "no active controller: no quorum of athens, byzantium, cyrene"
+
+    def test_a_pipe_gets_fields(self, run: Run, node: AnsweringNode) -> None:
+        lines = run("status", "--endpoints", node.address).stdout.splitlines()
+        fields = dict(line.split("\t") for line in lines)
+        assert lines[0] == "FIELD\tVALUE"
+        assert fields["cluster.name"] == "demo"
+        assert fields["healthy"] == "true"
+        assert fields["coordinator.voters"] == "athens,byzantium,cyrene"
+        assert fields["nodes.athens.state"] == "live"
+        assert fields["operations"] == "-"
+
+
+def test_a_terminal_gets_colours_and_units(node: AnsweringNode) -> None:
+    ended = on_terminal("status", "--endpoints", node.address)
+    assert ended.status == 0
+    assert "demo" in ended.text
+    assert "is healthy" in ended.text
+    assert "12 MiB to 18 MiB a node" in ended.text
+    assert "\x1b[32m" in ended.text
+    assert "\t" not in ended.text
+
+
+def test_no_color(node: AnsweringNode) -> None:
+    ended = on_terminal("status", "--endpoints", node.address, env={"NO_COLOR": "1"})
+    assert "is healthy" in ended.text
+    assert "\x1b[3" not in ended.text
+
+
+def test_a_terminal_shows_what_is_wrong(node: AnsweringNode, status: GetStatusResponse) -> None:
+    status.table.nodes[2].state = NodeState.NODE_STATE_FAILED
+    ended = on_terminal("status", "--endpoints", node.address)
+    assert ended.status == Exit.UNHEALTHY
+    assert "is not healthy" in ended.text
+    assert "1 node failed: cyrene" in ended.text
+    assert "see: minkactl nodes -o wide" in ended.text
+
+
+def test_cells_keep_a_row_on_one_line() -> None:
+    listing = Listing([Column("A", "a"), Column("B", "b"), Column("T", "t", Kind.TIME)], [{"a": "x\ty\nz\\", "t": 0}])
+    assert tsv(listing, wide=False) == ["A\tB\tT", "x\\ty\\nz\\\\\t-\t-"]
+    assert plain(["a", "b"]) == "a,b"
+    assert plain(True) == "true"
+    assert plain(0) == "0"

@@ -1,0 +1,271 @@
+"""reassign, apply, migrations: plans shown, kept, asked about, applied and watched."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import ApplyPlanResponse, GetOperationsRequest, GetOperationsResponse, Plan
+from minka.v1.cluster_pb2 import Migration, MigrationState, OperationState
+from minka.v1.coordinator_pb2 import MigrationProgress
+from minkactl.commands.reassign import read_plan
+from minkactl.documents import from_document, to_document
+from minkactl.exits import Exit
+from minkactl.progress import Tracker
+from tests.cli.conftest import AnsweringNode, Run, make_operation, make_plan, on_terminal
+
+RUNNING, SUCCEEDED, FAILED = (
+    OperationState.OPERATION_STATE_RUNNING,
+    OperationState.OPERATION_STATE_SUCCEEDED,
+    OperationState.OPERATION_STATE_FAILED,
+)
+
+
+def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsResponse]:
+    """What a node answers as operation 12 goes on: one migration copies and is blocked for a while, one waits."""
+    answers = []
+    for step in range(4):
+        last = step == 3
+        operation = make_operation(end if last else RUNNING, finished_ms=1_700_000_004_000 if last else 0)
+        if last and end == FAILED:
+            operation.outcome = "flights/1: target ephesus failed"
+        states = [MigrationState.MIGRATION_STATE_COPYING, MigrationState.MIGRATION_STATE_PENDING]
+        if last:
+            cancelled = end == FAILED
+            states = [MigrationState.MIGRATION_STATE_COMPLETED] * 2
+            states[1] = MigrationState.MIGRATION_STATE_CANCELLED if cancelled else states[1]
+        response = GetOperationsResponse(operations=[operation], now_ms=1_700_000_001_000 + step * 1000)
+        for slot, state in enumerate(states):
+            response.migrations.append(
+                Migration(
+                    operation_id=12, partition_id=slot + 1, source=["athens", "byzantium"][slot], target="ephesus",
+                    state=state, reason="to even out",
+                )
+            )  # fmt: skip
+        if not last:
+            response.progress.append(
+                MigrationProgress(
+                    partition_id=1, target="ephesus", bytes_total=4 << 20, bytes_done=step << 20, phase="ship",
+                    blocked_by="ephesus does not answer" if step == 2 else "",
+                )
+            )  # fmt: skip
+        answers.append(response)
+    return answers
+
+
+@pytest.fixture
+def operating(node: AnsweringNode) -> AnsweringNode:
+    """A node that plans, applies, and ends operation 12 with SUCCEEDED at the fourth look."""
+    sequence = looks()
+
+    def operations(_: GetOperationsRequest) -> GetOperationsResponse:
+        return sequence.pop(0) if len(sequence) > 1 else sequence[0]
+
+    node.answers["PlanReassign"] = lambda _: make_plan()
+    node.answers["ApplyPlan"] = lambda _: ApplyPlanResponse(operation=make_operation(RUNNING))
+    node.answers["GetOperations"] = operations
+    return node
+
+
+def ending(node: AnsweringNode, response: GetOperationsResponse) -> None:
+    """Let every look at operations show this."""
+    node.answers["GetOperations"] = lambda _: response
+
+
+def test_dry_run_shows_every_move_and_changes_nothing(run: Run, operating: AnsweringNode) -> None:
+    result = run(
+        "reassign", "--dry-run", "--to", "athens,byzantium", "--to", "ephesus", "--endpoints", operating.address
+    )
+    assert result.exit_code == 0
+    moves, nodes = (part.splitlines() for part in result.stdout.split("\n\n"))
+    assert moves[1].split("\t") == ["flights/0", "athens", "ephesus", str(1 << 20), "athens has 3, ephesus none"]
+    assert nodes[0].split("\t")[:3] == ["NODE", "PARTITIONS BEFORE", "PARTITIONS AFTER"]
+    assert nodes[-1].split("\t") == ["ephesus", "0", "2", "0", str(2 << 20)]
+    assert "2 moves" in result.stderr
+    assert "fewest" in result.stderr
+    assert operating.requests("PlanReassign")[0].to == ["athens", "byzantium", "ephesus"]
+    assert not operating.requests("ApplyPlan")
+
+
+def test_a_plan_reads_back_as_it_was(run: Run, operating: AnsweringNode, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    assert run("reassign", "--out", path, "--endpoints", operating.address).exit_code == 0
+    assert not operating.requests("ApplyPlan")
+    assert read_plan(path.read_bytes(), "plan.json") == make_plan()
+    result = run("apply", path, "--yes", "--reason", "ephesus is new", "--endpoints", operating.address)
+    assert result.exit_code == 0
+    (request,) = operating.requests("ApplyPlan")
+    assert request.plan == make_plan()
+    assert request.reason == "ephesus is new"
+    assert re.fullmatch(r"\S+@\S+", request.requested_by)
+
+
+def test_the_dry_runs_json_is_a_plan_for_apply(run: Run, operating: AnsweringNode) -> None:
+    planned = run("reassign", "--dry-run", "-o", "json", "--endpoints", operating.address).stdout
+    assert json.loads(planned)["kind"] == "reassign"
+    assert run("apply", "-", "--yes", "--endpoints", operating.address, input=planned).exit_code == 0
+    assert operating.requests("ApplyPlan")[0].plan == make_plan()
+
+
+def test_without_a_terminal_it_asks_for_yes(run: Run, operating: AnsweringNode) -> None:
+    result = run("reassign", "--endpoints", operating.address, input="y\n")
+    assert result.exit_code == Exit.USAGE
+    assert "--yes" in result.stderr
+    assert not operating.requests("ApplyPlan")
+
+
+@pytest.mark.parametrize(("answer", "applied", "code"), [("y\n", 1, 0), ("n\n", 0, 1)])
+def test_on_a_terminal_it_asks(operating: AnsweringNode, answer: str, applied: int, code: int) -> None:
+    ended = on_terminal("reassign", "--endpoints", operating.address, keys=answer, when="Apply this plan of 2 moves?")
+    assert ended.status == code
+    assert "athens has 3, ephesus none" in ended.text
+    assert "Plan: 2 moves, 2 MiB. The fewest moves that could do it: 2." in ended.text
+    assert "3 → 2" in ended.text
+    assert len(operating.requests("ApplyPlan")) == applied
+
+
+def test_nothing_to_move(run: Run, operating: AnsweringNode) -> None:
+    operating.answers["PlanReassign"] = lambda _: Plan(digest="d")
+    result = run("reassign", "--endpoints", operating.address)
+    assert result.exit_code == 0
+    assert "as even as they can be" in result.stderr
+    assert not operating.requests("ApplyPlan")
+
+
+def test_a_failed_operation_is_status_1_and_says_why(run: Run, operating: AnsweringNode) -> None:
+    ending(operating, looks(FAILED)[-1])
+    result = run("reassign", "--yes", "--endpoints", operating.address)
+    assert result.exit_code == Exit.FAILED
+    assert "operation 12 failed in 3.0 s, 1 migration completed: flights/1: target ephesus failed" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [(Code.STALE_PLAN, Exit.STALE_PLAN), (Code.OPERATION_RUNNING, Exit.FAILED), (Code.DAMAGED_PLAN, Exit.FAILED)],
+)
+def test_a_refused_plan(run: Run, operating: AnsweringNode, tmp_path: Path, code: Code, exit_code: Exit) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(to_document(make_plan())))
+    operating.answers["ApplyPlan"] = MinkaError(code, "because it is so")
+    result = run("apply", path, "--yes", "--endpoints", operating.address)
+    assert result.exit_code == exit_code
+    assert result.stderr.splitlines()[-2:] == [
+        f"error: {code.name}: because it is so", f"  remedy: {code.info.remedy}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"moves": 3}', b'{"moves": [{"bytes": "many"}]}', b'{"colour": 1}', b"\xff"]
+)
+def test_a_file_that_is_no_plan(run: Run, operating: AnsweringNode, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(content)
+    result = run("apply", path, "--yes", "--endpoints", operating.address)
+    assert result.exit_code == Exit.FAILED
+    assert "error: DAMAGED_PLAN: " in result.stderr
+    assert not operating.asked
+
+
+def test_watching_on_a_pipe_appends_what_changes(
+    run: Run, operating: AnsweringNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minkactl.commands.migrations.PIPE_INTERVAL_S", 0.01)
+    result = run("migrations", "watch", "12", "--endpoints", operating.address)
+    assert result.exit_code == 0
+    lines = [line.split("\t") for line in result.stdout.splitlines()]
+    assert lines[0][1:6] == ["PARTITION", "SOURCE", "TARGET", "STATE", "PHASE"]
+    moving = [line for line in lines if line[1] == "flights/0"]
+    assert [line[4] for line in moving] == ["copying", "copying", "copying", "completed"]
+    assert [line[6] for line in moving] == ["0", str(1 << 20), str(2 << 20), str(4 << 20)]
+    assert moving[2][8:11] == [str(1 << 20), "2000", "ephesus does not answer"]
+    assert [line[4] for line in lines if line[1] == "flights/1"] == ["pending", "completed"]
+    assert "operation 12 succeeded in 3.0 s, 2 migrations completed" in result.stderr
+
+
+def test_watching_in_json_lines(run: Run, operating: AnsweringNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minkactl.commands.migrations.PIPE_INTERVAL_S", 0.01)
+    result = run("migrations", "watch", "12", "-o", "json", "--endpoints", operating.address)
+    documents = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [document["operation"]["state"] for document in documents] == ["running"] * 3 + ["succeeded"]
+    whole = documents[2]["progress"]
+    assert (whole["migrations"], whole["completed"], whole["rate"]) == (2, 0, 1 << 20)
+    assert (whole["bytes_done"], whole["bytes_total"]) == (2 << 20, (4 << 20) + (2 << 20))
+    assert whole["eta_ms"] == 4000
+
+
+def test_watching_goes_on_while_the_controller_changes(
+    run: Run, operating: AnsweringNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minkactl.commands.migrations.PIPE_INTERVAL_S", 0.01)
+    sequence: list[Any] = looks()
+    sequence.insert(1, MinkaError(Code.PARTITION_OFFLINE, "for a moment"))
+
+    def operations(_: GetOperationsRequest) -> Any:
+        return sequence.pop(0) if len(sequence) > 1 else sequence[0]
+
+    operating.answers["GetOperations"] = operations
+    result = run("migrations", "watch", "12", "--timeout", "5", "--endpoints", operating.address)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_watching_for_too_long_is_status_124(run: Run, operating: AnsweringNode) -> None:
+    ending(operating, looks()[0])
+    result = run("migrations", "watch", "--timeout", "0.3", "--endpoints", operating.address)
+    assert result.exit_code == Exit.TIMEOUT
+    assert "error: DEADLINE_EXCEEDED: watched for 0.3 s" in result.stderr
+
+
+def test_ctrl_c_leaves_the_operation_running_and_says_so(operating: AnsweringNode) -> None:
+    ending(operating, looks()[1])
+    ended = on_terminal("reassign", "--yes", "--endpoints", operating.address, keys="\x03", when="copying")
+    assert ended.status == Exit.INTERRUPTED
+    assert "operation 12 goes on; watch it again with: minkactl migrations watch 12" in ended.text
+    assert "Traceback" not in ended.text
+
+
+def test_a_terminal_sees_bars_rates_and_what_blocks(operating: AnsweringNode) -> None:
+    ended = on_terminal("migrations", "watch", "--endpoints", operating.address)
+    assert ended.status == 0
+    for text in ("0 of 2 migrations", "athens → ephesus", "(ship)", "ephesus does not answer", "1 MiB/s", "━"):
+        assert text in ended.text
+    assert "operation 12 succeeded" in ended.text
+
+
+def test_listing(run: Run, operating: AnsweringNode) -> None:
+    ending(operating, looks()[-1])
+    result = run("migrations", "--endpoints", operating.address)
+    operations, migrations = (part.splitlines() for part in result.stdout.split("\n\n"))
+    assert operations[1].split("\t")[:5] == ["12", "reassign", "succeeded", "2", "ann@host"]
+    assert [line.split("\t")[1] for line in migrations[1:]] == ["flights/0", "flights/1"]
+    document = json.loads(run("migrations", "-o", "json", "--operation", "12", "--endpoints", operating.address).stdout)
+    assert document[0]["migrations"][0]["state"] == "completed"
+    assert operating.requests("GetOperations")[-1].ids == [12]
+
+
+def test_no_operation_yet(run: Run, operating: AnsweringNode) -> None:
+    ending(operating, GetOperationsResponse())
+    assert run("migrations", "-o", "json", "--endpoints", operating.address).stdout == "[]\n"
+    watched = run("migrations", "watch", "--endpoints", operating.address)
+    assert (watched.exit_code, watched.stdout) == (0, "")
+    assert "No operation yet" in watched.stderr
+
+
+def test_a_transfer_that_starts_again_has_no_negative_rate() -> None:
+    tracker = Tracker({1: "flights/0", 2: "flights/1"}, {})
+    first, second, third = looks()[:3]
+    third.progress[0].bytes_done = 0
+    for look in (first, second):
+        tracker.documents(look)
+    row = tracker.documents(third)[0]["migrations"][0]
+    assert (row["rate"], row["eta_ms"], row["bytes_done"]) == (None, None, 0)
+
+
+def test_documents_refuse_what_they_do_not_know() -> None:
+    document = to_document(make_plan())
+    assert from_document(document, Plan()) == make_plan()
+    for wrong in ({**document, "digests": ""}, {**document, "kind": "merge"}, {**document, "table_version": -1}):
+        with pytest.raises(MinkaError):
+            from_document(wrong, Plan())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import grpc
 
-from minka._calls import channel_options, checked_endpoints, error_from_call, unreachable
+from minka._grpc import channel_options, checked_endpoints, error_from_call, unreachable
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2, cluster_pb2
 from minka.v1.admin_pb2_grpc import AdminStub, InventoryStub, MetadataStub

@@ -6,12 +6,11 @@ import os
 import random
 import signal
 import uuid
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
 import minka
-from minka.errors import Code, MinkaError
+from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Cluster, Node, NodeState
 from minka.v1.raft_pb2 import ConfState
 from minkad import config as configuration
@@ -62,9 +61,15 @@ class Daemon:
         try:
             self._watch_signals()
             incarnation = uuid.uuid4().hex
-            self.identity = await self._identify(incarnation)
+            identify = asyncio.create_task(self._identify(incarnation))
+            stopped = asyncio.create_task(self._stop.wait())
+            await asyncio.wait({identify, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not identify.done():  # it was waiting for a cluster to join
+                identify.cancel()
+                return
+            self.identity = await identify
             await self._build(incarnation)
-            await self._serve()
+            await self._serve(stopped)
         finally:
             os.close(lock)
 
@@ -105,14 +110,9 @@ class Daemon:
                     if not told:
                         log.info("no cluster to join yet, trying on", extra={"reason": str(error)})
                         told = True
-                await self._unless_stopped(asyncio.sleep(0.5))
+                await asyncio.sleep(0.5)
         finally:
             await channels.close()
-
-    async def _unless_stopped(self, pause: Coroutine[Any, Any, None]) -> None:
-        await pause
-        if self._stop.is_set():
-            raise MinkaError(Code.SHUTTING_DOWN, "stopped before it had joined a cluster")
 
     def _holder_patience(self) -> float:
         return 2 * self.config.membership.failure_timeout_ms / 1000 + 1
@@ -240,7 +240,7 @@ class Daemon:
 
     # Serve
 
-    async def _serve(self) -> None:
+    async def _serve(self, stopped: asyncio.Task[Any]) -> None:
         await self.manager.start()
         server = Server(self.config.listen.grpc, self.identity, self.coordinator, self.manager, self.member)
         await server.start()
@@ -252,7 +252,6 @@ class Daemon:
             asyncio.create_task(self._announce(), name="announce"),
             asyncio.create_task(systemd.watchdog(self.health.is_live), name="watchdog"),
         ]
-        stopped = asyncio.create_task(self._stop.wait())
         try:
             await self._wait_for_end(tasks, stopped)
             await server.announce_stop()
@@ -291,8 +290,11 @@ class Daemon:
         tasks[1].cancel()
         await asyncio.gather(tasks[1], return_exceptions=True)
         self.member.clearance.revoke()
-        async with asyncio.timeout(DRAIN_SECONDS):
-            await self._step_down()
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._step_down()
+        except TimeoutError:
+            log.warning("no other voter took over the leadership in time", extra={"seconds": DRAIN_SECONDS})
         await self.member.leave(DRAIN_SECONDS)
 
     async def _step_down(self) -> None:

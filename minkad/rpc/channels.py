@@ -10,10 +10,11 @@ NODE_METADATA = "minka-node"
 
 
 class Channels:
-    """Channels by address, kept until closed."""
+    """Channels by address, kept until closed. `cluster_id` is "" as long as the node has not joined one."""
 
     def __init__(self, cluster_id: str, node_id: str) -> None:
-        self.identity = ((CLUSTER_METADATA, cluster_id), (NODE_METADATA, node_id))
+        cluster = ((CLUSTER_METADATA, cluster_id),) if cluster_id else ()
+        self.identity = (*cluster, (NODE_METADATA, node_id))
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def to(self, address: str) -> grpc.aio.Channel:

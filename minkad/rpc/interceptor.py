@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -12,8 +12,9 @@ from minkad.rpc.channels import CLUSTER_METADATA
 
 log: Final = logging.getLogger(__name__)
 
-_Handler = grpc.RpcMethodHandler[Any, Any]
-_Context = grpc.aio.ServicerContext[Any, Any]
+if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
+    _Handler = grpc.RpcMethodHandler[Any, Any]
+    _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
@@ -24,9 +25,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable["_Handler | None"]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Handler | None:
+    ) -> "_Handler | None":
         """Called by gRPC for each call."""
         handler = await continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith("/grpc."):
@@ -38,7 +39,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return _wrapped(handler, None)
 
 
-def _wrapped(handler: _Handler, refusal: MinkaError | None) -> _Handler:
+def _wrapped(handler: "_Handler", refusal: MinkaError | None) -> "_Handler":
     """The same kind of handler around the function of this one. grpcio's types know the synchronous API only."""
     kind = (
         ("stream" if handler.request_streaming else "unary")
@@ -47,7 +48,7 @@ def _wrapped(handler: _Handler, refusal: MinkaError | None) -> _Handler:
     )
     wrap = _streaming if handler.response_streaming else _unary
     make = getattr(grpc, f"{kind}_rpc_method_handler")
-    wrapped: _Handler = make(
+    wrapped: "_Handler" = make(
         wrap(getattr(handler, kind), refusal),
         request_deserializer=handler.request_deserializer,
         response_serializer=handler.response_serializer,
@@ -55,8 +56,8 @@ def _wrapped(handler: _Handler, refusal: MinkaError | None) -> _Handler:
     return wrapped
 
 
-def _unary(inner: Callable[[Any, _Context], Awaitable[Any]], refusal: MinkaError | None) -> Any:
-    async def call(request: Any, context: _Context) -> Any:
+def _unary(inner: Callable[[Any, "_Context"], Awaitable[Any]], refusal: MinkaError | None) -> Any:
+    async def call(request: Any, context: "_Context") -> Any:
         try:
             if refusal is not None:
                 raise refusal
@@ -70,8 +71,8 @@ def _unary(inner: Callable[[Any, _Context], Awaitable[Any]], refusal: MinkaError
     return call
 
 
-def _streaming(inner: Callable[[Any, _Context], AsyncIterator[Any]], refusal: MinkaError | None) -> Any:
-    async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
+def _streaming(inner: Callable[[Any, "_Context"], AsyncIterator[Any]], refusal: MinkaError | None) -> Any:
+    async def call(request: Any, context: "_Context") -> AsyncIterator[Any]:
         try:
             if refusal is not None:
                 raise refusal
@@ -83,7 +84,7 @@ def _streaming(inner: Callable[[Any, _Context], AsyncIterator[Any]], refusal: Mi
     return call
 
 
-async def abort(context: _Context, error: MinkaError) -> None:
+async def abort(context: "_Context", error: MinkaError) -> None:
     """End the call with the refusal."""
     trailing = ((ERROR_METADATA, error.to_proto().SerializeToString()),)
     await context.abort(grpc.StatusCode[error.code.info.grpc_status], str(error), trailing)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minka.v1.raft_pb2 import (
     CONF_CHANGE_TRANSITION_AUTO,
@@ -34,7 +34,7 @@ from minkad.core.raft import (
 )
 from tests.vectors import describe
 from tests.vectors.confchange_driver import ParseError, parse_changes
-from tests.vectors.datadriven import Case
+from tests.vectors.datadriven import Case, parse_directive
 
 LEVELS = ("DEBUG", "INFO", "WARN", "ERROR", "FATAL", "NONE")
 TRANSITIONS = {
@@ -135,19 +135,25 @@ class InteractionDriver:
 
     def run(self, case: Case) -> str:
         """The output of a case. Raises OutOfScope."""
-        if case.command in OUT_OF_SCOPE:
-            raise OutOfScope(OUT_OF_SCOPE[case.command])
         self._out = []
-        command = self._commands.get(case.command)
         try:
-            if command is None:
-                raise CommandError("unknown command")
-            command(case)
+            self._command(case)
+            if case.command != "propose-conf-change":  # its input is the change; elsewhere a line is a command more
+                for line in case.input.splitlines():
+                    command, args = parse_directive(line)
+                    self._command(replace(case, command=command, args=args, input=""))
         except _REPORTED as error:
             if self._quiet():
                 return ERRORS.get(type(error), str(error))
             self._write(ERRORS.get(type(error), str(error)))
         return "".join(self._out) or "ok"
+
+    def _command(self, case: Case) -> None:
+        if case.command in OUT_OF_SCOPE:
+            raise OutOfScope(OUT_OF_SCOPE[case.command])
+        if case.command not in self._commands:
+            raise CommandError("unknown command")
+        self._commands[case.command](case)
 
     # Output
 

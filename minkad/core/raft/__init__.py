@@ -3,7 +3,7 @@
 A driver owns one `RawNode`: it calls `tick`, `step` and `propose_batch`, and whenever `has_ready()`:
 
     ready = node.ready()
-    persist ready.hard_state, ready.entries, ready.snapshot   # one fsync, if must_sync or a snapshot
+    persist ready.hard_state, ready.snapshot, ready.entries   # in this order, one fsync
     send ready.messages
     apply ready.committed_entries                             # apply_conf_change for the configuration changes
     node.advance(ready)

@@ -299,7 +299,8 @@ def _check_quorum(r: "Raft", _m: Message) -> None:
 
 
 def _handle_read_index(r: "Raft", m: Message) -> None:
-    if r.tracker.is_singleton():
+    # The only voter has nobody to ask. A leader that was removed and leads on is not it, even if one voter is left.
+    if r.tracker.config.voters.ids() == {r.id}:
         _answer_reads(r, [(m, r.raft_log.committed)])
     elif not _committed_in_term(r):
         # What earlier leaders have committed isn't known before that.

@@ -205,10 +205,6 @@ class ProgressTracker:
         """An empty window."""
         return Inflights(self.max_inflight, self.max_inflight_bytes)
 
-    def is_singleton(self) -> bool:
-        """Whether there is one voter only."""
-        return len(self.config.voters.incoming) == 1 and not self.config.joint
-
     def committed(self) -> int:
         """The highest index that a quorum has acknowledged."""
         return self.config.voters.committed_index(self._match)

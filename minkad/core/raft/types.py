@@ -79,8 +79,8 @@ class ReadState:
 
 @dataclass(slots=True)
 class Ready:
-    """Work for the driver, in this order: persist hard_state, entries and snapshot (one fsync if must_sync or there is
-    a snapshot), send messages, install the snapshot, apply committed_entries, then `advance`.
+    """Work for the driver, in this order: persist hard_state, the snapshot (which replaces the log) and then entries,
+    with one fsync if must_sync or there is a snapshot; send messages; apply committed_entries; `advance`.
 
     None of the entries and messages may be changed: the core shares them.
     """

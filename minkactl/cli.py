@@ -22,6 +22,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "migrations": "migrations",
     },
     "Change": {"keyspace": "keyspaces", "reassign": "reassign", "apply": "reassign"},
+    "Data": {"kv": "kv"},
     "Try": {"playground": "playground"},
     "Set up": {"context": "context", "completion": "completion"},
 }

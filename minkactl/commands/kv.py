@@ -1,0 +1,233 @@
+"""minkactl kv."""
+
+import base64
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+import click
+
+from minkactl import options, units
+from minkactl.completion import complete_keyspace
+from minkactl.output import TABLES, Column, Kind, Listing, Page, emit, is_terminal
+from minkactl.session import Session
+from minkactl.watch import show
+
+if TYPE_CHECKING:
+    from minka.aio import Keyspace
+    from minka.control import Control
+    from minkactl.load import Loaded
+
+T = TypeVar("T")
+
+MAX_VALUE_BYTES = 16 * 1024 * 1024
+LOADED_COLUMNS = (
+    Column("KEYSPACE", "keyspace"),
+    Column("ROWS", "rows", Kind.NUMBER),
+    Column("DATA", "bytes", Kind.BYTES),
+    Column("TOOK", "took_ms", Kind.MILLISECONDS),
+    Column("ROWS A SECOND", "rows_per_second", Kind.NUMBER),
+)
+COUNT_COLUMNS = (
+    Column("NODE", "node"),
+    Column("PARTITIONS", "partitions", Kind.NUMBER),
+    Column("KEYS", "keys", Kind.NUMBER),
+    Column("DATA", "bytes", Kind.BYTES),
+)
+PARTITION_COUNT_COLUMNS = (
+    Column("PARTITION", "name"),
+    Column("NODE", "node"),
+    Column("KEYS", "keys", Kind.NUMBER),
+    Column("DATA", "bytes", Kind.BYTES),
+)
+
+
+@options.group()
+def kv() -> None:
+    """Put, get, delete, load and count keys.
+
+    Keys and values are bytes; what is typed is taken as UTF-8.
+    """
+
+
+def _with_keyspace(session: Session, name: str, use: "Callable[[Keyspace], Awaitable[T]]") -> T:
+    """Run `use` with a client's handle on the keyspace. Raises MinkaError."""
+    import asyncio
+
+    addresses = session.endpoints().addresses
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # as in session.py
+    from minka.aio import Client
+
+    async def run() -> T:
+        async with Client(addresses, timeout=session.request_timeout_s) as client:
+            return await use(client.keyspace(name))
+
+    return asyncio.run(run())
+
+
+@kv.command()
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@click.argument("key")
+@click.argument("value", required=False)
+@click.option("--file", type=click.File("rb"), metavar="FILE", help='Take the value from a file ("-": stdin).')
+@options.common(output=False)
+@options.pass_session
+def put(session: Session, keyspace: str, key: str, value: str | None, file: BinaryIO | None) -> None:
+    """Set the value of a key; durable when the command ends with status 0.
+
+    Examples:
+      minkactl kv put flights greeting hello
+      minkactl kv put flights logo --file logo.png
+    """
+    if (value is None) == (file is None):
+        raise click.UsageError("give a VALUE or --file, one of them", click.get_current_context())
+    content = file.read(MAX_VALUE_BYTES + 1) if file is not None else os.fsencode(value or "")
+    _with_keyspace(session, keyspace, lambda handle: handle.put(os.fsencode(key), content))
+
+
+@kv.command()
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@click.argument("key")
+@options.common(watch=False)
+@options.pass_session
+def get(session: Session, keyspace: str, key: str) -> None:
+    """Print the value of a key, byte for byte. Exit status 1 when it has none."""
+    value = _with_keyspace(session, keyspace, lambda handle: handle.get(os.fsencode(key)))
+    if value is None:
+        from minka.errors import Code, MinkaError
+
+        raise MinkaError(Code.UNKNOWN_KEY, f"no key {key!r} in {keyspace}")
+    if session.output in TABLES:
+        sys.stdout.buffer.write(value + b"\n" if is_terminal() and not value.endswith(b"\n") else value)
+        sys.stdout.buffer.flush()
+        return
+    document = {"keyspace": keyspace, "key": key, **_readable(value)}
+    emit(Page(document, [], [key]), session.output)
+
+
+def _readable(value: bytes) -> dict[str, str]:
+    """The value as text where it is text, else in base64."""
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode()}
+
+
+@kv.command()
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@click.argument("keys", metavar="KEY…", nargs=-1, required=True)
+@options.common(output=False)
+@options.pass_session
+def delete(session: Session, keyspace: str, keys: tuple[str, ...]) -> None:
+    """Remove keys; those that aren't there count as removed."""
+    _with_keyspace(session, keyspace, lambda handle: handle.delete_many([os.fsencode(key) for key in keys]))
+
+
+@kv.command()
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--key",
+    "key_columns",
+    required=True,
+    metavar="COLUMNS",
+    help='The columns that make the key, separated by commas; their values are joined by "/".',
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "tsv", "jsonl"]),
+    help="Default: what the file's name says.",
+)
+@options.common(watch=False)
+@options.pass_session
+def load(session: Session, keyspace: str, file: str, key_columns: str, form: str | None) -> None:
+    """Put every row of a CSV, TSV or JSON Lines file ("-": stdin; .gz is unpacked): its value is the row as JSON.
+
+    Each batch is durable before the next ones follow. After a failure the load can be repeated as a whole: the same
+    rows give the same keys. Of a key that comes twice the last row counts.
+
+    Examples:
+      minkactl kv load flights flights.csv --key year,month,day,carrier,flight,origin
+      zcat events.gz | minkactl kv load events - --format jsonl --key id
+    """
+    from minkactl.load import format_of, open_rows
+    from minkactl.load import load as load_pairs
+
+    if form is None and file == "-":
+        raise click.UsageError("stdin has no name that says its format: use --format", click.get_current_context())
+    pairs = open_rows(file, form or format_of(file), [column for column in key_columns.split(",") if column])
+    progress = Progress()
+    try:
+        loaded = _with_keyspace(session, keyspace, lambda handle: load_pairs(handle, pairs, progress))
+    finally:
+        progress.end()
+    row = {
+        "keyspace": keyspace,
+        "rows": loaded.rows,
+        "bytes": loaded.bytes,
+        "took_ms": round(loaded.seconds * 1000),
+        "rows_per_second": round(loaded.rows / loaded.seconds) if loaded.seconds else 0,
+    }
+    emit(Page(row, [Listing(LOADED_COLUMNS, [row])], [keyspace]), session.output)
+
+
+class Progress:
+    """How far a load is, on stderr: one line that changes on a terminal, else a line every ten seconds."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._next = time.monotonic() + (0 if self._live else 10)
+        self._last: Loaded | None = None
+
+    def __call__(self, loaded: "Loaded") -> None:
+        """Hear of it."""
+        self._last = loaded
+        if time.monotonic() >= self._next:
+            self._say("\r" if self._live else "", "\x1b[K" if self._live else "\n")
+            self._next = time.monotonic() + (0.1 if self._live else 10)
+
+    def _say(self, before: str, after: str) -> None:
+        last = self._last
+        if last is not None and last.seconds:
+            speed = f"{units.number(round(last.rows / last.seconds))} rows/s, {units.rate(last.bytes / last.seconds)}"
+            text = f"{units.counted(last.rows, 'row')}, {units.size(last.bytes)} at {speed}"
+            print(f"{before}{text}{after}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """The last word, also of a load that broke off."""
+        self._say("\r" if self._live else "", "\x1b[K\n" if self._live else "\n")
+
+
+@kv.command()
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@options.common()
+@options.pass_session
+def count(session: Session, keyspace: str) -> None:
+    """Count the keys of a keyspace exactly, by reading every partition at its leader; -o wide shows each."""
+
+    def fetch(control: "Control") -> Page:
+        return _count_page(session, control, keyspace)
+
+    show(session, fetch)
+
+
+def _count_page(session: Session, control: "Control", keyspace: str) -> Page:
+    from minkactl.counting import counted
+
+    partitions = counted(control, keyspace, session.request_timeout_s)
+    nodes: dict[str, dict[str, Any]] = {}
+    for row in partitions:
+        node = nodes.setdefault(row["node"], {"node": row["node"], "partitions": 0, "keys": 0, "bytes": 0})
+        node["partitions"] += 1
+        node["keys"] += row["keys"]
+        node["bytes"] += row["bytes"]
+    rows = sorted(nodes.values(), key=lambda node: str(node["node"]))
+    total = {"node": "total", **{key: sum(node[key] for node in rows) for key in ("partitions", "keys", "bytes")}}
+    document = {"keyspace": keyspace, **{key: total[key] for key in ("keys", "bytes")}, "nodes": rows}
+    listings = [Listing(COUNT_COLUMNS, [*rows, total])]
+    if session.output == "wide":
+        listings.append(Listing(PARTITION_COUNT_COLUMNS, partitions))
+    return Page(document | {"partitions": partitions}, listings, [keyspace])

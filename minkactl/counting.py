@@ -1,0 +1,73 @@
+"""Counting the keys of a keyspace exactly, while partitions may move."""
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import PartitionCount
+from minka.v1.cluster_pb2 import PartitionTable
+
+ROUNDS: Final = 10
+PAUSE_S: Final = 0.2
+THREADS: Final = 16
+
+
+def counted(control: Control, keyspace: str, timeout_s: float) -> list[dict[str, Any]]:
+    """A row {name, id, node, keys, bytes} for each partition, counted at its leader.
+
+    Partitions that move meanwhile are counted again. Raises MinkaError: UNKNOWN_KEYSPACE; PARTITION_OFFLINE when a
+    partition has no leader; NOT_LEADER when partitions keep moving.
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    for attempt in range(ROUNDS):
+        time.sleep(PAUSE_S if attempt else 0)
+        table = control.table()
+        wanted = _by_leader(table, keyspace, rows)
+        if not wanted:
+            return [rows[partition_id] for partition_id in sorted(rows)]
+        for row in _ask(table, wanted, timeout_s):
+            rows[row["id"]] = row
+    raise MinkaError(Code.NOT_LEADER, f"partitions of {keyspace} changed their leaders again and again meanwhile")
+
+
+def _by_leader(table: PartitionTable, keyspace: str, known: Mapping[int, object]) -> dict[str, dict[int, str]]:
+    """Node → partition id → name, of the keyspace's partitions that aren't known yet."""
+    row = next((one for one in table.keyspaces if one.name == keyspace), None)
+    if row is None:
+        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {keyspace!r}")
+    found: dict[str, dict[int, str]] = {}
+    for partition in table.partitions:
+        if partition.keyspace_id != row.id or partition.id in known:
+            continue
+        name = f"{keyspace}/{partition.slot}"
+        if not partition.leader:
+            raise MinkaError(Code.PARTITION_OFFLINE, f"{name} has no leader, so its keys can't be counted")
+        found.setdefault(partition.leader, {})[partition.id] = name
+    return found
+
+
+def _ask(table: PartitionTable, wanted: Mapping[str, Mapping[int, str]], timeout_s: float) -> list[dict[str, Any]]:
+    """What each node counted of what it is wanted for and leads."""
+    addresses = {node.id: node.address for node in table.nodes}
+
+    def ask_one(node: str) -> list[PartitionCount]:
+        with Control([addresses[node]], timeout=timeout_s) as control:
+            return control.count_keys(addresses[node], list(wanted[node]))
+
+    with ThreadPoolExecutor(min(len(wanted), THREADS)) as pool:
+        answers = list(pool.map(ask_one, wanted))
+    return [
+        {
+            "name": wanted[node][one.partition_id],
+            "id": one.partition_id,
+            "node": node,
+            "keys": one.keys,
+            "bytes": one.bytes,
+        }
+        for node, answer in zip(wanted, answers, strict=True)
+        for one in answer
+        if one.leader and one.partition_id in wanted[node]
+    ]

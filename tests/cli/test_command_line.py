@@ -1,0 +1,283 @@
+"""Exit statuses, error lines, help, endpoints and contexts, completion, and what is imported."""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from minka.errors import Code, CodeInfo, MinkaError
+from minka.v1.admin_pb2 import CreateKeyspaceResponse, GetStatusResponse
+from minka.v1.cluster_pb2 import HashFunction, Keyspace
+from minkactl import pointer
+from minkactl.cli import FILES, cli
+from minkactl.exits import EXIT_OF_CODE, Exit, exit_of
+from tests.cli.conftest import AnsweringNode, Run
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_every_named_code_is_in_the_registry() -> None:
+    assert set(EXIT_OF_CODE) <= set(Code.__members__)
+
+
+def test_a_denial_by_its_grpc_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    for status in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+        denial = CodeInfo("It may not.", "Ask for it.", False, status)
+        monkeypatch.setattr(Code.INTERNAL, "_value_", denial)
+        assert exit_of(Code.INTERNAL) == Exit.DENIED
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (Code.NO_CONTROLLER, 3),
+        (Code.DEADLINE_EXCEEDED, 124),
+        (Code.STALE_PLAN, 6),
+        (Code.INVALID_ARGUMENT, 2),
+        (Code.KEYSPACE_EXISTS, 1),
+        (Code.NOT_ENOUGH_NODES, 1),
+    ],
+)
+def test_an_error_is_a_line_a_remedy_and_a_status(run: Run, node: AnsweringNode, code: Code, status: int) -> None:
+    node.answers["CreateKeyspace"] = MinkaError(code, "because it is so")
+    result = run("keyspace", "create", "x", "--partitions", "3", "--timeout", "0.3", "--endpoints", node.address)
+    assert result.exit_code == status
+    error, remedy = result.stderr.splitlines()
+    assert error.startswith(f"error: {code.name}: ")
+    assert "because it is so" in error
+    assert remedy == f"  remedy: {code.info.remedy}"
+    assert result.stdout == ""
+
+
+def test_nobody_there(run: Run, node: AnsweringNode) -> None:
+    result = run("status", "--endpoints", "127.0.0.1:1", "--timeout", "3")
+    assert result.exit_code == Exit.UNREACHABLE
+    assert re.match(r"error: UNREACHABLE: .*127\.0\.0\.1:1.*\n  remedy: ", result.stderr)
+
+
+def test_debug_shows_the_traceback(run: Run) -> None:
+    assert "Traceback" not in run("status", "--endpoints", "127.0.0.1:1").stderr
+    assert "Traceback" in run("status", "--endpoints", "127.0.0.1:1", "--debug").stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nosuch"],
+        ["status", "--colour"],
+        ["partitions", "--state", "asleep"],
+        ["keyspace", "create", "x"],
+        ["keyspace", "create", "x", "--partitions", "0"],
+        ["status", "--timeout", "0"],
+        ["status", "--endpoints", "nowhere"],
+        ["status", "--endpoints", "host:99999"],
+        ["kv", "put", "x", "key"],
+        ["kv", "load", "x", "-", "--key", "a"],
+    ],
+)
+def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == Exit.USAGE
+    assert result.stderr.startswith("error: INVALID_ARGUMENT: ")
+    assert "remedy: " in result.stderr
+    assert result.stdout == ""
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Every command's path, groups too."""
+    found = []
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found.append((*path, name))
+        if isinstance(command, click.Group):
+            found += commands(command, (*path, name))
+    return found
+
+
+@pytest.mark.parametrize("path", commands(cli), ids=" ".join)
+def test_help_of_every_command(run: Run, path: tuple[str, ...]) -> None:
+    result = run(*path, "--help")
+    assert result.exit_code == 0
+    usage, _, text = result.stdout.partition("\n\n")
+    assert usage.startswith(f"Usage: minkactl {' '.join(path)}")
+    assert len(text.splitlines()[0]) > 15, "the first line says what it does"
+    for example in re.findall(r"^ {4}minkactl (.*)$", result.stdout, re.MULTILINE):
+        assert example.split()[0] in FILES
+
+
+def test_the_help_groups_all_commands(run: Run) -> None:
+    text = run("--help").stdout
+    for title in ("See:", "Change:", "Data:", "Try:", "Set up:"):
+        assert f"\n{title}\n" in text
+    for name in FILES:
+        assert re.search(rf"^  {name} ", text, re.MULTILINE)
+
+
+def test_create_a_keyspace(run: Run, node: AnsweringNode) -> None:
+    node.answers["CreateKeyspace"] = lambda request: CreateKeyspaceResponse(
+        keyspace=Keyspace(
+            id=2, name=request.name, partition_count=request.partition_count, hash=request.hash,
+            replicas=request.replicas,
+        )
+    )  # fmt: skip
+    result = run("keyspace", "create", "legacy", "--partitions", "9", "--hash", "md5", "--endpoints", node.address)
+    assert result.stdout.splitlines()[1].split("\t") == ["legacy", "9", "md5", "1"]
+    (request,) = node.requests("CreateKeyspace")
+    assert (request.hash, request.replicas) == (HashFunction.HASH_FUNCTION_MD5, 1)
+
+
+class TestEndpoints:
+    """--endpoints, --context, MINKA_ENDPOINTS, the current context, the playground, the default: in this order."""
+
+    def show(self, run: Run, *arguments: str) -> list[str]:
+        result = run("context", "show", *arguments)
+        assert result.exit_code == 0, result.stderr
+        return list(result.stdout.splitlines()[1].split("\t"))
+
+    def test_the_order(self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        assert self.show(run) == ["default", "127.0.0.1:7400"]
+        control_socket = tmp_path / "control.sock"
+        control_socket.touch()
+        pointer.write(pointer.Playground(os.getpid(), str(control_socket), ("127.0.0.1:1234",)))
+        assert self.show(run) == ["playground", "127.0.0.1:1234"]
+        assert "playground" in run("context", "show").stderr
+        run("context", "set", "prod", "a:1,b:2")
+        run("context", "set", "test", "c:3")
+        assert self.show(run) == ["context prod", "a:1,b:2"]
+        monkeypatch.setenv("MINKA_ENDPOINTS", "d:4 e:5")
+        assert self.show(run) == ["MINKA_ENDPOINTS", "d:4,e:5"]
+        assert self.show(run, "--context", "test") == ["context test", "c:3"]
+        assert self.show(run, "--context", "test", "--endpoints", "f:6") == ["--endpoints", "f:6"]
+
+    def test_what_a_killed_playground_left_does_not_count(self, run: Run, tmp_path: Path) -> None:
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        (tmp_path / "control.sock").touch()
+        pointer.write(pointer.Playground(ended.pid, str(tmp_path / "control.sock"), ("127.0.0.1:1234",)))
+        assert self.show(run) == ["default", "127.0.0.1:7400"]
+        pointer.path().write_text("{")
+        assert self.show(run) == ["default", "127.0.0.1:7400"]
+
+    def test_contexts(self, run: Run, tmp_path: Path) -> None:
+        assert run("context", "set", "prod", "a:1,b:2").exit_code == 0
+        assert run("context", "set", "test", "c:3").exit_code == 0
+        assert run("context", "use", "test").exit_code == 0
+        assert run("context", "list").stdout.splitlines()[1:] == ["-\tprod\ta:1,b:2", "*\ttest\tc:3"]
+        path = tmp_path / "config" / "minka" / "config.yaml"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert [entry.name for entry in path.parent.iterdir()] == ["config.yaml"]
+        missing = run("context", "use", "prd")
+        assert missing.exit_code == Exit.FAILED
+        assert "error: UNKNOWN_CONTEXT: " in missing.stderr
+        assert "prod, test" in missing.stderr
+
+    @pytest.mark.parametrize(
+        "content",
+        ["contexts: [", "- 1", "contexts: {a: b:1}", "contexts: {a: {endpoints: [b]}}", "contexts: 7", "\x00"],
+    )
+    def test_a_mistake_in_the_file(self, run: Run, tmp_path: Path, content: str) -> None:
+        path = tmp_path / "config" / "minka" / "config.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+        result = run("status")
+        assert result.exit_code == Exit.USAGE
+        assert str(path) in result.stderr
+
+
+class TestCompletion:
+    """What a Tab gives."""
+
+    def complete(self, words: str, *, environ: dict[str, str] | None = None) -> tuple[list[str], str]:
+        ended = subprocess.run(
+            [sys.executable, "-m", "minkactl"],
+            env=os.environ
+            | {"_MINKACTL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+            | (environ or {}),
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        return [line.partition(",")[2] for line in ended.stdout.splitlines() if line], ended.stderr
+
+    def test_live_names(self, node: AnsweringNode) -> None:
+        there = f"--endpoints {node.address}"
+        assert self.complete(f"minkactl partitions {there} --node ") == (["athens", "byzantium", "cyrene"], "")
+        assert self.complete(f"minkactl partitions {there} --node by") == (["byzantium"], "")
+        assert self.complete(f"minkactl kv count {there} fl") == (["flights"], "")
+        assert self.complete(f"minkactl reassign {there} --to athens,by") == (["athens,byzantium"], "")
+        environ = {"MINKA_ENDPOINTS": node.address}
+        assert self.complete("minkactl partitions locate ", environ=environ) == (["flights"], "")
+
+    def test_commands_and_contexts(self, run: Run) -> None:
+        run("context", "set", "prod", "a:1")
+        assert self.complete("minkactl parti") == (["partitions"], "")
+        assert self.complete("minkactl context use p") == (["prod"], "")
+        assert self.complete("minkactl status -o j") == (["json"], "")
+
+    def test_an_unreachable_cluster_is_silence_and_soon(self) -> None:
+        begun = time.monotonic()
+        assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "127.0.0.1:1"}) == ([], "")
+        assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "nonsense"}) == ([], "")
+        # TEST-NET-1: nobody answers there, not even with a refusal.
+        assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "192.0.2.1:7400"}) == ([], "")
+        assert time.monotonic() - begun < 8
+
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_the_scripts(self, run: Run, shell: str) -> None:
+        result = run("completion", shell)
+        assert result.exit_code == 0
+        assert "_MINKACTL_COMPLETE" in result.stdout
+
+
+def imported(*arguments: str, environ: dict[str, str] | None = None) -> set[str]:
+    """The top-level packages that a run of minkactl imports."""
+    ended = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "minkactl", *arguments],
+        env=os.environ | (environ or {}), capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    names = re.findall(r"^import time:.*\|\s+(\S+)$", ended.stderr, re.MULTILINE)
+    assert "click" in names
+    return {name.split(".")[0] for name in names} | set(names)
+
+
+HEAVY = {"rich", "yaml", "grpc", "google.protobuf", "asyncio", "mmh3", "msgspec"}
+
+
+def test_help_imports_nothing_heavy() -> None:
+    assert not imported("--help") & HEAVY
+    assert not imported("reassign", "--help") & HEAVY
+    assert not imported("kv", "load", "--help") & HEAVY
+
+
+def test_status_imports_only_what_the_call_needs(node: AnsweringNode) -> None:
+    names = imported("status", "--endpoints", node.address)
+    assert "grpc" in names
+    assert not names & (HEAVY - {"grpc", "google.protobuf", "asyncio"})
+
+
+def test_nothing_of_the_daemon() -> None:
+    assert not [name for name in imported("playground", "list") if name.startswith("minkad")]
+
+
+@pytest.mark.timeout(60)
+def test_status_answers_within_four_tenths_of_a_second(node: AnsweringNode, status: GetStatusResponse) -> None:
+    def once() -> float:
+        begun = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "minkactl", "status", "--endpoints", node.address],
+            stdout=subprocess.DEVNULL, check=True, timeout=20,
+        )  # fmt: skip
+        return time.perf_counter() - begun
+
+    once()  # compiles what isn't compiled yet
+    # The quickest of ten: other processes of a busy machine only ever add to it.
+    assert min(once() for _ in range(10)) < 0.4

@@ -95,12 +95,12 @@ class RoutingTable:
 
         Raises CLUSTER_MISMATCH for the table of another cluster than the first one's.
         """
-        if self.cluster_id and table.cluster.id != self.cluster_id:
+        if self.cluster_id and table.cluster.id and table.cluster.id != self.cluster_id:
             raise MinkaError(
                 Code.CLUSTER_MISMATCH,
                 f"the endpoints belong to two clusters, {self.cluster_id} and {table.cluster.id}",
             )
-        self.cluster_id = table.cluster.id
+        self.cluster_id = self.cluster_id or table.cluster.id  # a node that has just begun knows none yet
         if table.version >= self.version:
             self.version = table.version
             self._addresses = {node.id: node.address for node in table.nodes}

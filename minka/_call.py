@@ -1,0 +1,161 @@
+"""One call of the library's user, in parts: each goes to the node that leads its partition, until one took it."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from minka._failures import BatchError, Failure, error_of_one
+from minka._grpc import clipped
+from minka._retry import asks_for_table, delay_s, is_repeatable
+from minka.errors import Code, MinkaError
+from minka.routing import KeyspaceRoutes, Route
+from minka.wire import Op
+
+if TYPE_CHECKING:
+    from minka._core import Core
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """One call's operations on one partition: sent, refused or answered as a whole.
+
+    `open` ends when the part is answered, given up, or replaced by another try; what comes later is not its business.
+    """
+
+    call: "Call"
+    slot: int
+    keys: list[bytes]
+    values: list[bytes | None] | None  # None for a read
+    size: int  # bytes of keys and values, roughly
+    attempts: int = 0
+    route: Route | None = None  # by which it was last sent
+    address: str = ""
+    sent: bool = False
+    open: bool = True
+    error: MinkaError | None = None  # the last refusal
+
+
+class Call:
+    """Parts under way towards one result, with one deadline."""
+
+    def __init__(self, core: "Core", routes: KeyspaceRoutes, op: Op, timeout: float, deadline: float) -> None:
+        self.op: Final = op
+        self.routes: Final = routes
+        self.deadline: Final = deadline  # of the loop's clock
+        self.found: Final[dict[bytes, bytes | None]] = {}  # what a read answered
+        self.parts: Final[set[Part]] = set()
+        self._core = core
+        self._timeout = timeout
+        self._failures: list[Failure] = []
+        self._done: asyncio.Future[None] = core.loop.create_future()
+
+    def add(self, slot: int, keys: list[bytes], values: list[bytes | None] | None, size: int) -> None:
+        """Put a part on its way."""
+        part = Part(self, slot, keys, values, size)
+        self.parts.add(part)
+        self._core.send(part)
+
+    async def outcome(self, key_count: int) -> None:
+        """Wait until every part is answered or given up; raise `MinkaError`, for a batch `BatchError`."""
+        self._core.calls.add(self)
+        timer = self._core.loop.call_at(self.deadline, self._expire)
+        try:
+            if self.parts:
+                await self._done
+        finally:
+            timer.cancel()
+            self._core.calls.discard(self)
+            for part in self.parts:
+                part.open = False
+        if self._failures:
+            raise error_of_one(self._failures[0]) if key_count == 1 else BatchError(self._failures, key_count)
+
+    def answered(self, part: Part, values: list[bytes | None] | None) -> None:
+        """A node did what the part asks; `values` are those read, by position."""
+        if part.open:
+            if values is not None:
+                assert len(values) == len(part.keys), f"{len(values)} values for {len(part.keys)} keys"
+                self.found.update(zip(part.keys, values, strict=True))
+            self._settle(part)
+
+    def refused(self, part: Part, error: MinkaError) -> None:
+        """A node did not do what the part asks, or it isn't known whether it did."""
+        if not part.open:
+            return
+        part.sent = False
+        part.error = error
+        part.attempts += 1
+        if error.code is Code.TOO_LARGE and self.op is Op.READ and len(part.keys) > 1:
+            self._halve(part)
+        elif is_repeatable(error, self.op):
+            self._repeat(part, error)
+        else:
+            self._give_up(part, error)
+
+    def reroute(self, part: Part) -> None:
+        """Send a read that is under way to the partition's new leader as well, and take that one's answer."""
+        assert self.op is Op.READ, "a write under way may have been done"
+        part.open = False
+        self.parts.discard(part)
+        self.add(part.slot, part.keys, None, part.size)
+
+    def abort(self, reason: str) -> None:
+        """Give up what is under way."""
+        for part in list(self.parts):
+            unknown = part.sent and self.op is Op.WRITE
+            self._give_up(part, MinkaError(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, reason))
+
+    def _repeat(self, part: Part, error: MinkaError) -> None:
+        self._core.table.update(error.partitions)
+        if self._core.has_newer_route(part):
+            self._core.loop.call_soon(self._send_again, part)
+            return
+        if asks_for_table(error):
+            self._core.refresh_soon(avoid=part.address if error.code is Code.UNREACHABLE else "")
+        self._core.loop.call_later(delay_s(part.attempts, self._core.rng), self._send_again, part)
+
+    def _send_again(self, part: Part) -> None:
+        if part.open:
+            self._core.send(part)
+
+    def _halve(self, part: Part) -> None:
+        """The values read exceed what one answer may carry."""
+        part.open = False
+        self.parts.discard(part)
+        middle = len(part.keys) // 2
+        self.add(part.slot, part.keys[:middle], None, part.size // 2)
+        self.add(part.slot, part.keys[middle:], None, part.size // 2)
+
+    def _expire(self) -> None:
+        for part in list(self.parts):
+            self._give_up(part, self._overdue(part))
+
+    def _overdue(self, part: Part) -> MinkaError:
+        within = f"within {self._timeout:g} s"
+        if part.sent:
+            doubt = "; the write may or may not have been done" if self.op is Op.WRITE else ""
+            return MinkaError(Code.DEADLINE_EXCEEDED, f"no answer {within}{doubt}")
+        if part.error is None:
+            return MinkaError(Code.DEADLINE_EXCEEDED, f"not sent {within}: too much is under way to this node already")
+        tries = f"given up after {part.attempts} {'tries' if part.attempts > 1 else 'try'} {within}"
+        message, partitions = f"{clipped(part.error.message)}; {tries}", part.error.partitions
+        return MinkaError(part.error.code, message, partitions=partitions, **part.error.details)
+
+    def _give_up(self, part: Part, error: MinkaError) -> None:
+        node = part.route.leader if part.route else ""
+        self._failures.append(Failure(tuple(part.keys), node, part.address, error))
+        self._settle(part)
+
+    def _settle(self, part: Part) -> None:
+        part.open = False
+        self.parts.discard(part)
+        if not self.parts and not self._done.done():
+            self._done.set_result(None)
+
+
+def moved_reads(calls: Iterable[Call], core: "Core") -> list[Part]:
+    """The reads under way to nodes that don't lead the partition any more."""
+    return [
+        part for call in calls if call.op is Op.READ for part in call.parts if part.sent and core.has_newer_route(part)
+    ]

@@ -1,0 +1,171 @@
+"""What the handles of one client share: the routing table and its refreshing, channels, streams, calls under way."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+import grpc
+
+from minka._call import Call, Part, moved_reads
+from minka._grpc import channel_options, checked_endpoints, error_from_call, unreachable
+from minka._retry import delay_s
+from minka._stream import NodeStream
+from minka.errors import Code, MinkaError
+from minka.routing import RoutingTable
+from minka.v1 import admin_pb2, cluster_pb2
+from minka.v1.admin_pb2_grpc import MetadataStub
+from minka.wire import Op
+
+MAX_CALLS: Final = 100_000
+_CONNECT_TIMEOUT_S: Final = 2.0
+_TABLE_TIMEOUT_S: Final = 1.0  # for one node to give its table
+_MAX_ASKED: Final = 5  # nodes asked for the table in one refresh, once there is one
+_REFRESH_GAP_S: Final = 0.03  # between two refreshes
+_KEYSPACE_TRIES: Final = 7  # refreshes in about 0.5 s before a keyspace counts as unknown: a node may lag a little
+_log: Final = logging.getLogger("minka")
+
+
+class Core:
+    """Everything of a client that belongs to its event loop; it begins with the first call."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self, endpoints: Sequence[str], refresh_interval: float, rng: Random) -> None:
+        self.table: Final = RoutingTable()
+        self.rng: Final = rng
+        self.calls: Final[set[Call]] = set()
+        self._endpoints: Final = checked_endpoints(endpoints)
+        self._refresh_interval = refresh_interval
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._streams: dict[str, NodeStream] = {}
+        self._has_table = False
+        self._refresh: asyncio.Task[MinkaError | None] | None = None
+        self._refreshed_at = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
+        self._state = "new"
+
+    async def begin(self, name: str, op: Op, timeout: float) -> Call:
+        """A call on a keyspace; fetches the table when it must. Raises UNKNOWN_KEYSPACE, UNREACHABLE, OVERLOADED."""
+        if self._state != "open":
+            self._open()
+        if len(self.calls) >= MAX_CALLS:
+            raise MinkaError(Code.OVERLOADED, f"{MAX_CALLS} calls of this client are under way")
+        deadline = self.loop.time() + timeout
+        if not self.table.knows(name):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._look_for(name)
+            except TimeoutError:
+                raise MinkaError(Code.DEADLINE_EXCEEDED, f"no partition table within {timeout:g} s") from None
+        return Call(self, self.table.keyspace(name), op, timeout, deadline)
+
+    async def close(self) -> None:
+        """Give up what is under way and close the connections."""
+        self._state = "closed"
+        for call in list(self.calls):
+            call.abort("the client was closed")
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._refresh is not None:
+            self._refresh.cancel()
+            await asyncio.wait([self._refresh])
+        for stream in self._streams.values():
+            await stream.close()
+        for channel in self._channels.values():
+            await channel.close()
+
+    def send(self, part: Part) -> None:
+        """Give the part to the stream of the node that leads its partition."""
+        if self._state == "closed":
+            self.loop.call_soon(part.call.refused, part, MinkaError(Code.UNREACHABLE, "the client was closed"))
+            return
+        route = part.route = part.call.routes.routes[part.slot]
+        part.address = self.table.address(route.leader) if route else ""
+        if part.address:
+            self._stream(part.address).add(part)
+            return
+        if route is None or route.leader:
+            why = MinkaError(Code.UNKNOWN_PARTITION, f"the table has no row or no address for slot {part.slot}")
+        else:
+            why = MinkaError(Code.PARTITION_OFFLINE, f"partition {route.partition_id} has no leader")
+        self.loop.call_soon(part.call.refused, part, why)
+
+    def has_newer_route(self, part: Part) -> bool:
+        """Whether the partition has a leader by a newer row than that by which the part was sent."""
+        route = part.call.routes.routes[part.slot]
+        old = part.route
+        return route is not None and bool(route.leader) and (old is None or route.partition_epoch > old.partition_epoch)
+
+    def refresh_soon(self, avoid: str = "") -> asyncio.Task[MinkaError | None]:
+        """Fetch the table in the background, from another node than `avoid` if possible; the result says why not."""
+        if self._refresh is None:
+            self._refresh = self.loop.create_task(self._refresh_table(avoid), name="minka table refresh")
+        return self._refresh
+
+    def _open(self) -> None:
+        if self._state == "closed":
+            raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
+        self.loop = asyncio.get_running_loop()
+        self._state = "open"
+
+    async def _look_for(self, name: str) -> None:
+        for attempt in range(1, _KEYSPACE_TRIES + 1):
+            error = await asyncio.shield(self.refresh_soon())
+            if error is not None and not self._has_table:
+                raise error
+            if self.table.knows(name):
+                return
+            await asyncio.sleep(delay_s(attempt, self.rng))
+
+    async def _refresh_table(self, avoid: str) -> MinkaError | None:
+        await asyncio.sleep(self._refreshed_at + _REFRESH_GAP_S - self.loop.time())
+        error = None
+        try:
+            table = await self._fetch_table(avoid)
+            if table is not None and self.table.replace(table):
+                for part in moved_reads(self.calls, self):
+                    part.call.reroute(part)
+            self._has_table = True
+        except MinkaError as caught:
+            error = caught  # calls that need a newer table go on asking until their deadline
+            if not error.code.info.retriable and error.code is not Code.DEADLINE_EXCEEDED:
+                _log.warning("the partition table can't be used: %s", error)
+        self._refreshed_at = self.loop.time()
+        self._refresh = None
+        if self._timer is not None:
+            self._timer.cancel()
+        after = self._refresh_interval * self.rng.uniform(0.8, 1.2)
+        self._timer = self.loop.call_later(after, self.refresh_soon)
+        return error
+
+    async def _fetch_table(self, avoid: str) -> cluster_pb2.PartitionTable | None:
+        """The table of the first node that answers; None when it has none newer."""
+        addresses = list(dict.fromkeys([*self._endpoints, *self.table.addresses()]))
+        self.rng.shuffle(addresses)
+        addresses.sort(key=lambda address: address == avoid)
+        request = admin_pb2.GetTableRequest(known_version=self.table.version)
+        tried: dict[str, MinkaError] = {}
+        for address in addresses[:_MAX_ASKED] if self._has_table else addresses:
+            try:
+                response = await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
+                return response.table if response.HasField("table") else None
+            except grpc.aio.AioRpcError as error:
+                tried[address] = error_from_call(error, address, repeatable=True)
+        raise unreachable(tried)
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            options = channel_options(_CONNECT_TIMEOUT_S)
+            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=options)
+        return channel
+
+    def _stream(self, address: str) -> NodeStream:
+        stream = self._streams.get(address)
+        if stream is None:
+            stream = self._streams[address] = NodeStream(
+                address, self._channel(address), self.loop, lambda silent: self.refresh_soon(avoid=silent)
+            )
+        return stream

@@ -1,0 +1,33 @@
+"""When to repeat what a node did not do, and how long to wait before. Pure."""
+
+from random import Random
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.wire import Op
+
+_FIRST_DELAY_S: Final = 0.005
+_MAX_DELAY_S: Final = 0.2
+
+# The node itself works; what it refused has nothing to do with who leads the partition.
+_ROUTED_RIGHT: Final = frozenset({Code.OVERLOADED})
+
+
+def is_repeatable(error: MinkaError, op: Op) -> bool:
+    """Whether the same operation can be sent again without the danger of doing it twice.
+
+    Retriable codes say that nothing was done. When it isn't known what was done, a read can be repeated; a write
+    can't, not even one that sets a key to a value, since another writer's may have come in between.
+    """
+    return error.code.info.retriable or (op is Op.READ and error.code is Code.OUTCOME_UNKNOWN)
+
+
+def asks_for_table(error: MinkaError) -> bool:
+    """Whether the refusal hints at a partition table older than the cluster's."""
+    return error.code not in _ROUTED_RIGHT
+
+
+def delay_s(attempt: int, rng: Random) -> float:
+    """Seconds before the repetition after the attempt-th try, 1 for the first: exponential, capped, with jitter."""
+    assert attempt >= 1, attempt
+    return min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(attempt - 1, 20)) * rng.uniform(0.5, 1.0)

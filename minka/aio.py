@@ -1,0 +1,218 @@
+"""Minka's client for asyncio.
+
+async with minka.aio.Client(["athens:7400", "byzantium:7400"], keyspace="flights") as client:
+    await client.put("UA1545", b"EWR-IAH")
+    value = await client.get("UA1545")
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, cast
+
+from minka._call import Call
+from minka._core import Core
+from minka._failures import BatchError, Failure, shown_key
+from minka._stream import FRAME_BYTES
+from minka.errors import Code, MinkaError
+from minka.wire import MAX_BODY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op
+
+__all__ = ["BatchError", "Client", "Failure", "Keyspace"]
+
+Key = bytes | str
+AnyKey = TypeVar("AnyKey", bytes, str, Key)
+
+MAX_BATCH_BYTES: Final = MAX_BODY_BYTES
+MAX_BATCH_KEYS: Final = 1_000_000
+
+
+class _Operations:
+    """Reads and writes by key in one keyspace.
+
+    Keys are bytes; a str stands for its UTF-8 form. Values are bytes. Every call finishes within `timeout` seconds
+    (None: the client's). It raises `MinkaError`, for a batch `BatchError`, which says which keys failed at which node
+    and why:
+
+    - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done; it is never repeated behind the
+      caller's back, since somebody else's write may have come in between. Reads are repeated.
+    - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was sent.
+    - any other code: what the node said last, after tries until the deadline where a repetition was safe.
+    """
+
+    def __init__(self, core: Core, name: str | None, timeout: float) -> None:
+        self._core: Final = core
+        self._name: Final = name
+        self._timeout: Final = timeout
+
+    async def put(self, key: Key, value: bytes, *, timeout: float | None = None) -> None:
+        """Set the value of a key. It is durable when this returns."""
+        if type(value) is not bytes:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"the value is {type(value).__name__}, not bytes")
+        await self._one(Op.WRITE, _bytes(key), value, timeout)
+
+    async def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
+        """The value of a key, None when it has none."""
+        key = _bytes(key)
+        return (await self._one(Op.READ, key, None, timeout)).found[key]
+
+    async def delete(self, key: Key, *, timeout: float | None = None) -> None:
+        """Remove a key; one that isn't there counts as removed."""
+        await self._one(Op.WRITE, _bytes(key), None, timeout)
+
+    async def put_many(
+        self, pairs: Mapping[AnyKey, bytes] | Iterable[tuple[AnyKey, bytes]], *, timeout: float | None = None
+    ) -> None:
+        """Set many keys, up to 32 MiB; of a key given twice the last value counts.
+
+        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic.
+        """
+        batch = _batch(pairs)
+        if not set(map(type, batch.values())) <= {bytes}:
+            bad = next(key for key, value in batch.items() if type(value) is not bytes)
+            name = type(batch[bad]).__name__
+            raise MinkaError(Code.INVALID_ARGUMENT, f"the value of {shown_key(bad)} is {name}, not bytes")
+        await self._write_many(cast(dict[bytes, bytes | None], batch), batch.values(), timeout)
+
+    async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
+        """Remove many keys; see `put_many`."""
+        await self._write_many(dict.fromkeys(_keys(keys)), (), timeout)
+
+    async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
+        """The values of those of the keys that have one, by the keys as they were given."""
+        given = list(keys)
+        unique = list(dict.fromkeys(_keys(given)))
+        if not unique:
+            return {}
+        size = _checked_size(unique, ())
+        call = await self._begin(Op.READ, timeout)
+        for slot, slot_keys in call.routes.key_buckets(unique):
+            call.add(slot, slot_keys, None, size * len(slot_keys) // len(unique))
+        await call.outcome(len(unique))
+        found = call.found
+        if set(map(type, given)) <= {bytes}:
+            return cast(dict[AnyKey, bytes], {key: value for key, value in found.items() if value is not None})
+        values = ((key, found[_bytes(key)]) for key in given)
+        return {key: value for key, value in values if value is not None}
+
+    async def _one(self, op: Op, key: bytes, value: bytes | None, timeout: float | None) -> Call:
+        size = _checked_size((key,), (value or b"",))
+        call = await self._begin(op, timeout)
+        call.add(call.routes.slot(key), [key], [value] if op is Op.WRITE else None, size)
+        await call.outcome(1)
+        return call
+
+    async def _write_many(
+        self, batch: dict[bytes, bytes | None], values: Collection[bytes], timeout: float | None
+    ) -> None:
+        if not batch:
+            return
+        size = _checked_size(batch, values)
+        call = await self._begin(Op.WRITE, timeout)
+        for bucket in call.routes.pair_buckets(batch):
+            if size <= FRAME_BYTES:
+                call.add(bucket.slot, bucket.keys, bucket.values, size * len(bucket.keys) // len(batch))
+            else:
+                _add_in_pieces(call, bucket.slot, bucket.keys, bucket.values)
+        await call.outcome(len(batch))
+
+    async def _begin(self, op: Op, timeout: float | None) -> Call:
+        if self._name is None:
+            raise MinkaError(
+                Code.INVALID_ARGUMENT, "no keyspace: name it in Client(…, keyspace=…) or use client.keyspace(name)"
+            )
+        timeout = self._timeout if timeout is None else _checked_timeout(timeout)
+        return await self._core.begin(self._name, op, timeout)
+
+
+class Keyspace(_Operations):
+    """A handle on one keyspace of a client's cluster."""
+
+
+class Client(_Operations):
+    """A client of one cluster. It connects with its first call and belongs to the event loop of that call.
+
+    `endpoints` are addresses host:port of some of the nodes; the others are found through them. `keyspace` is what
+    the client's own put, get, … work on; `keyspace(name)` gives handles on others. `timeout` in seconds holds for
+    every call that doesn't state its own. The partition table is fetched again about every `refresh_interval`
+    seconds, and whenever a node's refusal hints at a newer one.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        keyspace: str | None = None,
+        timeout: float = 5.0,
+        refresh_interval: float = 10.0,
+        rng: Random | None = None,
+    ) -> None:
+        core = Core(endpoints, _checked_timeout(refresh_interval), rng or Random())
+        super().__init__(core, keyspace, _checked_timeout(timeout))
+
+    def keyspace(self, name: str) -> Keyspace:
+        """A handle on the keyspace of this name; whether it exists is seen at the first call."""
+        return Keyspace(self._core, name, self._timeout)
+
+    async def close(self) -> None:
+        """Close the connections. Calls under way fail; a write of theirs with OUTCOME_UNKNOWN if it was sent."""
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _bytes(key: Key) -> bytes:
+    if isinstance(key, str):
+        return key.encode()
+    if type(key) is not bytes:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a key is {type(key).__name__}, not bytes or str")
+    return key
+
+
+def _keys(keys: Iterable[Key]) -> list[bytes]:
+    keys = list(keys)
+    return cast(list[bytes], keys) if set(map(type, keys)) <= {bytes} else [_bytes(key) for key in keys]
+
+
+def _batch(pairs: Mapping[Any, bytes] | Iterable[tuple[Any, bytes]]) -> dict[bytes, bytes]:
+    batch = dict(pairs)
+    if set(map(type, batch)) <= {bytes}:
+        return batch
+    return {_bytes(key): value for key, value in batch.items()}
+
+
+def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
+    """Bytes of keys and values together. Raises TOO_LARGE, before anything is sent."""
+    if len(keys) > MAX_BATCH_KEYS:
+        raise MinkaError(Code.TOO_LARGE, f"the batch has {len(keys)} keys; {MAX_BATCH_KEYS} is the limit")
+    if (longest := max(map(len, keys))) > MAX_KEY_BYTES:
+        bad = shown_key(next(key for key in keys if len(key) > MAX_KEY_BYTES))
+        raise MinkaError(Code.TOO_LARGE, f"key {bad} has {longest} bytes; {MAX_KEY_BYTES} is the limit")
+    if (largest := max(map(len, values), default=0)) > MAX_VALUE_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"a value has {largest} bytes; {MAX_VALUE_BYTES} is the limit")
+    total = sum(map(len, keys)) + sum(map(len, values))
+    if total > MAX_BATCH_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"the batch has {total} bytes; {MAX_BATCH_BYTES} is the limit")
+    return total
+
+
+def _checked_timeout(seconds: float) -> float:
+    if not 0 < seconds < math.inf:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a time of {seconds} s is not positive and finite")
+    return seconds
+
+
+def _add_in_pieces(call: Call, slot: int, keys: list[bytes], values: list[bytes | None]) -> None:
+    """A large batch, so that each piece fills a frame and several are under way."""
+    start, size = 0, 0
+    for end, (key, value) in enumerate(zip(keys, values, strict=True), 1):
+        size += len(key) + len(value or b"")
+        if size >= FRAME_BYTES or end == len(keys):
+            call.add(slot, keys[start:end], values[start:end], size)
+            start, size = end, 0

@@ -1,0 +1,139 @@
+"""Minka's client for code that isn't asynchronous.
+
+with minka.Client(["athens:7400", "byzantium:7400"], keyspace="flights") as client:
+    client.put("UA1545", b"EWR-IAH")
+    value = client.get("UA1545")
+"""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from minka import aio
+from minka.aio import AnyKey, BatchError, Failure, Key
+
+__all__ = ["BatchError", "Client", "Failure", "Keyspace"]
+
+_Result = TypeVar("_Result")
+_Run = Callable[[Coroutine[Any, Any, _Result]], _Result]
+
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class _Loop:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop: Final = _new_event_loop()
+        self._thread: Final = threading.Thread(target=self._loop.run_forever, name="minka client", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run it on the loop's thread and wait for it here."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # this thread was interrupted: nobody waits any more
+            raise
+
+    def stop(self, client: aio.Client) -> None:
+        """Close the client, then the loop, then the thread."""
+        closing = asyncio.run_coroutine_threadsafe(client.close(), self._loop)
+        if threading.current_thread() is self._thread:  # the garbage collector found the client here
+            closing.add_done_callback(lambda _: self._loop.stop())
+            return
+        try:
+            closing.result(_CLOSE_TIMEOUT_S)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class _Operations:
+    """Reads and writes by key in one keyspace; see `minka.aio.Client` for what is accepted, promised and raised."""
+
+    def __init__(self, handle: aio.Client | aio.Keyspace, loop: _Loop) -> None:
+        self._handle: Final = handle
+        self._loop: Final = loop
+
+    def put(self, key: Key, value: bytes, *, timeout: float | None = None) -> None:
+        """Set the value of a key. It is durable when this returns."""
+        self._loop.run(self._handle.put(key, value, timeout=timeout))
+
+    def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
+        """The value of a key, None when it has none."""
+        return self._loop.run(self._handle.get(key, timeout=timeout))
+
+    def delete(self, key: Key, *, timeout: float | None = None) -> None:
+        """Remove a key; one that isn't there counts as removed."""
+        self._loop.run(self._handle.delete(key, timeout=timeout))
+
+    def put_many(
+        self, pairs: Mapping[AnyKey, bytes] | Iterable[tuple[AnyKey, bytes]], *, timeout: float | None = None
+    ) -> None:
+        """Set many keys, up to 32 MiB; of a key given twice the last value counts.
+
+        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic.
+        """
+        self._loop.run(self._handle.put_many(pairs, timeout=timeout))
+
+    def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
+        """The values of those of the keys that have one, by the keys as they were given."""
+        return self._loop.run(self._handle.get_many(keys, timeout=timeout))
+
+    def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
+        """Remove many keys; see `put_many`."""
+        self._loop.run(self._handle.delete_many(keys, timeout=timeout))
+
+
+class Keyspace(_Operations):
+    """A handle on one keyspace of a client's cluster."""
+
+
+class Client(_Operations):
+    """A client of one cluster, for any number of threads. See `minka.aio.Client` for the arguments.
+
+    It works on a thread of its own, which `close` ends. Make it after a fork, not before: gRPC does not survive one.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        keyspace: str | None = None,
+        timeout: float = 5.0,
+        refresh_interval: float = 10.0,
+        rng: Random | None = None,
+    ) -> None:
+        client = aio.Client(endpoints, keyspace=keyspace, timeout=timeout, refresh_interval=refresh_interval, rng=rng)
+        super().__init__(client, _Loop())
+        self._client: Final = client
+        self._stop: Final = weakref.finalize(self, self._loop.stop, client)
+
+    def keyspace(self, name: str) -> Keyspace:
+        """A handle on the keyspace of this name; whether it exists is seen at the first call."""
+        return Keyspace(self._client.keyspace(name), self._loop)
+
+    def close(self) -> None:
+        """Close the connections and end the thread. Calls under way in other threads fail."""
+        self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # not there on every platform; it is faster, and nothing else
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

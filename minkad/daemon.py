@@ -21,7 +21,7 @@ from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap, Coordinator
 from minkad.coordinator.member import Member, MemberSettings, register_patiently
 from minkad.coordinator.raft_driver import RaftDriver
-from minkad.core.controller import MigrationCaps
+from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.raft import Config as RaftConfig
 from minkad.core.raft import RawNode
 from minkad.core.state import State
@@ -145,6 +145,7 @@ class Daemon:
             State.from_snapshot(snapshot.data),
             bootstrap,
             self._controller_settings(config),
+            VoterSettings(config.coordinator.voters, config.coordinator.replace_voter_after_s * 1000),
             update_replicas=lambda node, request: self.peers.update_replicas(node, request),
             now=boottime,
             jitter=jitter,
@@ -304,7 +305,8 @@ class Daemon:
         others = [voter for voter in self.driver.conf_state.voters if voter != own and voter in live]
         if not self.driver.is_leader or not others:
             return
-        self.driver.transfer_leadership(self.driver.best_match(others))
+        match = self.driver.match()
+        self.driver.transfer_leadership(max(others, key=lambda raft_id: match.get(raft_id, 0)))
         while self.coordinator.leader() in (None, self.coordinator.node_with(own)):
             await asyncio.sleep(0.01)
 

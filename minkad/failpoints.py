@@ -1,6 +1,6 @@
 """Named places where a test can make the process fail.
 
-Without MINKAD_FAILPOINTS_FILE in the environment at import time, a failpoint is nothing: the decorator returns the
+Without MINKA_FAILPOINTS_FILE in the environment at import time, a failpoint is nothing: the decorator returns the
 function itself. With it, the file is read before and after each call of the function; its lines are
 
     migration.checkpoint.before=kill          the process ends as by kill -9
@@ -25,7 +25,7 @@ from minka.errors import Code, MinkaError
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_FILE: Final = os.environ.get("MINKAD_FAILPOINTS_FILE")
+_FILE: Final = os.environ.get("MINKA_FAILPOINTS_FILE")
 _POLL_S: Final = 0.005
 _names: set[str] = set()
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Cluster, Node, NodeState
+from minka.v1.cluster_pb2 import Cluster, Node
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
-from minka.v1.raft_pb2 import ConfChangeSingle, ConfChangeType, ConfChangeV2
 from minka.v1.records_pb2 import RecordBatch
+from minkad.clock import unix_ms
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
 from minkad.coordinator.raft_driver import RaftDriver
-from minkad.core.controller import Command, CreateCluster
+from minkad.core.controller import Command, CreateCluster, VoterSettings, next_membership_change
 from minkad.core.state import State
 from minkad.failpoints import failpoint
 
@@ -39,6 +39,7 @@ class Coordinator:
         state: State,
         bootstrap: Bootstrap,
         settings: ControllerSettings,
+        voters: VoterSettings,
         *,
         update_replicas: Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
         now: Callable[[], float],
@@ -48,6 +49,7 @@ class Coordinator:
         self.active: ActiveController | None = None
         self._bootstrap = bootstrap
         self._settings = settings
+        self._voters = voters
         self._update_replicas = update_replicas
         self._now = now
         self._jitter = jitter
@@ -93,7 +95,7 @@ class Coordinator:
             propose=self.driver.propose,
             confirm_leadership=self.driver.confirm_leadership,
             update_replicas=self._update_replicas,
-            before_tick=self._add_learners,
+            before_tick=self._change_members,
             now=self._now,
             jitter=self._jitter,
         )
@@ -104,15 +106,15 @@ class Coordinator:
     def _create_cluster(self) -> Command:
         return CreateCluster(self._bootstrap.cluster, self._bootstrap.voters)
 
-    def _add_learners(self) -> None:
-        """Every LIVE node has the log: one that is not in the Raft configuration becomes a learner."""
-        conf = self.driver.conf_state
-        members = {*conf.voters, *conf.learners, *conf.voters_outgoing, *conf.learners_next}
-        for node in self.state.nodes.values():
-            if node.state == NodeState.NODE_STATE_LIVE and node.raft_id not in members:
-                add = ConfChangeSingle(type=ConfChangeType.CONF_CHANGE_ADD_LEARNER_NODE, node_id=node.raft_id)
-                self.driver.propose_conf_change(ConfChangeV2(changes=[add], context=node.id.encode()))
-                return  # one at a time; the next tick takes the next
+    def _change_members(self) -> None:
+        """Ask for the next change that the Raft configuration needs; one that is dropped is asked for again."""
+        driver = self.driver
+        change = next_membership_change(
+            driver.conf_state, self.state.nodes.values(), driver.match(), self._voters, unix_ms()
+        )
+        if change is not None:
+            log.info("changing the Raft configuration", extra={"change": str(change).replace("\n", " ")})
+            driver.propose_conf_change(change)
 
     def reconfigure(self, settings: ControllerSettings) -> None:
         """The configuration was reloaded."""

@@ -122,10 +122,9 @@ class RaftDriver:
         self.raw.transfer_leader(raft_id)
         self._wake.set()
 
-    def best_match(self, raft_ids: Sequence[int]) -> int:
-        """Of these voters, the one whose log is closest to this leader's."""
-        progress = self.raw.status().progress
-        return max(raft_ids, key=lambda raft_id: progress[raft_id].match)
+    def match(self) -> dict[int, int]:
+        """What each member has of this leader's log, by raft id; empty on any other node."""
+        return {raft_id: progress.match for raft_id, progress in self.raw.status().progress.items()}
 
     def report_snapshot(self, raft_id: int, ok: bool) -> None:
         """The transport has sent a snapshot, or could not."""

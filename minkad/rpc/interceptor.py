@@ -48,7 +48,7 @@ def _wrapped(handler: "_Handler", refusal: MinkaError | None) -> "_Handler":
     )
     wrap = _streaming if handler.response_streaming else _unary
     make = getattr(grpc, f"{kind}_rpc_method_handler")
-    wrapped: "_Handler" = make(
+    wrapped: _Handler = make(
         wrap(getattr(handler, kind), refusal),
         request_deserializer=handler.request_deserializer,
         response_serializer=handler.response_serializer,

@@ -15,6 +15,7 @@ from minkad.core.controller.commands import (
 from minkad.core.controller.decide import decide
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.schedule import MigrationCaps, schedule
+from minkad.core.controller.voters import VoterSettings, next_membership_change
 
 __all__ = [
     "ApplyPlan",
@@ -29,6 +30,8 @@ __all__ = [
     "MigrationCaps",
     "Register",
     "ReportReplicas",
+    "VoterSettings",
     "decide",
+    "next_membership_change",
     "schedule",
 ]

@@ -1,0 +1,1 @@
+"""RocksDB: the log database of a node, the data databases of its partitions, checkpoints of them."""

@@ -1,0 +1,248 @@
+"""Checkpoints: a data database as it is at one moment, made of hard links, shipped file by file, put in place whole."""
+
+import asyncio
+import os
+import shutil
+import zlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from rocksdict import Checkpoint as RocksCheckpoint
+
+from minka.errors import Code, MinkaError
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.rocks import MIB, storage_error
+
+_READ_BYTES: Final = MIB
+_MAX_FILES: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """A file of a checkpoint: its name, and its size in bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder of hard links. `remove` it when it is no longer needed: it keeps what compaction would free."""
+
+    path: Path
+    files: tuple[CheckpointFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Of all files, in bytes."""
+        return sum(file.size for file in self.files)
+
+    async def read(self, chunk_bytes: int) -> AsyncIterator[tuple[bytes, int | None]]:
+        """The content of the files in their order, and with the last chunk of each its CRC-32, else None.
+
+        Raises STORAGE_FAILED.
+        """
+        for file in self.files:
+            async for chunk in self._read_file(file, chunk_bytes):
+                yield chunk
+
+    async def _read_file(self, file: CheckpointFile, chunk_bytes: int) -> AsyncIterator[tuple[bytes, int | None]]:
+        left, checksum = file.size, 0
+        loop = asyncio.get_running_loop()
+        try:
+            with (self.path / file.name).open("rb", buffering=0) as source:
+                while True:
+                    data, checksum = await loop.run_in_executor(None, _read, source, min(left, _READ_BYTES), checksum)
+                    left -= len(data)
+                    for start in range(0, max(len(data), 1), chunk_bytes):
+                        end = left == 0 and start + chunk_bytes >= len(data)
+                        yield data[start : start + chunk_bytes], checksum if end else None
+                    if left == 0:
+                        return
+        except OSError as error:
+            raise storage_error(error, f"reading {self.path / file.name}") from error
+
+    async def remove(self) -> None:
+        """Remove the folder."""
+        await remove_folder(self.path)
+
+
+def _read(source: BinaryIO, count: int, checksum: int) -> tuple[bytes, int]:
+    data = source.read(count)
+    if len(data) < count:
+        raise OSError("the file is shorter than it was")
+    return data, zlib.crc32(data, checksum)
+
+
+async def take(database: DataDatabase, path: Path) -> Checkpoint:
+    """A checkpoint of the database at `path`, with at least what is applied now. Raises STORAGE_FAILED."""
+    await remove_folder(path)
+    await database.flush()
+    with database.reading():
+        db = database.raw()
+        files = await asyncio.get_running_loop().run_in_executor(None, _take, RocksCheckpoint(db), path)
+    return Checkpoint(path, files)
+
+
+def _take(checkpoint: RocksCheckpoint, path: Path) -> tuple[CheckpointFile, ...]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.create_checkpoint(str(path))
+        return tuple(CheckpointFile(entry.name, entry.stat().st_size) for entry in sorted(path.iterdir()))
+    except Exception as error:
+        raise storage_error(error, f"taking the checkpoint {path}") from error
+
+
+class Incoming:
+    """A checkpoint while it is received, in a folder that is no database's."""
+
+    def __init__(self, path: Path, files: Sequence[CheckpointFile]) -> None:
+        """Raises INVALID_ARGUMENT for files that can't be."""
+        if len(files) > _MAX_FILES:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"a checkpoint of {len(files)} files")
+        for file in files:
+            if file.name in ("", ".", "..") or "/" in file.name or "\0" in file.name or file.size < 0:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"a checkpoint with a file {file.name!r}")
+        self._path = path
+        self._files = files
+        self._bytes = sum(file.size for file in files)
+        self.received = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all content is there."""
+        return self.received == self._bytes
+
+    async def write(self, chunks: AsyncIterator[bytes]) -> list[int]:
+        """Take the content of all files, in their order, durably; the CRC-32 of each. Raises STORAGE_FAILED,
+        INVALID_ARGUMENT if there is more or less of it than was announced.
+        """
+        await remove_folder(self._path)
+        loop = asyncio.get_running_loop()
+        buffer: list[bytes] = []
+        buffered = 0
+        sink = _Sink(self._path, self._files)
+        try:
+            async for chunk in chunks:
+                buffer.append(chunk)
+                buffered += len(chunk)
+                self.received += len(chunk)
+                if self.received > self._bytes:
+                    raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path.name}: more content than announced")
+                if buffered >= _READ_BYTES:
+                    await loop.run_in_executor(None, sink.write, buffer)
+                    buffer, buffered = [], 0
+            await loop.run_in_executor(None, sink.write, buffer)
+            if not self.complete:
+                text = f"{self._path.name}: {self.received} of {self._bytes} bytes came"
+                raise MinkaError(Code.INVALID_ARGUMENT, text)
+            return await loop.run_in_executor(None, sink.finish)
+        except OSError as error:
+            raise storage_error(error, f"receiving a checkpoint in {self._path}") from error
+        finally:
+            sink.close()
+
+    def check(self, expected: Sequence[int], found: Sequence[int]) -> None:
+        """Raises CORRUPT_DATA if the checksums differ."""
+        for file, theirs, ours in zip(self._files, expected, found, strict=True):
+            if theirs != ours:
+                text = f"{self._path.name}: {file.name} has CRC-32 {ours:08x}, sent was {theirs:08x}"
+                raise MinkaError(Code.CORRUPT_DATA, text)
+
+    async def install(self, path: Path) -> None:
+        """Move it to where the database is opened, durably; what was there is removed. Raises STORAGE_FAILED."""
+        await remove_folder(path)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, _move, self._path, path)
+        except OSError as error:
+            raise storage_error(error, f"putting a checkpoint in place at {path}") from error
+
+    async def discard(self) -> None:
+        """Remove what came."""
+        await remove_folder(self._path)
+
+
+class _Sink:
+    """Cuts the content into files; on a thread, one call at a time."""
+
+    def __init__(self, path: Path, files: Sequence[CheckpointFile]) -> None:
+        self._path = path
+        self._left = list(reversed(files))
+        self._file: BinaryIO | None = None
+        self._missing = 0
+        self._checksum = 0
+        self._checksums: list[int] = []
+
+    def write(self, chunks: list[bytes]) -> None:
+        for chunk in chunks:
+            rest = memoryview(chunk)
+            while rest:
+                while not self._missing:
+                    self._next_file()
+                assert self._file is not None
+                part = rest[: self._missing]
+                self._file.write(part)
+                self._checksum = zlib.crc32(part, self._checksum)
+                self._missing -= len(part)
+                rest = rest[len(part) :]
+
+    def finish(self) -> list[int]:
+        while self._left:  # empty files at the end
+            self._next_file()
+        self._end_file()
+        sync_folder(self._path)
+        return self._checksums
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _next_file(self) -> None:
+        self._end_file()
+        file = self._left.pop()
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._file = (self._path / file.name).open("wb")
+        self._missing, self._checksum = file.size, 0
+
+    def _end_file(self) -> None:
+        if self._file is None:
+            return
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.close()
+        self._checksums.append(self._checksum)
+
+
+def _move(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source.rename(target)
+    sync_folder(target.parent)
+    sync_folder(source.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make durable which files a folder has."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+async def remove_folder(path: Path) -> None:
+    """Remove a folder with its content, durably; none is fine. Raises STORAGE_FAILED."""
+    try:
+        await asyncio.get_running_loop().run_in_executor(None, _remove, path)
+    except OSError as error:
+        raise storage_error(error, f"removing {path}") from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    sync_folder(path.parent)

@@ -1,0 +1,60 @@
+"""The numbers of leaderships along a log: Raft's terms, a partition's leader epochs."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+
+class Epochs:
+    """For each position of a log the number of the leadership that wrote it, kept as the positions where it changes.
+
+    The numbers never fall along the log, so few positions describe a long log (Kafka's leader epoch cache, KIP-101).
+    """
+
+    def __init__(self, base: int, epoch: int) -> None:
+        """`base`: the position before the first entry, which `epoch` wrote."""
+        self._starts = [base]
+        self._epochs = [epoch]
+
+    @property
+    def last(self) -> int:
+        """The number at the end of the log."""
+        return self._epochs[-1]
+
+    def at(self, position: int) -> int:
+        """The number at a position that is not before the base."""
+        found = bisect_right(self._starts, position) - 1
+        assert found >= 0, f"position {position} is before the base {self._starts[0]}"
+        return self._epochs[found]
+
+    def append(self, position: int, epoch: int) -> None:
+        """The entry at `position`, the new end, is of `epoch`."""
+        assert epoch >= self.last, f"entry {position} is of epoch {epoch}, after {self.last}"
+        if epoch > self.last:
+            self._starts.append(position)
+            self._epochs.append(epoch)
+
+    def truncate(self, first: int) -> None:
+        """The entries from `first` on are gone."""
+        assert first > self._starts[0], f"{first} is not behind the base {self._starts[0]}"
+        while self._starts[-1] >= first:
+            self._starts.pop()
+            self._epochs.pop()
+
+    def compact(self, base: int) -> None:
+        """The entries up to `base` are gone."""
+        found = bisect_right(self._starts, base) - 1
+        self._starts = [base, *self._starts[found + 1 :]]
+        self._epochs = self._epochs[found:]
+
+    def find(self, first: int, last: int, read: Callable[[int], int]) -> None:
+        """Learn the numbers of entries first..last, which follow the base, from few of them.
+
+        Bisection: a stretch whose two ends have the same number has it throughout.
+        """
+        stretches = [(first, last)] if first <= last else []
+        while stretches:
+            low, high = stretches.pop()
+            self.append(low, read(low))
+            if low < high and read(high) > self.last:
+                middle = (low + high) // 2
+                stretches += [(middle + 1, high), (low + 1, middle)] if low < middle else [(high, high)]

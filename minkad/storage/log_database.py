@@ -1,0 +1,211 @@
+"""The log database of a node: the coordinator's Raft log and every partition's log, made durable together."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
+
+from minka.errors import MinkaError
+from minkad.storage.rocks import MIB, base_options, is_stalled, pairs, storage_error, table_options
+
+_WRITE_BUFFER_BYTES: Final = 64 * MIB
+_WRITE_BUFFERS: Final = 4
+_STALL_POLL_S: Final = 0.001
+
+
+class Sync(asyncio.Future[None]):
+    """Done when a batch is durable. Many wait for the same one, so a waiter that is cancelled does not cancel it."""
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
+
+
+@dataclass(slots=True)
+class SyncCounters:
+    """For the metrics: what was made durable so far, and how long the last sync took in seconds."""
+
+    syncs: int = 0
+    bytes: int = 0
+    last_s: float = 0.0
+    total_s: float = 0.0
+
+
+class LogDatabase:
+    """One writer, group commit: what is staged while a sync is in flight joins the next.
+
+    Every method is for the loop's thread alone. Reads see what `sync` has made durable, and may or may not see what is
+    staged behind it. After a failed write nothing is known about the disk, so every later `sync` fails with the same
+    error; `on_failure` is called once, and the node has to stop.
+    """
+
+    def __init__(self, path: Path, db: Rdict) -> None:
+        self.path = path
+        self.counters = SyncCounters()
+        self.on_failure: Callable[[MinkaError], None] | None = None
+        self.on_sync: Callable[[float], None] | None = None
+        self._db = db
+        self._batch = WriteBatch(raw_mode=True)
+        self._next: Sync | None = None
+        self._writing = False
+        self._error: MinkaError | None = None
+        self._work: SimpleQueue[tuple[WriteBatch, Sync] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._write_loop, name="log-sync", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def open(cls, path: Path) -> "LogDatabase":
+        """Open or create. Raises CORRUPT_DATA for a damaged log (a torn tail, never acknowledged, is cut off),
+        STORAGE_FAILED for anything else, such as another process that has it open.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            return cls(path, Rdict(str(path), _options()))
+        except Exception as error:
+            raise storage_error(error, f"opening the log database {path}") from error
+
+    def close(self) -> None:
+        """Finish the write in flight and close. What was staged without a `sync` is dropped."""
+        self._work.put(None)
+        self._thread.join()
+        self._db.close()
+
+    @property
+    def error(self) -> MinkaError | None:
+        """Why the database has failed; None while it has not."""
+        return self._error
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Stage."""
+        self._batch[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Stage."""
+        self._batch.delete(key)
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Stage the deletion of start <= key < end."""
+        self._batch.delete_range(start, end)
+
+    def sync(self) -> asyncio.Future[None]:
+        """A future that is done when everything staged so far, and in the rest of this loop turn, is durable.
+
+        The same one for everyone who asks in that time. It fails with STORAGE_FAILED or CORRUPT_DATA.
+        """
+        if self._next is not None:
+            return self._next
+        loop = asyncio.get_running_loop()
+        self._next = future = Sync(loop=loop)
+        if self._error is not None:
+            self._fail_next()
+        elif not self._writing:
+            # Not at once: the others of this loop turn shall join.
+            loop.call_soon(self._start_write)
+        return future
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise storage_error(error, f"reading the log database {self.path}") from error
+        return value
+
+    def scan(
+        self, start: bytes, end: bytes, *, reverse: bool = False, limit: int = 0, max_bytes: int = 0
+    ) -> list[tuple[bytes, bytes]]:
+        """The pairs with start <= key < end in order, up to `limit` of them and `max_bytes` of values (0: all).
+
+        At least one, if there is one. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """
+        found: list[tuple[bytes, bytes]] = []
+        size = 0
+        try:
+            for pair in pairs(self._db, start, end, reverse):
+                size += len(pair[1])
+                if found and max_bytes and size > max_bytes:
+                    break
+                found.append(pair)
+                if len(found) == limit:
+                    break
+        except Exception as error:
+            raise storage_error(error, f"reading the log database {self.path}") from error
+        return found
+
+    def fail(self, error: MinkaError) -> None:
+        """Make every later `sync` fail with `error`: the node's disk can't be trusted any more."""
+        if self._error is not None:
+            return
+        self._error = error
+        if not self._writing:
+            self._fail_next()
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+    def _fail_next(self) -> None:
+        future, self._next = self._next, None
+        if future is not None and not future.done():
+            assert self._error is not None
+            future.set_exception(self._error)
+            future.exception()  # nobody has to wait for it
+
+    def _start_write(self) -> None:
+        future = self._next
+        if future is None or self._writing:
+            return
+        batch, self._batch = self._batch, WriteBatch(raw_mode=True)
+        self._next, self._writing = None, True
+        self._work.put((batch, future))
+
+    def _write_loop(self) -> None:
+        while (work := self._work.get()) is not None:
+            batch, future = work
+            started = time.perf_counter()
+            size, error = batch.size_in_bytes(), None
+            try:
+                self._write(batch)
+            except Exception as failure:  # noqa: BLE001 - goes to whoever waits
+                error = storage_error(failure, f"writing the log database {self.path}")
+            loop = future.get_loop()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._finish_write, future, error, size, time.perf_counter() - started)
+
+    def _write(self, batch: WriteBatch) -> None:
+        while is_stalled(self._db):
+            time.sleep(_STALL_POLL_S)
+        self._db.write(batch)
+        # Unlike `write` with sync, this lets go of the GIL.
+        self._db.flush_wal(sync=True)
+
+    def _finish_write(self, future: Sync, error: MinkaError | None, size: int, seconds: float) -> None:
+        self._writing = False
+        counters = self.counters
+        counters.syncs += 1
+        counters.bytes += size
+        counters.last_s = seconds
+        counters.total_s += seconds
+        if error is None:
+            future.set_result(None)
+            if self.on_sync is not None:
+                self.on_sync(seconds)
+        else:
+            future.set_exception(error)
+            future.exception()
+            self.fail(error)
+        if self._error is not None:
+            self._fail_next()
+        else:
+            self._start_write()
+
+
+def _options() -> Options:
+    options = base_options(_WRITE_BUFFER_BYTES, _WRITE_BUFFERS)
+    options.set_block_based_table_factory(table_options())
+    # A torn last record was never acknowledged and is cut off; damage before it is refused, not skipped.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    return options

@@ -1,0 +1,76 @@
+"""What all our RocksDB databases have in common: options, errors, iteration."""
+
+from collections.abc import Iterator
+
+from rocksdict import BlockBasedOptions, Options, Rdict, RdictIter, ReadOptions
+
+from minka.errors import Code, MinkaError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+def storage_error(error: Exception, what: str) -> MinkaError:
+    """The registry's form of what rocksdict raised (a bare Exception with RocksDB's status as its text)."""
+    text = str(error)
+    code = Code.CORRUPT_DATA if text.startswith("Corruption") else Code.STORAGE_FAILED
+    return MinkaError(code, f"{what}: {text}")
+
+
+def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
+    """Options of a database that has one writer and never delays it.
+
+    A delayed or stopped write would hold the GIL. So the triggers that delay are out of reach, and whoever writes asks
+    `is_stalled` first.
+    """
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_write_buffer_number(write_buffers)
+    options.set_allow_concurrent_memtable_write(False)
+    options.set_level_zero_slowdown_writes_trigger(1_000_000)
+    options.set_level_zero_stop_writes_trigger(1_000_001)
+    options.set_soft_pending_compaction_bytes_limit(0)
+    options.set_hard_pending_compaction_bytes_limit(0)
+    options.set_max_background_jobs(2)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(MIB)
+    return options
+
+
+def table_options() -> BlockBasedOptions:
+    """The format of the tables on disk: a bloom filter of 10 bits a key, XXH3 checksums."""
+    table = BlockBasedOptions()
+    table.set_format_version(5)
+    table.set_bloom_filter(10, False)
+    return table
+
+
+def is_stalled(db: Rdict) -> bool:
+    """Whether a write would be delayed now. Only its own writes bring a database into this state."""
+    return bool(db.property_int_value("rocksdb.is-write-stopped")) or bool(
+        db.property_int_value("rocksdb.actual-delayed-write-rate")
+    )
+
+
+def pairs(db: Rdict, start: bytes, end: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    """The pairs with start <= key < end, in order. `end` None: to the last key.
+
+    Raises what rocksdict raises, also where its own iterators end early and say nothing: at a damaged block.
+    """
+    options = ReadOptions()
+    options.set_iterate_lower_bound(start)
+    if end is not None:
+        options.set_iterate_upper_bound(end)
+    iterator: RdictIter = db.iter(options)
+    step = iterator.prev if reverse else iterator.next
+    if reverse:
+        iterator.seek_to_last()
+    else:
+        iterator.seek(start)
+    while iterator.valid():
+        yield iterator.key(), iterator.value()
+        step()
+    iterator.status()

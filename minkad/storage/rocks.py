@@ -60,8 +60,8 @@ def pairs(db: Rdict, start: bytes, end: bytes | None, reverse: bool = False) -> 
 
     Raises what rocksdict raises, also where its own iterators end early and say nothing: at a damaged block.
     """
+    # Not set_iterate_lower_bound: in rocksdict 0.3.29 it sets the upper bound.
     options = ReadOptions()
-    options.set_iterate_lower_bound(start)
     if end is not None:
         options.set_iterate_upper_bound(end)
     iterator: RdictIter = db.iter(options)
@@ -70,7 +70,7 @@ def pairs(db: Rdict, start: bytes, end: bytes | None, reverse: bool = False) -> 
         iterator.seek_to_last()
     else:
         iterator.seek(start)
-    while iterator.valid():
+    while iterator.valid() and (not reverse or iterator.key() >= start):
         yield iterator.key(), iterator.value()
         step()
     iterator.status()

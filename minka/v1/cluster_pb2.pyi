@@ -500,6 +500,7 @@ class StateSnapshot(_message.Message):
     NEXT_KEYSPACE_ID_FIELD_NUMBER: _builtins.int
     NEXT_PARTITION_ID_FIELD_NUMBER: _builtins.int
     NEXT_OPERATION_ID_FIELD_NUMBER: _builtins.int
+    REMOVED_DATA_IDS_FIELD_NUMBER: _builtins.int
     next_raft_id: _builtins.int
     next_keyspace_id: _builtins.int
     next_partition_id: _builtins.int
@@ -510,6 +511,8 @@ class StateSnapshot(_message.Message):
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]: ...
     @_builtins.property
     def migrations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Migration]: ...
+    @_builtins.property
+    def removed_data_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -520,10 +523,11 @@ class StateSnapshot(_message.Message):
         next_keyspace_id: _builtins.int = ...,
         next_partition_id: _builtins.int = ...,
         next_operation_id: _builtins.int = ...,
+        removed_data_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "removed_data_ids", b"removed_data_ids", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -58,6 +58,7 @@ class Record(_message.Message):
     OPERATION_STARTED_FIELD_NUMBER: _builtins.int
     MIGRATION_CHANGED_FIELD_NUMBER: _builtins.int
     OPERATION_FINISHED_FIELD_NUMBER: _builtins.int
+    NODE_REMOVED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def cluster_created(self) -> _cluster_pb2.Cluster: ...
     @_builtins.property
@@ -72,6 +73,8 @@ class Record(_message.Message):
     def migration_changed(self) -> _cluster_pb2.Migration: ...
     @_builtins.property
     def operation_finished(self) -> _cluster_pb2.Operation: ...
+    @_builtins.property
+    def node_removed(self) -> _cluster_pb2.Node: ...
     def __init__(
         self,
         *,
@@ -82,12 +85,13 @@ class Record(_message.Message):
         operation_started: Global___OperationStarted | None = ...,
         migration_changed: _cluster_pb2.Migration | None = ...,
         operation_finished: _cluster_pb2.Operation | None = ...,
+        node_removed: _cluster_pb2.Node | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partitions_changed", b"partitions_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partitions_changed", b"partitions_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partitions_changed", b"partitions_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partitions_changed", b"partitions_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished"]  # noqa: Y015
+    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed"]  # noqa: Y015
     _WhichOneofArgType_fact: _TypeAlias = _typing.Literal["fact", b"fact"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 

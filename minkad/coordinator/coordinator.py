@@ -110,7 +110,7 @@ class Coordinator:
         """Ask for the next change that the Raft configuration needs; one that is dropped is asked for again."""
         driver = self.driver
         change = next_membership_change(
-            driver.conf_state, self.state.nodes.values(), driver.match(), self._voters, unix_ms()
+            driver.conf_state, list(self.state.nodes.values()), driver.match(), self._voters, unix_ms()
         )
         if change is not None:
             log.info("changing the Raft configuration", extra={"change": str(change).replace("\n", " ")})

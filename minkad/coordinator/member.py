@@ -23,6 +23,7 @@ from minkad.core.clearance import Clearance
 
 log: Final = logging.getLogger(__name__)
 
+FINAL: Final = (Code.NODE_ID_TAKEN, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY, Code.CLUSTER_MISMATCH)
 RETRY: Final = 0.1  # seconds between tries to find the controller
 CALL_TIMEOUT: Final = 2.0
 
@@ -100,14 +101,14 @@ class Member:
         return len(self._data_plane.migrations())
 
     async def run(self) -> None:
-        """Until cancelled. Raises MinkaError(NODE_ID_TAKEN | WRONG_DATA_DIRECTORY | CLUSTER_MISMATCH): give up."""
+        """Until cancelled. Raises MinkaError with a code of FINAL: give up."""
         while True:
             try:
                 address = self._address()
                 await self._register(address)
                 await self._send_heartbeats(address)
             except MinkaError as error:
-                if error.code in (Code.NODE_ID_TAKEN, Code.WRONG_DATA_DIRECTORY, Code.CLUSTER_MISMATCH):
+                if error.code in FINAL:
                     raise
                 self._note(error)
             self.registered.clear()

@@ -10,6 +10,7 @@ from minkad.core.controller.commands import (
     HandOver,
     Leave,
     Register,
+    RemoveNode,
     ReportReplicas,
 )
 from minkad.core.controller.decide import decide
@@ -29,6 +30,7 @@ __all__ = [
     "Leave",
     "MigrationCaps",
     "Register",
+    "RemoveNode",
     "ReportReplicas",
     "VoterSettings",
     "decide",

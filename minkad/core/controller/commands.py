@@ -41,6 +41,13 @@ class FailNode:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """A person wants a node forgotten."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class CreateKeyspace:
     """A person wants a new keyspace."""
 
@@ -91,6 +98,7 @@ Command = (
     | Register
     | Leave
     | FailNode
+    | RemoveNode
     | CreateKeyspace
     | ReportReplicas
     | ApplyPlan

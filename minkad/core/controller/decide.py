@@ -12,6 +12,7 @@ from minkad.core.controller.commands import (
     HandOver,
     Leave,
     Register,
+    RemoveNode,
     ReportReplicas,
 )
 from minkad.core.state import State
@@ -32,6 +33,8 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:
             return membership.leave(state, command, now_ms)
         case FailNode():
             return membership.fail(state, command, now_ms)
+        case RemoveNode():
+            return membership.remove(state, command)
         case CreateKeyspace():
             return keyspaces.create(state, command, now_ms)
         case ReportReplicas():

@@ -3,7 +3,7 @@
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState, Partition
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.commands import CreateCluster, FailNode, Leave, Register
+from minkad.core.controller.commands import CreateCluster, FailNode, Leave, Register, RemoveNode
 from minkad.core.controller.operations import cancel_or_complete_for
 from minkad.core.controller.rows import changed, lead, node_in_state, partitions_changed, take_offline
 from minkad.core.state import State
@@ -19,6 +19,10 @@ def create_cluster(state: State, command: CreateCluster) -> list[Record]:
 def register(state: State, command: Register, now_ms: int) -> list[Record]:
     """The process is the node's present one; what the node holds is to be led and followed again."""
     node, old = command.node, state.nodes.get(command.node.id)
+    if node.data_id in state.removed_data_ids:
+        raise MinkaError(
+            Code.NODE_REMOVED, f"node {node.id} was removed from the cluster with its data directory", node=node.id
+        )
     if old is not None:
         live = old.state == NodeState.NODE_STATE_LIVE
         if live and old.incarnation == node.incarnation:
@@ -75,6 +79,18 @@ def fail(state: State, command: FailNode, now_ms: int) -> list[Record]:
     if node is None or node.state != NodeState.NODE_STATE_LIVE:
         return []
     return _gone(state, node, NodeState.NODE_STATE_FAILED, command.reason, now_ms)
+
+
+def remove(state: State, command: RemoveNode) -> list[Record]:
+    """The node is no member any more. Raises UNKNOWN_NODE, and NODE_IN_USE while it is LIVE or holds anything."""
+    node = state.nodes.get(command.node_id)
+    if node is None:
+        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
+    if node.state == NodeState.NODE_STATE_LIVE:
+        raise MinkaError(Code.NODE_IN_USE, f"node {node.id} is LIVE", node=node.id)
+    if held := sum(1 for _ in state.partitions_on(node.id)):
+        raise MinkaError(Code.NODE_IN_USE, f"node {node.id} holds {held} partitions", node=node.id)
+    return [Record(node_removed=node)]
 
 
 def _gone(state: State, node: Node, now: NodeState.ValueType, reason: str, now_ms: int) -> list[Record]:

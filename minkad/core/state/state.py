@@ -20,6 +20,7 @@ from minka.v1.records_pb2 import KeyspaceCreated, OperationStarted, PartitionsCh
 from minkad.core.state.transitions import check_migration_change, check_node_change, check_partition_change
 
 KEPT_OPERATIONS = 20
+KEPT_REMOVALS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class State:
     partitions: dict[int, Partition] = field(default_factory=dict)
     operations: dict[int, Operation] = field(default_factory=dict)
     migrations: dict[int, dict[int, Migration]] = field(default_factory=dict)  # by operation, by partition
+    removed_data_ids: dict[str, None] = field(default_factory=dict)  # of removed nodes, in order
     next_raft_id: int = 1
     next_keyspace_id: int = 1
     next_partition_id: int = 1
@@ -59,6 +61,7 @@ class State:
             dict(self.partitions),
             dict(self.operations),
             {operation: dict(rows) for operation, rows in self.migrations.items()},
+            dict(self.removed_data_ids),
             self.next_raft_id,
             self.next_keyspace_id,
             self.next_partition_id,
@@ -113,6 +116,9 @@ class State:
                 return []
             case "node_changed":
                 return self._apply_node(record.node_changed)
+            case "node_removed":
+                self._apply_node_removed(record.node_removed)
+                return []
             case "keyspace_created":
                 return self._apply_keyspace(record.keyspace_created)
             case "partitions_changed":
@@ -142,6 +148,14 @@ class State:
         if old is not None and old.incarnation == node.incarnation and old.state == node.state:
             return []
         return [NotifyNode(node.id, p.id) for p in self.partitions_on(node.id)]
+
+    def _apply_node_removed(self, node: Node) -> None:
+        assert not any(self.partitions_on(node.id)), f"{node.id} still holds partitions"
+        del self.nodes[node.id]
+        self.removed_data_ids[node.data_id] = None
+        while len(self.removed_data_ids) > KEPT_REMOVALS:
+            del self.removed_data_ids[next(iter(self.removed_data_ids))]
+        self.version += 1
 
     def _apply_keyspace(self, created: KeyspaceCreated) -> list[NotifyNode]:
         keyspace = created.keyspace
@@ -192,6 +206,7 @@ class State:
             table=self.table(),
             operations=self.operations.values(),
             migrations=[m for rows in self.migrations.values() for m in rows.values()],
+            removed_data_ids=self.removed_data_ids,
             next_raft_id=self.next_raft_id,
             next_keyspace_id=self.next_keyspace_id,
             next_partition_id=self.next_partition_id,
@@ -217,6 +232,7 @@ class State:
             _by(table.partitions, lambda p: p.id),
             _by(snapshot.operations, lambda o: o.id),
             migrations,
+            dict.fromkeys(snapshot.removed_data_ids),
             snapshot.next_raft_id,
             snapshot.next_keyspace_id,
             snapshot.next_partition_id,

@@ -4,7 +4,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, MigrationState, NodeState, OperationState, PartitionState
-from minkad.core.controller import CancelMigration, CreateKeyspace, FailNode, HandOver, Leave, MigrationCaps
+from minkad.core.controller import CancelMigration, CreateKeyspace, FailNode, HandOver, Leave, MigrationCaps, RemoveNode
 from minkad.core.state import State
 from tests.unit.core.model import Controller
 
@@ -184,3 +184,20 @@ def test_a_snapshot_restores_the_state() -> None:
     c.reassign()
     assert State.from_snapshot(c.state.to_snapshot()).to_snapshot() == c.state.to_snapshot()
     assert State.from_snapshot(b"") == State()
+
+
+def test_a_node_is_removed_only_when_it_is_gone_and_empty_and_never_comes_back() -> None:
+    c = Controller()
+    c.register("athens", "byzantium")
+    with refused(Code.NODE_IN_USE):
+        c.run(RemoveNode("byzantium"))
+    c.run(Leave("byzantium", "1"))
+    c.run(RemoveNode("byzantium"))
+    assert list(c.state.nodes) == ["athens"]
+    with refused(Code.NODE_REMOVED):
+        c.register("byzantium", incarnation="2")
+    c.keyspace("flights", 2)
+    c.run(Leave("athens", "1"))
+    with refused(Code.NODE_IN_USE):
+        c.run(RemoveNode("athens"))
+    assert State.from_snapshot(c.state.to_snapshot()).to_snapshot() == c.state.to_snapshot()

@@ -43,3 +43,13 @@ def test_nothing_while_a_joint_change_is_under_way_or_all_is_well() -> None:
     joint = ConfState(voters=[1, 2, 3], voters_outgoing=[1, 2])
     assert next_membership_change(joint, nodes, {4: 1}, SETTINGS, 0) is None
     assert next_membership_change(ConfState(voters=[1, 2, 3], learners=[4]), nodes, {4: 1}, SETTINGS, 0) is None
+
+
+def test_a_removed_node_is_no_member() -> None:
+    conf = ConfState(voters=[1, 2, 3])
+    change = next_membership_change(conf, [node(1), node(3)], {}, SETTINGS, 0)
+    assert steps(change) == [(ConfChangeType.CONF_CHANGE_REMOVE_NODE, 2)]
+
+
+def test_nothing_before_the_cluster_is_created() -> None:
+    assert next_membership_change(ConfState(voters=[1, 2, 3]), [], {}, SETTINGS, 0) is None

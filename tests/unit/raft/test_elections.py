@@ -1,0 +1,255 @@
+"""Who may campaign, who votes for whom, and when a leader gives up."""
+
+import pytest
+
+from minka.v1.raft_pb2 import (
+    CONF_CHANGE_ADD_NODE,
+    ENTRY_CONF_CHANGE,
+    MSG_APP,
+    MSG_HEARTBEAT,
+    MSG_PRE_VOTE,
+    MSG_PRE_VOTE_RESP,
+    MSG_SNAP,
+    MSG_VOTE,
+    MSG_VOTE_RESP,
+    ConfChange,
+    ConfState,
+    Entry,
+    HardState,
+    Message,
+    Snapshot,
+    SnapshotMetadata,
+)
+from minkad.core.raft import ProposalDropped, RawNode, Role
+from tests.unit.raft.group import Group, bootstrapped
+
+
+def vote_answer(node: RawNode) -> Message:
+    """The one vote that a node's next Ready sends."""
+    ready = node.ready()
+    node.advance(ready)
+    (message,) = [m for m in ready.messages if m.type in (MSG_VOTE_RESP, MSG_PRE_VOTE_RESP)]
+    return message
+
+
+def vote_request(term: int, candidate: int = 2, index: int = 1, log_term: int = 1) -> Message:
+    """A vote request of a candidate whose log ends in (index, log_term)."""
+    return Message(type=MSG_VOTE, from_id=candidate, to=1, term=term, index=index, log_term=log_term)
+
+
+def tick_while_leader(group: Group) -> None:
+    """Let time pass for node 1 until it steps down, or two election timeouts."""
+    for _ in range(20):
+        if group.role(1) is Role.LEADER:
+            group.tick(1)
+            group.settle()
+
+
+def test_a_learner_does_not_campaign() -> None:
+    group = Group(2, learners=[3])
+    group.nodes[3].campaign()
+    group.tick(3, 100)
+    assert not group.nodes[3].has_ready()
+    assert group.role(3) is Role.FOLLOWER
+
+
+def test_a_learners_vote_does_not_count() -> None:
+    group = Group(3, learners=[4])
+    group.drop = lambda m: m.to in (2, 3)
+    group.nodes[1].campaign()
+    group.settle()
+    group.nodes[1].step(
+        Message(type=MSG_PRE_VOTE_RESP, from_id=4, to=1, term=group.term(1) + 1),
+    )
+    assert group.role(1) is Role.PRE_CANDIDATE
+
+
+def test_a_learner_votes_when_it_is_asked() -> None:
+    """It may have been made a voter and not know it yet."""
+    group = Group(2, learners=[3])
+    group.nodes[3].step(vote_request(term=1, candidate=1))
+    assert not vote_answer(group.nodes[3]).reject
+
+
+def test_a_node_with_a_snapshot_to_install_does_not_campaign() -> None:
+    group = Group(3)
+    state = ConfState(voters=[1, 2, 3])
+    snapshot = Snapshot(metadata=SnapshotMetadata(index=9, term=1, conf_state=state))
+    group.nodes[1].step(Message(type=MSG_SNAP, from_id=2, to=1, term=1, snapshot=snapshot))
+    group.nodes[1].campaign()
+    assert group.role(1) is Role.FOLLOWER
+
+
+def test_a_node_with_a_configuration_change_to_apply_does_not_campaign() -> None:
+    group = Group(3)
+    change = ConfChange(type=CONF_CHANGE_ADD_NODE, node_id=4)
+    entry = Entry(type=ENTRY_CONF_CHANGE, term=1, index=2, data=change.SerializeToString())
+    append = Message(type=MSG_APP, from_id=2, to=1, term=1, index=1, log_term=1, entries=[entry], commit=2)
+    group.nodes[1].step(append)
+    group.nodes[1].campaign()
+    assert group.role(1) is Role.FOLLOWER
+    group.process(1)
+    group.nodes[1].campaign()
+    assert group.role(1) is Role.PRE_CANDIDATE
+
+
+def test_one_vote_a_term() -> None:
+    node = Group(3).nodes[1]
+    node.step(vote_request(term=5, candidate=2))
+    assert not vote_answer(node).reject
+    node.step(vote_request(term=5, candidate=3))
+    assert vote_answer(node).reject
+    node.step(vote_request(term=5, candidate=2))
+    assert not vote_answer(node).reject
+
+
+def test_a_restarted_node_remembers_its_vote() -> None:
+    group = Group(3)
+    group.nodes[1].step(vote_request(term=5, candidate=2))
+    group.process(1)
+    node = group.start(1, group.storages[1], applied=1)
+    assert node.basic_status().term == 5
+    node.step(vote_request(term=5, candidate=3))
+    assert vote_answer(node).reject
+
+
+@pytest.mark.parametrize(("index", "log_term", "refused"), [(2, 3, True), (9, 2, True), (3, 3, False), (1, 4, False)])
+def test_a_vote_goes_only_to_a_log_with_everything(index: int, log_term: int, refused: bool) -> None:
+    storage = bootstrapped([1, 2, 3])
+    storage.append([Entry(term=1, index=2), Entry(term=3, index=3)])
+    storage.set_hard_state(HardState(term=3, commit=1))
+    node = Group(3).start(1, storage, applied=1)
+    node.step(vote_request(term=9, index=index, log_term=log_term))
+    assert vote_answer(node).reject is refused
+
+
+def test_a_pre_vote_changes_no_term() -> None:
+    group = Group(3)
+    group.isolate(1)
+    for _ in range(100):
+        group.tick(1)
+        group.settle()
+    assert (group.role(1), group.term(1)) == (Role.PRE_CANDIDATE, 0)
+    group.nodes[2].step(Message(type=MSG_PRE_VOTE, from_id=1, to=2, term=7, index=1, log_term=1))
+    assert group.term(2) == 0
+    assert vote_answer(group.nodes[2]).term == 7
+
+
+def test_without_pre_vote_the_term_rises() -> None:
+    group = Group(3, pre_vote=False)
+    group.isolate(1)
+    group.tick(1, 100)
+    assert group.term(1) == 6
+
+
+def test_who_hears_a_leader_ignores_candidates() -> None:
+    group = Group(3)
+    group.elect(1)
+    for type_ in (MSG_VOTE, MSG_PRE_VOTE):
+        group.nodes[2].step(Message(type=type_, from_id=3, to=2, term=9, index=99, log_term=9))
+        assert not group.nodes[2].has_ready()
+    group.tick(2, 10)  # the lease is over
+    group.nodes[2].step(Message(type=MSG_VOTE, from_id=3, to=2, term=9, index=99, log_term=9))
+    assert not vote_answer(group.nodes[2]).reject
+
+
+def test_a_leader_without_quorum_steps_down() -> None:
+    group = Group(5)
+    leader = group.elect(1)
+    group.isolate(3, 4, 5)
+    tick_while_leader(group)
+    status = leader.basic_status()
+    assert (status.role, status.term, status.leader_id) == (Role.FOLLOWER, 1, 0)
+    with pytest.raises(ProposalDropped):
+        leader.propose(b"x")
+
+
+def test_a_leader_with_quorum_stays() -> None:
+    group = Group(5)
+    group.elect(1)
+    group.isolate(4, 5)
+    for _ in range(100):
+        group.tick(1)
+        group.settle()
+    assert group.role(1) is Role.LEADER
+
+
+def test_learners_are_no_quorum() -> None:
+    group = Group(3, learners=[4, 5, 6])
+    group.elect(1)
+    group.isolate(2, 3)
+    tick_while_leader(group)
+    assert group.role(1) is Role.FOLLOWER
+
+
+def test_a_partitioned_node_does_not_disturb_when_it_comes_back() -> None:
+    group = Group(3)
+    group.elect(1)
+    group.isolate(3)
+    for _ in range(50):
+        group.tick(3)
+        group.settle()
+    group.isolate()
+    group.tick(1)
+    group.settle()
+    assert (group.role(1), group.term(1), group.role(3)) == (Role.LEADER, 1, Role.FOLLOWER)
+
+
+def test_a_node_ahead_in_terms_is_not_stuck() -> None:
+    """check_quorum makes the others ignore it; its answer to the leader frees it."""
+    group = Group(3, pre_vote=False)
+    group.elect(1)
+    group.isolate(3)
+    group.tick(3, 50)
+    group.settle()
+    ahead = group.term(3)
+    group.isolate()
+    group.tick(1)
+    group.settle()
+    assert group.term(1) >= ahead
+    for _ in range(200):
+        group.tick(2)
+        group.settle()
+    assert group.role(2) is Role.LEADER
+
+
+def test_the_election_timeout_is_drawn_from_the_given_random() -> None:
+    asked: list[int] = []
+
+    def draw(n: int) -> int:
+        asked.append(n)
+        return 7
+
+    group = Group(3, election_tick=10, random=draw)
+    group.isolate(1)
+    group.tick(1, 16)
+    assert group.role(1) is Role.FOLLOWER
+    group.tick(1)
+    assert group.role(1) is Role.PRE_CANDIDATE
+    assert set(asked) == {10}
+
+
+def test_two_leaders_of_one_term_are_noticed() -> None:
+    group = Group(3)
+    group.elect(1)
+    heartbeat = Message(type=MSG_HEARTBEAT, from_id=3, term=1)
+    for id_ in (1, 2):
+        heartbeat.to = id_
+        with pytest.raises(AssertionError, match="both lead term 1"):
+            group.nodes[id_].step(heartbeat)
+
+
+def test_a_proposal_names_the_leader_to_ask() -> None:
+    group = Group(3, disable_proposal_forwarding=True)
+    group.elect(1)
+    with pytest.raises(ProposalDropped) as dropped:
+        group.nodes[2].propose(b"x")
+    assert dropped.value.leader_id == 1
+
+
+def test_a_follower_passes_proposals_on() -> None:
+    group = Group(3)
+    group.elect(1)
+    group.nodes[2].propose_batch([b"x", b"y"])
+    group.settle()
+    assert group.data(3) == [b"x", b"y"]

@@ -1,0 +1,207 @@
+"""Limits on what is under way: to a node, to the application, and uncommitted."""
+
+import pytest
+
+from minka.v1.raft_pb2 import MSG_APP, MSG_APP_RESP, MSG_HEARTBEAT_RESP, Entry, Message
+from minkad.core.raft import NO_LIMIT, ProgressState, ProposalDropped
+from minkad.core.raft.storage import limit_size
+from minkad.core.raft.tracker import Inflights
+from tests.unit.raft.group import Group
+
+
+def appends(group: Group, to: int) -> list[Message]:
+    """The MSG_APPs with entries under way to a node."""
+    return [m for m in group.net if m.type == MSG_APP and m.to == to and m.entries]
+
+
+def test_a_batch_is_one_message_for_each_follower() -> None:
+    group = Group(3)
+    leader = group.elect(1)
+    leader.propose_batch([b"%d" % number for number in range(1_000)])
+    group.process(1)
+    assert [len(m.entries) for m in appends(group, 2)] == [1_000]
+    assert [len(m.entries) for m in appends(group, 3)] == [1_000]
+    group.settle()
+    assert group.data(1) == group.data(2) == group.data(3) == [b"%d" % number for number in range(1_000)]
+
+
+def test_no_entries_are_no_proposal() -> None:
+    group = Group(1)
+    leader = group.elect(1)
+    leader.propose_batch([])
+    assert not leader.has_ready()
+
+
+def test_in_flight_messages_are_limited() -> None:
+    group = Group(3, max_inflight_msgs=2)
+    leader = group.elect(1)
+    for number in range(5):
+        leader.propose(b"%d" % number)
+    group.process(1)
+    assert len(appends(group, 2)) == 2
+    assert leader.status().progress[2].paused()
+    group.settle()
+    assert group.data(2) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_in_flight_bytes_are_limited() -> None:
+    group = Group(3, max_inflight_bytes=100, max_size_per_msg=100)
+    leader = group.elect(1)
+    for _ in range(5):
+        leader.propose(b"x" * 60)
+    group.process(1)
+    assert len(appends(group, 2)) == 2  # the second one goes over the limit: 60 were under way, so not full
+    assert leader.status().progress[2].inflights.bytes == 120
+    group.settle()
+    assert len(group.data(2)) == 5
+
+
+def test_one_message_larger_than_the_window_goes_all_the_same() -> None:
+    group = Group(3, max_inflight_bytes=10, max_size_per_msg=10)
+    group.elect(1).propose(b"x" * 1_000)
+    group.settle()
+    assert group.data(3) == [b"x" * 1_000]
+
+
+def test_a_full_window_whose_messages_were_lost_recovers() -> None:
+    group = Group(3, max_inflight_msgs=2)
+    leader = group.elect(1)
+    group.isolate(3)
+    for number in range(5):
+        leader.propose(b"%d" % number)
+    group.settle()
+    group.isolate()
+    assert leader.status().progress[3].inflights.full()
+    leader.tick()
+    group.settle()
+    assert len(group.data(3)) == 5
+
+
+def test_messages_are_limited_in_size() -> None:
+    group = Group(3, max_size_per_msg=250)
+    leader = group.elect(1)
+    leader.propose_batch([b"x" * 100] * 10)
+    group.settle()
+    assert len(group.data(2)) == 10
+    group.isolate(2)
+    leader.propose_batch([b"y" * 100] * 4)
+    group.settle()
+    group.isolate()
+    leader.report_unreachable(2)
+    leader.tick()
+    group.process(1)
+    group.deliver()
+    group.process(2)
+    group.deliver(MSG_HEARTBEAT_RESP)
+    group.process(1)
+    assert [len(m.entries) for m in appends(group, 2)] == [2]  # it probes
+    group.settle()
+    assert len(group.data(2)) == 14
+
+
+def test_what_is_handed_out_to_apply_is_limited() -> None:
+    group = Group(1, max_committed_size_per_ready=250)
+    leader = group.elect(1)
+    leader.propose_batch([b"x" * 100] * 5)
+    group.process(1)
+    sizes = []
+    while leader.has_ready():
+        ready = group.process(1)
+        assert ready is not None
+        sizes.append(len(ready.committed_entries))
+    assert sizes == [2, 2, 1]
+
+
+def test_uncommitted_entries_are_limited() -> None:
+    group = Group(3, max_uncommitted_entries_size=100)
+    leader = group.elect(1)
+    group.isolate(1)
+    leader.propose(b"x" * 60)
+    leader.propose(b"x" * 40)
+    with pytest.raises(ProposalDropped, match="uncommitted") as dropped:
+        leader.propose(b"x")
+    assert dropped.value.leader_id == 1
+    leader.propose(b"")  # has no size
+    group.settle()
+    group.isolate()
+    leader.tick()
+    group.settle()
+    leader.propose(b"y")
+    group.settle()
+    assert group.data(2)[-1] == b"y"
+
+
+def test_a_proposal_over_the_limit_goes_when_nothing_is_uncommitted() -> None:
+    group = Group(3, max_uncommitted_entries_size=10)
+    leader = group.elect(1)
+    leader.propose(b"x" * 1_000)
+    with pytest.raises(ProposalDropped):
+        leader.propose(b"x")
+    group.settle()
+    assert group.data(3) == [b"x" * 1_000]
+
+
+def test_a_batch_is_dropped_as_a_whole() -> None:
+    group = Group(1, max_uncommitted_entries_size=10)
+    leader = group.elect(1)
+    leader.propose(b"x" * 8)
+    with pytest.raises(ProposalDropped):
+        leader.propose_batch([b"y"] * 3)
+    group.settle()
+    assert group.data(1) == [b"x" * 8]
+
+
+def test_an_unreachable_node_is_probed() -> None:
+    group = Group(3)
+    leader = group.elect(1)
+    group.isolate(2)
+    leader.propose(b"x")
+    group.process(1)
+    leader.report_unreachable(2)
+    assert leader.status().progress[2].state is ProgressState.PROBE
+    leader.propose(b"y")
+    leader.propose(b"z")
+    group.isolate()
+    group.process(1)
+    assert len(appends(group, 2)) == 1  # one probe, then nothing before an answer
+    group.settle()
+    assert group.data(2) == [b"x", b"y", b"z"]
+
+
+def test_a_late_answer_changes_nothing() -> None:
+    group = Group(3)
+    leader = group.elect(1)
+    leader.propose(b"x")
+    group.settle()
+    before = leader.status().progress[2]
+    leader.step(Message(type=MSG_APP_RESP, from_id=2, to=1, term=group.term(1), index=2))
+    leader.step(Message(type=MSG_APP_RESP, from_id=2, to=1, term=group.term(1), index=2, reject=True, reject_hint=1))
+    assert str(leader.status().progress[2]) == str(before)
+
+
+def test_the_window() -> None:
+    window = Inflights(3, 100)
+    window.add(5, 10)
+    window.add(7, 80)
+    assert not window.full()
+    window.add(9, 0)
+    assert window.full()
+    window.free_to(6)
+    assert (len(window), window.bytes, window.full()) == (2, 80, False)
+    window.add(10, 20)
+    window.free_to(10)
+    assert (len(window), window.bytes) == (0, 0)
+    window.add(11, 100)
+    assert window.full()
+    with pytest.raises(AssertionError):
+        window.add(12, 1)
+
+
+def test_limit_size_keeps_at_least_one_entry() -> None:
+    entries = [Entry(index=index, data=b"x" * 10) for index in range(1, 6)]
+    size = entries[0].ByteSize()
+    assert limit_size(entries, 0) == entries[:1]
+    assert limit_size(entries, 2 * size) == entries[:2]
+    assert limit_size(entries, 3 * size - 1) == entries[:2]
+    assert limit_size(entries, NO_LIMIT) == entries
+    assert limit_size([], 0) == []

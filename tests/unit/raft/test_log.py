@@ -1,0 +1,163 @@
+"""Logs that differ, commitment across terms, and the storage in memory."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minka.v1.raft_pb2 import MSG_APP, MSG_APP_RESP, MSG_HEARTBEAT, ConfState, Entry, HardState, Message
+from minkad.core.raft import Compacted, MemoryStorage, Role, SnapOutOfDate, Unavailable
+from minkad.core.raft.log import RaftLog
+from minkad.core.raft.types import NO_LIMIT
+from tests.unit.raft.group import Group, bootstrapped
+
+
+def stored(terms: list[int], first: int = 2) -> list[Entry]:
+    """Entries of these terms, at consecutive indexes."""
+    return [Entry(term=term, index=first + offset) for offset, term in enumerate(terms)]
+
+
+def group_with_logs(mine: list[int], theirs: list[int]) -> Group:
+    """Node 1 has entries of terms `mine`, node 2 of `theirs`, node 3 as node 1."""
+    group = Group(3)
+    for id_, terms in ((1, mine), (2, theirs), (3, mine)):
+        storage = bootstrapped([1, 2, 3])
+        storage.append(stored(terms))
+        storage.set_hard_state(HardState(term=max([1, *mine, *theirs]), commit=1))
+        group.start(id_, storage, applied=1)
+    return group
+
+
+def terms(storage: MemoryStorage) -> list[int]:
+    """The terms in a log."""
+    return [entry.term for entry in storage.entries(2, storage.last_index() + 1, NO_LIMIT)]
+
+
+COMMON = st.lists(st.sampled_from([1, 2, 3]), max_size=6).map(sorted)
+TAILS = [st.lists(st.sampled_from(own), max_size=8).map(sorted) for own in ([4, 6, 8], [5, 7, 9])]
+
+
+@given(COMMON, *TAILS)
+def test_logs_become_equal_with_at_most_one_probe_a_term(common: list[int], one: list[int], other: list[int]) -> None:
+    """Two logs part where different leaders wrote different terms."""
+    theirs, mine = sorted([[*common, *one], [*common, *other]], key=lambda log: (log[-1:], len(log)))
+    group = group_with_logs(mine, theirs)
+    group.nodes[1].campaign()
+    probes = 0
+    for _ in range(200):
+        readys = [group.process(id_) for id_ in group.nodes]
+        sent = group.deliver()
+        probes += sum(1 for m in sent if m.type == MSG_APP_RESP and m.from_id == 2 and m.reject)
+        if not sent and not any(readys):
+            break
+    assert terms(group.storages[2]) == terms(group.storages[1]) == [*mine, group.term(1)]
+    assert group.commit(2) == group.commit(1) == len(mine) + 2
+    assert probes <= len({*mine, *theirs}) + 1
+
+
+def test_an_older_terms_entry_commits_only_with_one_of_the_leaders_own() -> None:
+    """Raft, figure 8: a majority has the entry, and it may still be replaced."""
+    group = Group(3)
+    leader = group.elect(1)
+    group.drop = lambda m: m.type == MSG_APP
+    leader.propose(b"x")
+    group.settle()
+    restarted = group.start(1, group.storages[1], applied=1)
+    old = group.storages[1].last_index()
+    assert group.elect_after_timeout(1) is Role.LEADER
+    assert group.term(1) == 2
+    before = group.commit(1)
+    restarted.step(Message(type=MSG_APP_RESP, from_id=2, to=1, term=2, index=old))
+    assert group.commit(1) == before
+    restarted.step(Message(type=MSG_APP_RESP, from_id=2, to=1, term=2, index=old + 1))
+    assert group.commit(1) == old + 1
+
+
+def test_what_is_committed_is_never_replaced() -> None:
+    group = Group(3)
+    group.elect(1).propose(b"x")
+    group.settle()
+    log = RaftLog(group.storages[1], NO_LIMIT, lambda _level, _text: None)
+    log.commit_to(3)
+    with pytest.raises(AssertionError, match="cannot be replaced"):
+        log.maybe_append(2, 1, [Entry(term=9, index=3)], 0)
+
+
+def test_a_commit_beyond_the_log_is_noticed() -> None:
+    node = Group(3).nodes[1]
+    with pytest.raises(AssertionError, match="was it cut, damaged or lost"):
+        node.step(Message(type=MSG_HEARTBEAT, from_id=2, to=1, term=1, commit=99))
+
+
+def test_a_hard_state_beyond_the_log_is_noticed_at_the_start() -> None:
+    storage = bootstrapped([1])
+    storage.set_hard_state(HardState(term=1, commit=7))
+    with pytest.raises(AssertionError, match="was the log cut or lost"):
+        Group(1).start(1, storage)
+
+
+def test_a_rewrite_of_entries_under_way_is_not_taken_as_stable() -> None:
+    """While the driver writes entries of an old leader, the new leader replaces them."""
+    group = Group(3)
+    node, storage = group.nodes[1], group.storages[1]
+    node.step(Message(type=MSG_APP, from_id=2, to=1, term=1, index=1, log_term=1, entries=stored([1, 1, 1])))
+    old = node.ready()
+    node.step(Message(type=MSG_APP, from_id=3, to=1, term=2, index=2, log_term=1, entries=stored([2], first=3)))
+    storage.append(old.entries)
+    node.advance(old)
+    new = node.ready()
+    assert [(entry.index, entry.term) for entry in new.entries] == [(3, 2)]
+    storage.append(new.entries)
+    node.advance(new)
+    assert terms(storage) == [1, 2]
+    assert not node.has_ready()
+
+
+def test_entries_proposed_while_others_are_written() -> None:
+    group = Group(1)
+    leader = group.elect(1)
+    leader.propose(b"a")
+    first = leader.ready()
+    leader.propose(b"b")
+    group.storages[1].append(first.entries)
+    leader.advance(first)
+    group.settle()
+    assert [entry.data for entry in group.storages[1].entries(3, 5, NO_LIMIT)] == [b"a", b"b"]
+    assert group.data(1) == [b"a", b"b"]
+
+
+def test_memory_storage() -> None:
+    storage = bootstrapped([1, 2, 3])
+    assert (storage.first_index(), storage.last_index(), storage.term(1)) == (2, 1, 1)
+    storage.append(stored([1, 1, 2, 2]))
+    assert [entry.index for entry in storage.entries(3, 5, NO_LIMIT)] == [3, 4]
+    assert len(storage.entries(2, 6, 0)) == 1
+    storage.append(stored([3], first=4))
+    assert (storage.last_index(), storage.term(4)) == (4, 3)
+    with pytest.raises(Unavailable):
+        storage.term(5)
+    with pytest.raises(Unavailable):
+        storage.entries(2, 6, NO_LIMIT)
+    with pytest.raises(AssertionError, match="gap"):
+        storage.append(stored([3], first=6))
+
+
+def test_memory_storage_compacts() -> None:
+    storage = bootstrapped([1, 2, 3])
+    storage.append(stored([1, 1, 2, 2]))
+    snapshot = storage.create_snapshot(4, ConfState(voters=[1]), b"s")
+    assert (snapshot.metadata.term, list(snapshot.metadata.conf_state.voters)) == (2, [1])
+    assert storage.first_index() == 2  # the entries are still there
+    storage.compact(3)
+    assert (storage.first_index(), storage.term(3)) == (4, 1)
+    with pytest.raises(Compacted):
+        storage.entries(3, 5, NO_LIMIT)
+    with pytest.raises(Compacted):
+        storage.term(2)
+    with pytest.raises(Compacted):
+        storage.compact(3)
+    with pytest.raises(SnapOutOfDate):
+        storage.create_snapshot(4, None, b"")
+    with pytest.raises(SnapOutOfDate):
+        storage.apply_snapshot(snapshot)
+    storage.append(stored([1, 1, 2, 2]))  # what is compacted is skipped
+    assert storage.last_index() == 5

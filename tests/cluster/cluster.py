@@ -1,0 +1,97 @@
+"""What tests ask of a real cluster: wait for it to settle, see what lies where."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from minka.control import Control
+from minka.errors import MinkaError
+from minka.v1.admin_pb2 import GetStatusResponse, PartitionCount
+from minka.v1.cluster_pb2 import (
+    HashFunction,
+    NodeState,
+    Operation,
+    OperationState,
+    PartitionState,
+    PartitionTable,
+)
+from minkactl.playground import LocalCluster
+
+T = TypeVar("T")
+DEADLINE = 30.0  # seconds; far beyond what a healthy cluster needs
+
+# Failure detection as quick as a loaded machine of two cores bears.
+QUICK = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 800, "failure_timeout_ms": 1200}}
+
+
+def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADLINE) -> T:
+    """The first answer of `probe` that is neither None nor False; AssertionError when it takes too long."""
+    end = time.monotonic() + deadline
+    last: object = None
+    while time.monotonic() < end:
+        try:
+            answer = probe()
+        except MinkaError as error:
+            answer, last = None, error
+        if answer is not None and answer is not False:
+            return answer
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not come true within {deadline:g} s; the last refusal was: {last}")
+
+
+def settled(table: PartitionTable, live: int) -> bool:
+    """Whether `live` nodes are LIVE, and every partition is ONLINE with nothing left to move or delete."""
+    return sum(n.state == NodeState.NODE_STATE_LIVE for n in table.nodes) == live and all(
+        p.state == PartitionState.PARTITION_STATE_ONLINE and not p.adding_replicas and not p.removing_replicas
+        for p in table.partitions
+    )
+
+
+def wait_settled(control: Control, live: int) -> PartitionTable:
+    """The active controller's table once it is settled."""
+
+    def probe() -> PartitionTable | None:
+        status: GetStatusResponse = control.status()
+        return status.table if status.from_controller and settled(status.table, live) else None
+
+    return eventually(f"a settled table with {live} LIVE nodes", probe)
+
+
+def create_keyspace(control: Control, name: str, partitions: int, live: int) -> PartitionTable:
+    """A keyspace whose partitions are ONLINE."""
+    control.create_keyspace(name, partitions, HashFunction.HASH_FUNCTION_MURMUR3)
+    return wait_settled(control, live)
+
+
+def wait_ended(control: Control, operation_id: int) -> Operation:
+    """The operation once it has ended."""
+
+    def probe() -> Operation | None:
+        operation = control.operations([operation_id]).operations[0]
+        return operation if operation.state != OperationState.OPERATION_STATE_RUNNING else None
+
+    return eventually(f"the end of operation {operation_id}", probe, 2 * DEADLINE)
+
+
+def on_disk(cluster: LocalCluster, control: Control) -> dict[str, list[PartitionCount]]:
+    """By node: what lies on its disks, counted by reading it."""
+    return {name: control.count_keys(node.address) for name, node in cluster.nodes.items()}
+
+
+def assert_nobody_holds_what_it_does_not_own(cluster: LocalCluster, control: Control, table: PartitionTable) -> int:
+    """Every copy lies with its owner, once. Returns how many keys there are."""
+    owner = {p.id: p.leader for p in table.partitions}
+    found: list[tuple[int, str]] = []
+    keys = 0
+    for name, counts in on_disk(cluster, control).items():
+        found += [(c.partition_id, name) for c in counts]
+        keys += sum(c.keys for c in counts)
+    strays = [(partition, name) for partition, name in found if owner.get(partition) != name]
+    assert not strays, f"partitions on nodes that don't own them: {strays}"
+    assert len({partition for partition, _ in found}) == len(found), f"a partition lies twice on a node: {found}"
+    return keys
+
+
+def leaders(table: PartitionTable, nodes: Iterable[str]) -> list[int]:
+    """How many partitions each node leads."""
+    return sorted(sum(p.leader == node for p in table.partitions) for node in nodes)

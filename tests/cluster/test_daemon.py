@@ -1,0 +1,130 @@
+"""minkad as a process: what systemd, an operator and a monitoring system see of it."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from minka.control import Control
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, eventually, wait_settled
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(["athens"], config=QUICK) as cluster:
+        yield cluster
+
+
+def http(cluster: LocalCluster, path: str) -> tuple[int, str]:
+    url = f"http://{cluster.node('athens').http_address}{path}"
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_health_and_reflection_over_grpc(cluster: LocalCluster) -> None:
+    with grpc.insecure_channel(cluster.node("athens").address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service="minka.v1.Admin"), timeout=5)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        assert "minka.v1.Coordinator" in ProtoReflectionDescriptorDatabase(channel).get_services()
+
+
+def test_livez_readyz_and_metrics(cluster: LocalCluster) -> None:
+    with Control(cluster.endpoints) as control:
+        wait_settled(control, live=1)
+    assert http(cluster, "/livez") == (200, "ok\n")
+    status, text = http(cluster, "/readyz?verbose")
+    assert status == 200
+    assert "[+]clearance ok" in text
+    _, metrics = http(cluster, "/metrics")
+    assert "minka_controller_active 1.0" in metrics
+    assert 'minka_cluster_nodes{state="live"} 1.0' in metrics
+
+
+def test_sighup_reloads_what_can_be_reloaded_and_says_what(cluster: LocalCluster) -> None:
+    node = cluster.node("athens")
+    config = yaml.safe_load(node.config_path.read_text())
+    config["migrations"] = {"per_node": 7}
+    config["membership"]["failure_timeout_ms"] = 9000
+    node.config_path.write_text(yaml.safe_dump(config))
+    cluster.signal("athens", signal.SIGHUP)
+    line = eventually(
+        "the reload in the log",
+        lambda: next((x for x in node.log.read_text().splitlines() if "configuration reloaded" in x), None),
+    )
+    assert "migrations.per_node: 4 → 7" in line
+    assert "membership.failure_timeout_ms: 1200 → 9000" in line.partition("needs_restart")[2]
+    node.config_path.write_text("node: [")
+    cluster.signal("athens", signal.SIGHUP)
+    eventually("the refusal in the log", lambda: "configuration not reloaded" in node.log.read_text())
+    assert node.running
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "minkad", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_validate_config_names_every_mistake_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "minkad.yaml"
+    path.write_text(
+        "node:\n  id: athens\ndata_dir: /var/lib/minka\nmembership:\n  clearance_ms: soon\n  heartbeat: 5\n"
+    )
+    result = run("--config", str(path), "--validate-config")
+    assert result.returncode == 2
+    assert f"{path}:5: membership.clearance_ms" in result.stderr
+    assert f"{path}:6: membership.heartbeat" in result.stderr
+    assert "remedy:" in result.stderr
+
+
+def test_a_second_daemon_on_the_same_directory_is_refused(cluster: LocalCluster) -> None:
+    node = cluster.node("athens")
+    config = cluster.configuration(node)
+    path = cluster.directory / "second.yaml"
+    path.write_text(yaml.safe_dump(config))
+    result = run("--config", str(path))
+    assert result.returncode == 1
+    assert "STORAGE_FAILED" in result.stderr
+    assert "another minkad uses this directory" in result.stderr
+
+
+def test_ready_and_stopping_are_notified_and_the_watchdog_is_fed(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(20)
+        env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "200000"}
+        with LocalCluster(["athens"], config=QUICK, env=env) as cluster:
+            said: list[str] = []
+
+            def heard(word: str) -> bool:
+                deadline = time.monotonic() + 20
+                while time.monotonic() < deadline and not any(word in s for s in said):
+                    said.append(manager.recv(4096).decode())
+                return any(word in s for s in said)
+
+            assert heard("READY=1")
+            assert heard("WATCHDOG=1")
+            started = time.monotonic()
+            cluster.terminate("athens")
+            assert heard("STOPPING=1")
+            assert time.monotonic() - started < 10
+            process = cluster.node("athens").process
+            assert process is not None
+            assert process.returncode == 0

@@ -1,0 +1,73 @@
+"""A process is killed at any step of a reassign: the operation ends, and no key is lost or doubled."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minka.control import Control
+from minka.errors import MinkaError
+from minkactl.playground import LocalCluster
+from minkad import failpoints
+from tests.cluster.cluster import (
+    QUICK,
+    assert_nobody_holds_what_it_does_not_own,
+    create_keyspace,
+    eventually,
+    wait_ended,
+    wait_settled,
+)
+from tests.cluster.workload import Workload
+
+NODES = ("athens", "byzantium", "cyrene", "ephesus")
+
+
+def spec_file(cluster: LocalCluster, name: str) -> Path:
+    return cluster.node(name).directory / "failpoints"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    cluster = LocalCluster(NODES, config=QUICK)
+    for name in NODES:
+        cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
+    with cluster, Control(cluster.endpoints) as control:
+        create_keyspace(control, "flights", 64, live=4)
+        yield cluster
+
+
+@pytest.mark.seeds(20)
+@pytest.mark.timeout(180)
+def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
+    rng = random.Random(seed)
+    victim = rng.choice(NODES)
+    point = f"{rng.choice(sorted(failpoints.names()))}.{rng.choice(['before', 'after'])}"
+    with Control(cluster.endpoints) as control:
+        table = wait_settled(control, live=4)
+        to = NODES[:3] if any(p.leader == "ephesus" for p in table.partitions) else NODES
+        with Workload(cluster.endpoints, "flights", seed) as load:
+            plan = control.plan_reassign(to)
+            spec_file(cluster, victim).write_text(f"{point}=kill\n")
+            try:
+                operation = control.apply_plan(plan, f"seed {seed}").id
+            except MinkaError:  # the controller died of it: the operation may have been recorded
+                operation = 0
+            eventually(
+                f"{victim} dies at {point}, or the operation ends",
+                lambda: not cluster.node(victim).running or ended(control, operation),
+            )
+            spec_file(cluster, victim).unlink()
+            if not cluster.node(victim).running:
+                cluster.restart(victim)
+            if operation:
+                wait_ended(control, operation)
+            table = wait_settled(control, live=4)
+            load.stop()
+            assert load.acknowledged > 0
+            keys = load.check()
+            assert assert_nobody_holds_what_it_does_not_own(cluster, control, table) == keys
+
+
+def ended(control: Control, operation: int) -> bool:
+    return not any(o.id == operation or not operation for o in control.status().running)

@@ -1,0 +1,99 @@
+"""Nodes that come, go, fail and return, as real processes."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
+
+
+def state_of(control: Control, name: str) -> int:
+    return next(n.state for n in control.status().table.nodes if n.id == name)
+
+
+def test_a_killed_node_fails_and_returns_with_its_data() -> None:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        create_keyspace(control, "flights", 9, live=3)
+        rows = {b"key-%d" % i: b"value-%d" % i for i in range(300)}
+        with Client(cluster.endpoints, keyspace="flights", timeout=5.0) as client:
+            client.put_many(rows)
+            cluster.kill("cyrene")
+            eventually("cyrene FAILED", lambda: state_of(control, "cyrene") == NodeState.NODE_STATE_FAILED)
+            offline = [
+                p for p in control.status().table.partitions if p.state == PartitionState.PARTITION_STATE_OFFLINE
+            ]
+            assert len(offline) == 3
+            cluster.restart("cyrene")
+            wait_settled(control, live=3)
+            assert client.get_many(list(rows)) == rows
+
+
+def test_every_node_killed_at_once_loses_nothing_acknowledged() -> None:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        create_keyspace(control, "flights", 9, live=3)
+        rows = {b"key-%d" % i: b"value-%d" % i for i in range(300)}
+        with Client(cluster.endpoints, keyspace="flights", timeout=5.0) as client:
+            client.put_many(rows)
+        for name in cluster.nodes:
+            cluster.kill(name)
+        cluster.start()
+        wait_settled(control, live=3)
+        with Client(cluster.endpoints, keyspace="flights", timeout=5.0) as client:
+            assert client.get_many(list(rows)) == rows
+
+
+def test_a_stopped_node_leaves_at_once_and_its_leadership_moves() -> None:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        wait_settled(control, live=3)
+        leader = control.status().coordinator.controller
+        cluster.terminate(leader)
+        eventually(
+            "another controller that knows that the old one left",
+            lambda: (
+                control.status().coordinator.controller not in ("", leader)
+                and state_of(control, leader) == NodeState.NODE_STATE_LEFT
+            ),
+        )
+
+
+def test_no_keyspace_before_the_minimum_size() -> None:
+    with (
+        LocalCluster(3, config=QUICK | {"cluster": {"min_nodes": 4}}) as cluster,
+        Control(cluster.endpoints) as control,
+    ):
+        eventually("a controller", lambda: control.status().from_controller)
+        with pytest.raises(MinkaError) as refusal:
+            control.create_keyspace("flights", 9, HashFunction.HASH_FUNCTION_MURMUR3)
+        assert refusal.value.code is Code.NOT_ENOUGH_NODES
+
+
+def test_a_second_process_with_a_live_nodes_id_is_refused() -> None:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        cluster.add("ephesus")
+        wait_settled(control, live=4)
+        # The same id from another directory and other ports.
+        other = LocalCluster(["ephesus"], cluster.directory / "impostor")
+        node = other.node("ephesus")
+        node.bootstrap = False
+        config = cluster.configuration(cluster.node("ephesus"))
+        config["data_dir"] = str(node.data_dir)
+        config["listen"] = {"grpc": node.address, "http": node.http_address}
+        node.config_path.write_text(yaml.safe_dump(config))
+        run = subprocess.run(
+            [sys.executable, "-m", "minkad", "--config", str(node.config_path)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert run.returncode == 1
+        assert "NODE_ID_TAKEN" in run.stderr
+        assert "ephesus" in run.stderr
+        assert state_of(control, "ephesus") == NodeState.NODE_STATE_LIVE

@@ -1,0 +1,54 @@
+"""Moving partitions while clients write."""
+
+import pytest
+
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import OperationState
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import (
+    QUICK,
+    assert_nobody_holds_what_it_does_not_own,
+    create_keyspace,
+    leaders,
+    wait_ended,
+    wait_settled,
+)
+from tests.cluster.workload import Workload
+
+
+def test_thirty_partitions_and_a_fourth_node_under_load() -> None:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        create_keyspace(control, "flights", 30, live=3)
+        with Workload(cluster.endpoints, "flights", seed=1) as load:
+            cluster.add("ephesus")
+            wait_settled(control, live=4)
+            plan = control.plan_reassign()
+            assert len(plan.moves) == plan.minimum_moves == 7
+            operation = control.apply_plan(plan, "test")
+            with pytest.raises(MinkaError) as refusal:
+                control.apply_plan(plan, "test")
+            assert refusal.value.code in (Code.OPERATION_RUNNING, Code.STALE_PLAN)
+            ended = wait_ended(control, operation.id)
+            load.stop()
+            assert (ended.state, ended.outcome) == (
+                OperationState.OPERATION_STATE_SUCCEEDED,
+                "7 of 7 partitions moved",
+            )
+            table = wait_settled(control, live=4)
+            assert leaders(table, cluster.nodes) == [7, 7, 8, 8]
+            assert load.acknowledged > 0
+            assert load.failed == 0, "a reassign must not fail a client's write"
+            assert assert_nobody_holds_what_it_does_not_own(cluster, control, table) == load.check()
+
+
+def test_a_plan_is_refused_once_the_table_has_changed() -> None:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        create_keyspace(control, "flights", 9, live=3)
+        cluster.add("ephesus")
+        wait_settled(control, live=4)
+        plan = control.plan_reassign()
+        create_keyspace(control, "more", 3, live=4)
+        with pytest.raises(MinkaError) as refusal:
+            control.apply_plan(plan, "test")
+        assert refusal.value.code is Code.STALE_PLAN

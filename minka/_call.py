@@ -28,6 +28,7 @@ class Part:
     keys: list[bytes]
     values: list[bytes | None] | None  # None for a read
     size: int  # bytes of keys and values, roughly
+    alone: bool = False  # it wants a frame of its own
     attempts: int = 0
     route: Route | None = None  # by which it was last sent
     address: str = ""
@@ -50,9 +51,11 @@ class Call:
         self._failures: list[Failure] = []
         self._done: asyncio.Future[None] = core.loop.create_future()
 
-    def add(self, slot: int, keys: list[bytes], values: list[bytes | None] | None, size: int) -> None:
+    def add(
+        self, slot: int, keys: list[bytes], values: list[bytes | None] | None, size: int, *, alone: bool = False
+    ) -> None:
         """Put a part on its way."""
-        part = Part(self, slot, keys, values, size)
+        part = Part(self, slot, keys, values, size, alone)
         self.parts.add(part)
         self._core.send(part)
 
@@ -86,8 +89,8 @@ class Call:
         part.sent = False
         part.error = error
         part.attempts += 1
-        if error.code is Code.TOO_LARGE and self.op is Op.READ and len(part.keys) > 1:
-            self._halve(part)
+        if error.code is Code.TOO_LARGE and self.op is Op.READ and (len(part.keys) > 1 or not part.alone):
+            self._read_apart(part)
         elif is_repeatable(error, self.op):
             self._repeat(part, error)
         else:
@@ -98,7 +101,7 @@ class Call:
         assert self.op is Op.READ, "a write under way may have been done"
         part.open = False
         self.parts.discard(part)
-        self.add(part.slot, part.keys, None, part.size)
+        self.add(part.slot, part.keys, None, part.size, alone=part.alone)
 
     def abort(self, reason: str) -> None:
         """Give up what is under way."""
@@ -119,13 +122,14 @@ class Call:
         if part.open:
             self._core.send(part)
 
-    def _halve(self, part: Part) -> None:
-        """The values read exceed what one answer may carry."""
+    def _read_apart(self, part: Part) -> None:
+        """The values exceed what one answer may carry: read them apart from other parts', then in halves."""
         part.open = False
         self.parts.discard(part)
-        middle = len(part.keys) // 2
-        self.add(part.slot, part.keys[:middle], None, part.size // 2)
-        self.add(part.slot, part.keys[middle:], None, part.size // 2)
+        middle = len(part.keys) // 2 if part.alone else 0
+        for keys in (part.keys[:middle], part.keys[middle:]):
+            if keys:
+                self.add(part.slot, keys, None, part.size, alone=True)
 
     def _expire(self) -> None:
         for part in list(self.parts):
@@ -156,6 +160,5 @@ class Call:
 
 def moved_reads(calls: Iterable[Call], core: "Core") -> list[Part]:
     """The reads under way to nodes that don't lead the partition any more."""
-    return [
-        part for call in calls if call.op is Op.READ for part in call.parts if part.sent and core.has_newer_route(part)
-    ]
+    reads = (part for call in calls if call.op is Op.READ for part in call.parts if part.sent)
+    return [part for part in reads if core.has_moved(part)]

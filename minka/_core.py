@@ -78,9 +78,7 @@ class Core:
 
     def send(self, part: Part) -> None:
         """Give the part to the stream of the node that leads its partition."""
-        if self._state == "closed":
-            self.loop.call_soon(part.call.refused, part, MinkaError(Code.UNREACHABLE, "the client was closed"))
-            return
+        assert self._state == "open", "closing gives up every call"
         route = part.route = part.call.routes.routes[part.slot]
         part.address = self.table.address(route.leader) if route else ""
         if part.address:
@@ -98,6 +96,11 @@ class Core:
         old = part.route
         return route is not None and bool(route.leader) and (old is None or route.partition_epoch > old.partition_epoch)
 
+    def has_moved(self, part: Part) -> bool:
+        """Whether another node leads the partition than the one to which the part was sent."""
+        route = part.call.routes.routes[part.slot]
+        return route is not None and bool(route.leader) and (part.route is None or route.leader != part.route.leader)
+
     def refresh_soon(self, avoid: str = "") -> asyncio.Task[MinkaError | None]:
         """Fetch the table in the background, from another node than `avoid` if possible; the result says why not."""
         if self._refresh is None:
@@ -112,7 +115,11 @@ class Core:
 
     async def _look_for(self, name: str) -> None:
         for attempt in range(1, _KEYSPACE_TRIES + 1):
-            error = await asyncio.shield(self.refresh_soon())
+            refresh = self.refresh_soon()
+            await asyncio.wait([refresh])
+            if self._state == "closed":
+                raise MinkaError(Code.UNREACHABLE, "the client was closed")
+            error = refresh.result()
             if error is not None and not self._has_table:
                 raise error
             if self.table.knows(name):

@@ -55,7 +55,8 @@ def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> 
     status, text = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE and text.startswith(_NEVER_SENT):
         return MinkaError(Code.UNREACHABLE, f"{address}: {_cause(text)}", address=address)
-    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+    # INTERNAL is how gRPC itself reports a message that it could not send any more, or a stream that was reset.
+    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
         code = Code.UNREACHABLE if repeatable else Code.OUTCOME_UNKNOWN
         return MinkaError(code, f"{address}: the call broke off: {clipped(text)}", address=address)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:

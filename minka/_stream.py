@@ -34,7 +34,9 @@ QUIET_S: Final = 1.0  # so long without an answer, and the partition table is as
 _OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; so much later it is given up
 _PART_BYTES: Final = 64  # what a part weighs besides its keys and values
 
-_Key = tuple[Op, int, int]  # what parts of one group have in common: op, partition, generation
+# What parts of one group have in common: op, partition, generation; the last is 0, or unlike all others' for a part
+# that wants a frame of its own.
+_Key = tuple[Op, int, int, int]
 
 
 @dataclass(slots=True)
@@ -77,7 +79,8 @@ class NodeStream:
             self._loop.call_soon(part.call.refused, part, MinkaError(Code.OVERLOADED, message))
             return
         assert part.route is not None, "a part is routed before it is sent"
-        self._queue.setdefault((part.call.op, part.route.partition_id, part.route.generation), []).append(part)
+        key = (part.call.op, part.route.partition_id, part.route.generation, id(part) if part.alone else 0)
+        self._queue.setdefault(key, []).append(part)
         self._queued_bytes += part.size + _PART_BYTES
         self._wake.set()
         if self._task is None:
@@ -135,6 +138,9 @@ class NodeStream:
         size, deadline = 0, 0.0
         while self._queue and size < FRAME_BYTES and len(groups) < MAX_GROUPS:
             key, parts = self._queue.popitem(last=False)
+            if key[3] and groups:
+                self._queue[key] = parts
+                break
             if not (parts := self._take(key, parts)):
                 continue
             group = _group(key, parts)
@@ -142,6 +148,8 @@ class NodeStream:
             parts_of.append(parts)
             size += len(group.body)
             deadline = max(deadline, *(part.call.deadline for part in parts))
+            if key[3]:
+                break
         if not groups:
             return None
         now = self._loop.time()
@@ -209,7 +217,7 @@ class NodeStream:
 
 
 def _group(key: _Key, parts: list[Part]) -> Group:
-    op, partition_id, generation = key
+    op, partition_id, generation, _ = key
     keys = parts[0].keys if len(parts) == 1 else [k for part in parts for k in part.keys]
     if op is Op.READ:
         return Group(op, partition_id, generation, encode(keys))

@@ -8,18 +8,18 @@ with minka.Client(["athens:7400", "byzantium:7400"], keyspace="flights") as clie
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from minka import aio
 from minka.aio import AnyKey, BatchError, Failure, Key
+from minka.errors import Code, MinkaError
 
 __all__ = ["BatchError", "Client", "Failure", "Keyspace"]
 
 _Result = TypeVar("_Result")
-_Run = Callable[[Coroutine[Any, Any, _Result]], _Result]
 
 _CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -30,11 +30,17 @@ class _Loop:
     def __init__(self) -> None:
         self._loop: Final = _new_event_loop()
         self._thread: Final = threading.Thread(target=self._loop.run_forever, name="minka client", daemon=True)
+        self._lock = threading.Lock()
+        self._stopping = False
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         """Run it on the loop's thread and wait for it here."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._lock:
+            if self._stopping:
+                coroutine.close()
+                raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         except BaseException:
@@ -42,8 +48,10 @@ class _Loop:
             raise
 
     def stop(self, client: aio.Client) -> None:
-        """Close the client, then the loop, then the thread."""
-        closing = asyncio.run_coroutine_threadsafe(client.close(), self._loop)
+        """Close the client, let those who wait in other threads have their answer, then end loop and thread."""
+        with self._lock:
+            self._stopping = True
+            closing = asyncio.run_coroutine_threadsafe(_close(client), self._loop)
         if threading.current_thread() is self._thread:  # the garbage collector found the client here
             closing.add_done_callback(lambda _: self._loop.stop())
             return
@@ -129,6 +137,13 @@ class Client(_Operations):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+async def _close(client: aio.Client) -> None:
+    await client.close()
+    calls = asyncio.all_tasks() - {asyncio.current_task()}
+    if calls:
+        await asyncio.wait(calls, timeout=_CLOSE_TIMEOUT_S / 2)
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

@@ -1,19 +1,25 @@
 """Counterparts of the client library: real gRPC servers on 127.0.0.1 that behave as a test tells them."""
 
+import asyncio
 import contextlib
+import inspect
 import itertools
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 
-from minka.errors import MinkaError
-from minka.v1 import admin_pb2, admin_pb2_grpc
+from minka import wire
+from minka.errors import Code, MinkaError
+from minka.hashing import murmur3
+from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, PartitionTable
 
 # Below the ephemeral range; each test process begins elsewhere.
 _PORTS = itertools.count(20000 + os.getpid() * 37 % 10000)
@@ -31,12 +37,15 @@ def _listen(server: Any) -> str:
 
 
 @dataclass
-class ControlNode(admin_pb2_grpc.AdminServicer, admin_pb2_grpc.MetadataServicer, admin_pb2_grpc.InventoryServicer):
+class ControlNode:
     """A node whose control calls answer as `answers` says: method name → message, MinkaError to refuse, or function."""
 
     address: str = ""
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda request, context: self._answer(method, request, context)
 
     def _answer(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
         self.asked.append((method, request))
@@ -48,27 +57,6 @@ class ControlNode(admin_pb2_grpc.AdminServicer, admin_pb2_grpc.MetadataServicer,
             context.abort(grpc.StatusCode[answer.code.info.grpc_status], answer.message)
         return answer
 
-    def GetTable(self, request: admin_pb2.GetTableRequest, context: Any) -> Any:
-        return self._answer("GetTable", request, context)
-
-    def GetStatus(self, request: admin_pb2.GetStatusRequest, context: Any) -> Any:
-        return self._answer("GetStatus", request, context)
-
-    def CreateKeyspace(self, request: admin_pb2.CreateKeyspaceRequest, context: Any) -> Any:
-        return self._answer("CreateKeyspace", request, context)
-
-    def PlanReassign(self, request: admin_pb2.PlanReassignRequest, context: Any) -> Any:
-        return self._answer("PlanReassign", request, context)
-
-    def ApplyPlan(self, request: admin_pb2.ApplyPlanRequest, context: Any) -> Any:
-        return self._answer("ApplyPlan", request, context)
-
-    def GetOperations(self, request: admin_pb2.GetOperationsRequest, context: Any) -> Any:
-        return self._answer("GetOperations", request, context)
-
-    def CountKeys(self, request: admin_pb2.CountKeysRequest, context: Any) -> Any:
-        return self._answer("CountKeys", request, context)
-
 
 @pytest.fixture
 def control_node() -> Iterator[Callable[[], ControlNode]]:
@@ -77,14 +65,14 @@ def control_node() -> Iterator[Callable[[], ControlNode]]:
 
     def start() -> ControlNode:
         server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
-        node = ControlNode()
+        node: Any = ControlNode()
         admin_pb2_grpc.add_AdminServicer_to_server(node, server)
         admin_pb2_grpc.add_MetadataServicer_to_server(node, server)
         admin_pb2_grpc.add_InventoryServicer_to_server(node, server)
         node.address = _listen(server)
         server.start()
         servers.append(server)
-        return node
+        return cast(ControlNode, node)
 
     yield start
     for server in servers:
@@ -103,3 +91,157 @@ def free_address() -> Callable[[], str]:
         raise AssertionError("no free port among 200")
 
     return find
+
+
+class DataNode(admin_pb2_grpc.MetadataServicer):
+    """A node that serves the partition table and the data stream from a dict, and fails as a test tells it."""
+
+    def __init__(self, name: str, table: PartitionTable) -> None:
+        self.name = name
+        self.table = table  # what this node knows
+        self.data: dict[bytes, bytes] = {}
+        self.frames: list[wire.Request] = []
+        self.tables_given = 0
+        self.writes: Counter[bytes] = Counter()
+        self.refuse: Callable[[wire.Group], MinkaError | None] = lambda group: None
+        self.go_on = asyncio.Event()  # cleared: what arrives waits
+        self.go_on.set()
+        self.raw_answer: bytes | None = None  # instead of the true one
+        self.ends_stream = False  # instead of answering
+        self.largest_read = 10**9  # bytes of values in one result
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
+        admin_pb2_grpc.add_MetadataServicer_to_server(self, self._server)
+        methods: dict[str, Any] = {"Batch": grpc.stream_stream_rpc_method_handler(self._batch)}
+        handler = grpc.method_handlers_generic_handler("minka.v1.Kv", methods)
+        self._server.add_generic_rpc_handlers((handler,))
+        self.address = _listen(self._server)
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Break every connection."""
+        await self._server.stop(None)
+
+    async def GetTable(self, request: admin_pb2.GetTableRequest, context: Any) -> admin_pb2.GetTableResponse:
+        await self.go_on.wait()
+        self.tables_given += 1
+        if request.known_version == self.table.version:
+            return admin_pb2.GetTableResponse()
+        return admin_pb2.GetTableResponse(table=self.table)
+
+    async def _batch(self, _: Any, context: Any) -> None:
+        one_at_a_time = asyncio.Lock()  # gRPC refuses a second write while one is under way
+        async with asyncio.TaskGroup() as answers:
+            while isinstance(data := await context.read(), bytes):
+                request = wire.decode_request(data)
+                self.frames.append(request)
+                if self.ends_stream:
+                    return
+                answers.create_task(self._answer(request, context, one_at_a_time))
+
+    async def _answer(self, request: wire.Request, context: Any, lock: asyncio.Lock) -> None:
+        await self.go_on.wait()
+        results = [self._do(group) for group in request.groups]
+        async with lock:
+            await context.write(self.raw_answer or wire.encode(wire.Response(request.id, results)))
+
+    def _do(self, group: wire.Group) -> wire.GroupResult:
+        error = self.refuse(group) or self._routed_wrong(group)
+        if error is not None:
+            return wire.GroupResult(error.to_proto().SerializeToString(), None)
+        if group.op == wire.Op.WRITE:
+            body = wire.decode_write(group.body)
+            self.writes.update(body.keys)
+            for key, value in zip(body.keys, body.values, strict=True):
+                if value is None:
+                    self.data.pop(key, None)
+                else:
+                    self.data[key] = value
+            return wire.GroupResult(None, None)
+        values = [self.data.get(key) for key in wire.decode_read(group.body)]
+        if sum(len(value or b"") for value in values) > self.largest_read:
+            return wire.GroupResult(MinkaError(Code.TOO_LARGE, "too much").to_proto().SerializeToString(), None)
+        return wire.GroupResult(None, wire.encode(values))
+
+    def _routed_wrong(self, group: wire.Group) -> MinkaError | None:
+        row = next(row for row in self.table.partitions if row.id == group.partition_id)
+        if row.leader != self.name:
+            return MinkaError(Code.NOT_LEADER, f"{row.leader} leads it", partitions=[row])
+        if group.generation < row.generation:
+            return MinkaError(Code.STALE_GENERATION, "it has moved", partitions=[row])
+        return None
+
+
+class DataCluster:
+    """Data nodes that each hold a copy of one partition table, and share the data as if moves had carried it."""
+
+    def __init__(self, names: Sequence[str], partition_count: int) -> None:
+        table = PartitionTable(
+            cluster=cluster_pb2.Cluster(id="test", name="test"),
+            version=1,
+            keyspaces=[
+                Keyspace(id=1, name="flights", partition_count=partition_count, hash=HashFunction.HASH_FUNCTION_MURMUR3)
+            ],
+            partitions=[
+                Partition(id=i, keyspace_id=1, slot=i, leader=names[i % len(names)], partition_epoch=1, generation=1)
+                for i in range(partition_count)
+            ],
+        )
+        self.nodes = {name: DataNode(name, PartitionTable()) for name in names}
+        table.nodes.extend(cluster_pb2.Node(id=name, address=node.address) for name, node in self.nodes.items())
+        shared: dict[bytes, bytes] = {}
+        for node in self.nodes.values():
+            node.table.CopyFrom(table)
+            node.data = shared
+        self.data = shared
+
+    async def __aenter__(self) -> "DataCluster":
+        for node in self.nodes.values():
+            await node.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for node in self.nodes.values():
+            node.go_on.set()
+            await node.stop()
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [node.address for node in self.nodes.values()]
+
+    def key_of(self, partition_id: int, number: int = 0) -> bytes:
+        """A key of this partition; another for each number."""
+        count = len(next(iter(self.nodes.values())).table.partitions)
+        keys = (b"key-%d" % n for n in itertools.count())
+        return next(itertools.islice((k for k in keys if murmur3(k) % count == partition_id), number, None))
+
+    def lead(self, partition_id: int, leader: str, told: Sequence[str] | None = None) -> None:
+        """Make `leader` ("": nobody) the leader, by a new row that the nodes in `told` (None: all) have heard of."""
+        for name in self.nodes if told is None else told:
+            table = self.nodes[name].table
+            table.version += 1
+            row = next(row for row in table.partitions if row.id == partition_id)
+            row.leader = leader
+            row.partition_epoch += 1
+            row.generation += 1
+
+
+@pytest.fixture
+def data_cluster() -> Callable[..., DataCluster]:
+    """Make a cluster of data nodes, within the test's event loop; enter it with `async with`."""
+
+    def make(*names: str, partitions: int = 6) -> DataCluster:
+        return DataCluster(names, partitions)
+
+    return make
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True

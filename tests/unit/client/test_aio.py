@@ -1,0 +1,395 @@
+"""`minka.aio.Client` against real gRPC servers that route by a table of their own, and fail as the test tells them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from minka import _stream, wire
+from minka.aio import BatchError, Client
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition
+
+Make = Callable[..., Any]
+
+
+def _client(cluster: Any, **options: Any) -> Client:
+    return Client(cluster.endpoints, keyspace="flights", rng=Random(1), **options)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # what is waited for happens in another part of the library
+            await asyncio.sleep(0.002)
+
+
+async def test_what_was_put_is_got_until_it_is_deleted(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+        await client.put("UA1545", b"EWR-IAH")
+        assert await client.get(b"UA1545") == b"EWR-IAH"
+        await client.delete("UA1545")
+        assert await client.get("UA1545") is None
+        await client.put("empty", b"")
+        assert await client.get("empty") == b""
+
+
+async def test_batches(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+        pairs = {b"key-%d" % n: b"value-%d" % n for n in range(100)}
+        await client.put_many(pairs)
+        assert cluster.data == pairs
+        assert await client.get_many([*pairs, b"other", b"key-0"]) == pairs
+        await client.delete_many([f"key-{n}" for n in range(10, 100)])
+        assert await client.get_many(["key-9", "key-10"]) == {"key-9": b"value-9"}
+        twice: list[tuple[bytes | str, bytes]] = [("twice", b"first"), (b"twice", b"last")]
+        await client.put_many(twice)
+        assert await client.get("twice") == b"last"
+        await client.put_many({})
+        await client.delete_many([])
+        assert await client.get_many([]) == {}
+
+
+async def test_a_batch_goes_to_each_node_once(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium", "cyrene", partitions=30) as cluster, _client(cluster) as client:
+        await client.put_many({b"key-%d" % n: b"" for n in range(500)})
+        for node in cluster.nodes.values():
+            (frame,) = node.frames
+            assert len(frame.groups) == len({group.partition_id for group in frame.groups}) == 10
+
+
+async def test_what_callers_do_at_the_same_time_travels_together(data_cluster: Make) -> None:
+    async with data_cluster("athens", partitions=3) as cluster, _client(cluster) as client:
+        await client.get("connect first")
+        frames = cluster.nodes["athens"].frames
+        frames.clear()
+        await asyncio.gather(*(client.put(b"key-%d" % n, b"v%d" % n) for n in range(300)))
+        assert len(frames) == 1
+        assert len(frames[0].groups) == 3
+        frames.clear()
+        values = await asyncio.gather(*(client.get(b"key-%d" % n) for n in range(300)))
+        assert values == [b"v%d" % n for n in range(300)]
+        assert len(frames) == 1
+
+
+async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
+    async with data_cluster("athens", partitions=3) as cluster, _client(cluster) as client:
+        await client.get("connect first")
+        athens = cluster.nodes["athens"]
+        athens.frames.clear()
+        athens.go_on.clear()
+        tasks = []
+        for n in range(100):
+            tasks.append(asyncio.create_task(client.put(b"key-%d" % n, b"v")))
+            await _until(lambda: len(athens.frames) == min(len(tasks), _stream.MAX_FRAMES_UNDER_WAY))
+        athens.go_on.set()
+        await asyncio.gather(*tasks)
+        assert len(athens.frames) < 2 * _stream.MAX_FRAMES_UNDER_WAY
+        assert len(cluster.data) == 100
+
+
+async def test_a_refusal_with_newer_rows_is_enough_to_find_the_new_leader(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+        await client.put(cluster.key_of(0), b"old")
+        cluster.lead(0, "byzantium")
+        given = sum(node.tables_given for node in cluster.nodes.values())
+        await client.put(cluster.key_of(0), b"new")
+        await client.put_many({cluster.key_of(0, n): b"new" for n in range(5)})
+        assert sum(node.tables_given for node in cluster.nodes.values()) == given
+        assert cluster.nodes["byzantium"].writes[cluster.key_of(0)] == 2
+
+
+async def test_a_stale_generation_is_replaced(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster) as client:
+        await client.put(cluster.key_of(0), b"old")
+        cluster.lead(0, "athens")
+        await client.put(cluster.key_of(0), b"new")
+        assert [frame.groups[0].generation for frame in cluster.nodes["athens"].frames] == [1, 1, 2]
+
+
+async def test_a_refusal_without_rows_makes_the_client_fetch_the_table(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+        await client.put(cluster.key_of(0), b"old")
+        cluster.lead(0, "byzantium")
+        cluster.nodes["athens"].refuse = lambda _: MinkaError(Code.NO_CLEARANCE, "athens has no clearance")
+        await client.put(cluster.key_of(0), b"new")
+        assert cluster.nodes["byzantium"].writes[cluster.key_of(0)] == 1
+
+
+async def test_a_dead_nodes_partition_is_found_at_its_new_owner(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium", "cyrene") as cluster, _client(cluster) as client:
+        await client.put(cluster.key_of(0), b"old")
+        await cluster.nodes["athens"].stop()
+        with pytest.raises(MinkaError):  # until it has noticed, a write's outcome is unknown
+            await client.put(cluster.key_of(0), b"old", timeout=0.1)
+        reading = asyncio.create_task(client.get(cluster.key_of(0)))
+        writing = asyncio.create_task(client.put(cluster.key_of(0, 1), b"new"))
+        given = cluster.nodes["cyrene"].tables_given
+        await _until(lambda: cluster.nodes["cyrene"].tables_given > given + 2)
+        assert not reading.done()
+        assert not writing.done()
+        cluster.lead(0, "cyrene")
+        assert await reading == b"old"
+        await writing
+        assert cluster.nodes["cyrene"].writes[cluster.key_of(0, 1)] == 1
+
+
+async def test_when_the_stream_breaks_reads_are_repeated_and_writes_are_not(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster) as client:
+        key, athens = cluster.key_of(0), cluster.nodes["athens"]
+        await client.put(key, b"v")
+        athens.frames.clear()
+        athens.ends_stream = True
+        reading = asyncio.create_task(client.get(key))
+        with pytest.raises(MinkaError) as caught:
+            await client.put(key, b"other")
+        assert caught.value.code is Code.OUTCOME_UNKNOWN
+        assert f"at athens ({athens.address})" in caught.value.message
+        assert caught.value.details["node"] == "athens"
+        athens.ends_stream = False
+        assert await reading == b"v"
+        writes = [group for frame in athens.frames for group in frame.groups if group.op == wire.Op.WRITE]
+        assert len(writes) == 1
+
+
+async def test_a_call_ends_at_its_deadline(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster, timeout=0.2) as client:
+        await client.put("key", b"v")
+        cluster.nodes["athens"].go_on.clear()
+        for call in (client.put("key", b"w"), client.get("key")):
+            start = time.monotonic()
+            with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: key b'key' at athens .*no answer within 0.2 s"):
+                await call
+            assert 0.15 < time.monotonic() - start < 1
+        assert 0 < cluster.nodes["athens"].frames[-1].timeout_ms <= 200
+        cluster.nodes["athens"].go_on.set()
+        assert await client.get("key", timeout=5) == b"w"
+
+
+async def test_an_offline_partition_is_waited_for(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster) as client:
+        await client.put(cluster.key_of(1), b"v")
+        cluster.lead(0, "")
+        cluster.nodes["athens"].refuse = lambda group: (
+            MinkaError(Code.NO_CLEARANCE, "not yet") if group.partition_id == 0 else None
+        )
+        with pytest.raises(MinkaError, match=r"PARTITION_OFFLINE: .*no leader; given up after \d+ tries within 0.3 s"):
+            await client.put(cluster.key_of(0), b"v", timeout=0.3)
+        writing = asyncio.create_task(client.put(cluster.key_of(0), b"v"))
+        await asyncio.sleep(0)
+        cluster.nodes["athens"].refuse = lambda group: None
+        cluster.lead(0, "athens")
+        await writing
+
+
+async def test_a_batch_says_which_keys_failed_where_and_why(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+        cluster.nodes["byzantium"].refuse = lambda group: (
+            MinkaError(Code.STORAGE_FAILED, "the disk is full") if group.partition_id == 3 else None
+        )
+        pairs = {b"key-%d" % n: b"v" for n in range(60)}
+        with pytest.raises(BatchError) as caught:
+            await client.put_many(pairs)
+        (failure,) = caught.value.failures
+        failed = {key for key in pairs if key not in cluster.data}
+        assert set(failure.keys) == failed
+        assert failed
+        assert failure.node == "byzantium"
+        assert caught.value.code is failure.error.code is Code.STORAGE_FAILED
+        for text in (f"{len(failed)} of 60 keys failed", "at byzantium (127.0.0.1:", "the disk is full"):
+            assert text in caught.value.message
+
+
+async def test_the_error_of_a_batch_is_bounded(data_cluster: Make) -> None:
+    async with data_cluster("athens", partitions=100) as cluster, _client(cluster) as client:
+        cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.STORAGE_FAILED, "no " * 10_000)
+        with pytest.raises(BatchError) as caught:
+            await client.put_many({b"k" * 1000 + b"%d" % n: b"v" for n in range(1000)})
+        assert len(caught.value.failures) == 100
+        assert len(str(caught.value)) < 2000
+
+
+async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster) as client:
+        large = b"v" * (wire.MAX_VALUE_BYTES + 1)
+        third = b"v" * (wire.MAX_BODY_BYTES // 3)
+        for call in (
+            client.put("key", large),
+            client.put_many({"key": large}),
+            client.put_many({"a": third, "b": third, "c": third}),
+            client.put(b"k" * (wire.MAX_KEY_BYTES + 1), b"v"),
+            client.get(b"k" * (wire.MAX_KEY_BYTES + 1)),
+            client.get_many([b"k" * (wire.MAX_KEY_BYTES + 1)]),
+        ):
+            with pytest.raises(MinkaError, match="TOO_LARGE"):
+                await call
+        for bad in (
+            client.put("key", "text"),  # type: ignore[arg-type]  # the mistake under test
+            client.put_many({"key": 5}),  # type: ignore[arg-type]
+            client.get(5),  # type: ignore[arg-type]
+            client.get_many([5]),  # type: ignore[type-var]
+            client.get("key", timeout=0),
+        ):
+            with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
+                await bad
+        assert cluster.nodes["athens"].frames == []
+
+
+async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
+    async with data_cluster("athens", partitions=2) as cluster, _client(cluster) as client:
+        pairs = {b"key-%d" % n: b"%d" % n * 20_000 for n in range(200)}
+        await client.put_many(pairs, timeout=20)
+        assert cluster.data == pairs
+        sizes = [sum(len(group.body) for group in frame.groups) for frame in cluster.nodes["athens"].frames]
+        assert max(sizes) < 2 * _stream.FRAME_BYTES
+        assert await client.get_many(pairs, timeout=20) == pairs
+
+
+async def test_a_read_too_large_for_one_answer_is_halved(data_cluster: Make) -> None:
+    async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
+        pairs = {b"key-%d" % n: b"v" * 100 for n in range(64)}
+        await client.put_many(pairs)
+        cluster.nodes["athens"].largest_read = 1000
+        assert await client.get_many(pairs) == pairs
+        # What travels together with others' reads is not refused for their size.
+        assert await asyncio.gather(*(client.get(key) for key in pairs)) == list(pairs.values())
+        cluster.nodes["athens"].largest_read = 99
+        with pytest.raises(MinkaError, match="TOO_LARGE"):
+            await client.get("key-0")
+
+
+async def test_a_full_queue_refuses_and_the_client_tries_again(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stream, "MAX_QUEUED_BYTES", 1000)
+    async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
+        await asyncio.gather(*(client.put(b"key-%d" % n, b"v" * 100) for n in range(100)))
+        assert len(cluster.data) == 100
+
+
+async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster) as client:
+        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE: there is no keyspace 'flight'; there are: flights"):
+            await client.keyspace("flight").get("key")
+        async with Client(cluster.endpoints) as without:
+            with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace"):
+                await without.get("key")
+            await without.keyspace("flights").put("key", b"v")
+
+
+async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster) as client:
+        await client.put("key", b"v")
+        table = cluster.nodes["athens"].table
+        table.keyspaces.append(Keyspace(id=2, name="crews", partition_count=1, hash=HashFunction.HASH_FUNCTION_MD5))
+        table.partitions.append(Partition(id=90, keyspace_id=2, leader="athens", partition_epoch=1, generation=1))
+        table.version += 1
+        await client.keyspace("crews").put("key", b"w")
+        assert cluster.nodes["athens"].frames[-1].groups[0].partition_id == 90
+
+
+async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster, timeout=8) as client:
+        await client.put(cluster.key_of(0), b"v")
+        cluster.nodes["athens"].go_on.clear()
+        reading = asyncio.create_task(client.get(cluster.key_of(0)))
+        await _until(lambda: len(cluster.nodes["athens"].frames) == 2)
+        cluster.lead(0, "byzantium", told=["byzantium"])
+        assert await reading == b"v"
+
+
+async def test_a_node_that_never_answers_is_given_up(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster, timeout=0.1) as client:
+        await client.put("key", b"v")
+        athens = cluster.nodes["athens"]
+        athens.go_on.clear()
+        with pytest.raises(MinkaError, match="DEADLINE_EXCEEDED"):
+            await client.put("key", b"w")
+        writing = asyncio.create_task(client.put("key", b"x", timeout=10))
+        # The first frame's time has passed by far; the second was sent on the same stream.
+        with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*connected but answers nothing"):
+            await writing
+        athens.go_on.set()
+        await client.put("key", b"y", timeout=5)
+
+
+async def test_the_table_is_refreshed_periodically(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster, refresh_interval=0.02) as client:
+        await client.get(cluster.key_of(0))
+        cluster.lead(0, "byzantium")
+        given = sum(node.tables_given for node in cluster.nodes.values())
+        await _until(lambda: sum(node.tables_given for node in cluster.nodes.values()) > given + 1)
+        frames = len(cluster.nodes["athens"].frames)
+        await client.get(cluster.key_of(0))
+        assert len(cluster.nodes["athens"].frames) == frames
+
+
+async def test_closing_ends_what_is_under_way(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster:
+        client = _client(cluster)
+        await client.put("key", b"v")
+        for node in cluster.nodes.values():
+            node.go_on.clear()
+        reading, writing = asyncio.create_task(client.get("key")), asyncio.create_task(client.put("key", b"w"))
+        await _until(lambda: sum(len(node.frames) for node in cluster.nodes.values()) > 1)
+        await client.close()
+        with pytest.raises(MinkaError, match=r"UNREACHABLE.*the client was closed"):
+            await reading
+        with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*the client was closed"):
+            await writing
+        with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):
+            await client.get("key")
+        assert [task for task in asyncio.all_tasks() if task.get_name().startswith("minka")] == []
+
+
+async def test_an_answer_that_makes_no_sense_ends_the_stream(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster) as client:
+        await client.put("key", b"v")
+        for nonsense in (b"\xc1", wire.encode(wire.Response(999, [])), wire.encode(wire.Response(2, []))):
+            cluster.nodes["athens"].raw_answer = nonsense
+            with pytest.raises(MinkaError, match="INTERNAL"):
+                await client.get("key")
+            with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*INTERNAL"):
+                await client.put("key", b"w")
+        cluster.nodes["athens"].raw_answer = None
+        assert await client.get("key") == b"w"
+
+
+async def test_another_clusters_table_is_not_used(data_cluster: Make, caplog: pytest.LogCaptureFixture) -> None:
+    async with data_cluster("athens") as cluster, data_cluster("sparta") as other:
+        other.nodes["sparta"].table.cluster.id = "other"
+        other.nodes["sparta"].table.version = 99
+        async with _client(cluster, refresh_interval=0.01) as client:
+            await client.put("key", b"v")
+            cluster.nodes["athens"].table.nodes.add(id="sparta", address=other.endpoints[0])
+            cluster.nodes["athens"].table.version += 1
+            with caplog.at_level(logging.WARNING, logger="minka"):
+                await _until(lambda: "CLUSTER_MISMATCH" in caplog.text)
+            assert await client.get("key") == b"v"
+
+
+async def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address: Callable[[], str]) -> None:
+    endpoints = [free_address(), free_address()]
+    start = time.monotonic()
+    async with Client(endpoints, keyspace="flights") as client:
+        with pytest.raises(MinkaError, match="UNREACHABLE") as caught:
+            await client.get("key")
+    assert time.monotonic() - start < 2
+    for endpoint in endpoints:
+        assert f"{endpoint}: Connection refused" in caught.value.message
+
+
+async def test_a_cancelled_caller_leaves_the_others_alone(data_cluster: Make) -> None:
+    async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
+        await client.put("key", b"v")
+        cluster.nodes["athens"].go_on.clear()
+        tasks = [asyncio.create_task(client.get("key")) for _ in range(3)]
+        await _until(lambda: len(cluster.nodes["athens"].frames) == 2)
+        tasks[1].cancel()
+        cluster.nodes["athens"].go_on.set()
+        assert await tasks[0] == await tasks[2] == b"v"
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]

@@ -1,0 +1,88 @@
+"""What is repeated, how long the waits are, and what a failed request says of those who were asked."""
+
+from random import Random
+
+import pytest
+
+from minka._failures import BatchError, Failure, error_of_one
+from minka._grpc import unreachable
+from minka._retry import asks_for_table, delay_s, is_repeatable
+from minka.errors import Code, MinkaError
+from minka.wire import Op
+
+NOTHING_WAS_DONE = {
+    Code.UNREACHABLE,
+    Code.NO_CONTROLLER,
+    Code.NOT_CONTROLLER,
+    Code.SHUTTING_DOWN,
+    Code.OVERLOADED,
+    Code.NOT_REGISTERED,
+    Code.NO_CLEARANCE,
+    Code.UNKNOWN_PARTITION,
+    Code.STALE_GENERATION,
+    Code.NOT_LEADER,
+    Code.PARTITION_OFFLINE,
+}
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_a_write_is_repeated_only_when_nothing_was_done(code: Code) -> None:
+    error = MinkaError(code, "")
+    assert is_repeatable(error, Op.WRITE) == (code in NOTHING_WAS_DONE)
+    assert is_repeatable(error, Op.READ) == (code in NOTHING_WAS_DONE | {Code.OUTCOME_UNKNOWN})
+
+
+def test_delays_grow_to_a_cap_with_jitter() -> None:
+    rng = Random(7)
+    for attempt, full in ((1, 0.005), (2, 0.01), (3, 0.02), (6, 0.16), (7, 0.2), (8, 0.2), (10**6, 0.2)):
+        delays = [delay_s(attempt, rng) for _ in range(200)]
+        assert full / 2 <= min(delays) < 0.6 * full
+        assert 0.9 * full < max(delays) <= full
+
+
+def test_a_busy_node_is_no_reason_to_fetch_the_table() -> None:
+    assert not asks_for_table(MinkaError(Code.OVERLOADED, ""))
+    assert asks_for_table(MinkaError(Code.NO_CLEARANCE, ""))
+
+
+def _tried(*codes: Code) -> dict[str, MinkaError]:
+    return {f"node{n}:7000": MinkaError(code, f"reason {n}") for n, code in enumerate(codes)}
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([Code.UNREACHABLE, Code.UNREACHABLE], Code.UNREACHABLE),
+        ([Code.UNREACHABLE, Code.DEADLINE_EXCEEDED], Code.DEADLINE_EXCEEDED),
+        ([Code.NOT_CONTROLLER, Code.UNREACHABLE], Code.NO_CONTROLLER),
+        ([Code.NO_CONTROLLER, Code.NOT_CONTROLLER], Code.NO_CONTROLLER),
+        ([Code.SHUTTING_DOWN], Code.SHUTTING_DOWN),
+        ([Code.SHUTTING_DOWN, Code.UNREACHABLE], Code.UNREACHABLE),
+    ],
+)
+def test_a_request_that_nobody_took(codes: list[Code], expected: Code) -> None:
+    error = unreachable(_tried(*codes))
+    assert error.code is expected
+    for n in range(len(codes)):
+        assert f"node{n}:7000: reason {n}" in error.message
+
+
+def _failure(code: Code, *keys: bytes) -> Failure:
+    return Failure(keys, "athens", "127.0.0.1:7000", MinkaError(code, "the reason", disk="/dev/sda"))
+
+
+def test_a_batch_has_its_gravest_code() -> None:
+    failures = [_failure(Code.PARTITION_OFFLINE, b"a"), _failure(Code.OUTCOME_UNKNOWN, b"b", b"c")]
+    error = BatchError(failures, 9)
+    assert error.code is Code.OUTCOME_UNKNOWN
+    assert error.failures == tuple(failures)
+    assert error.message.startswith("3 of 9 keys failed: 1 at athens (127.0.0.1:7000): PARTITION_OFFLINE: the reason")
+    assert BatchError(failures[:1], 9).code is Code.PARTITION_OFFLINE
+
+
+def test_a_single_keys_error_names_key_node_and_reason() -> None:
+    error = error_of_one(_failure(Code.STORAGE_FAILED, b"\x00" * 100))
+    assert error.code is Code.STORAGE_FAILED
+    assert error.details == {"disk": "/dev/sda", "node": "athens", "address": "127.0.0.1:7000"}
+    assert "(100 bytes) at athens (127.0.0.1:7000): the reason" in error.message
+    assert len(error.message) < 250

@@ -1,0 +1,79 @@
+"""What the benchmarks do with a cluster of Minka: fill it, and keep client processes busy with it."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import Final, Self
+
+from benchmarks.kv_worker import VALUE, Done, Work, key
+from benchmarks.processes import Group
+from minka import Client
+from minka.control import Control
+from minka.v1.cluster_pb2 import HashFunction, PartitionState
+
+KEYSPACE: Final = "bench"
+_LOAD_BATCH: Final = 10_000
+_ONLINE_TIMEOUT_S: Final = 30.0
+
+
+class Clients:
+    """Client processes, connected when entered."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = works
+        self._group = Group("clients")
+
+    def __enter__(self) -> Self:
+        try:
+            self._talks = [
+                self._group.start_talking(
+                    f"client-{number}", [sys.executable, "-m", "benchmarks.kv_worker", json.dumps(asdict(work))]
+                )
+                for number, work in enumerate(self._works)
+            ]
+            for talk in self._talks:
+                assert talk.hear() == "connected", "a client says so first"
+        except BaseException:
+            self._group.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._group.__exit__(kind, error, tb)
+
+    def begin(self) -> None:
+        """Let them work."""
+        for talk in self._talks:
+            talk.say("go")
+
+    def end(self) -> Done:
+        """Wait until all are done; what they did together. Raises RuntimeError when a call of theirs failed."""
+        outcomes = [Done(**talk.hear()) for talk in self._talks]
+        calls = [call for done in outcomes for call in done.calls]
+        return Done(sum(done.keys for done in outcomes), max(done.seconds for done in outcomes), calls)
+
+
+def create_keyspace(endpoints: Sequence[str], partitions: int) -> None:
+    """Create KEYSPACE and wait until all its partitions are ONLINE."""
+    with Control(endpoints) as control:
+        control.create_keyspace(KEYSPACE, partitions, HashFunction.HASH_FUNCTION_MURMUR3)
+        deadline = time.monotonic() + _ONLINE_TIMEOUT_S
+        while not _is_online(control, partitions):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not all of {partitions} partitions are ONLINE after {_ONLINE_TIMEOUT_S:g} s")
+            time.sleep(0.05)
+
+
+def _is_online(control: Control, partitions: int) -> bool:
+    states = [partition.state for partition in control.table().partitions]
+    return len(states) == partitions and set(states) == {PartitionState.PARTITION_STATE_ONLINE}
+
+
+def put_all(endpoints: Sequence[str], count: int) -> None:
+    """Write the keys from 0 on."""
+    with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
+        for first in range(0, count, _LOAD_BATCH):
+            client.put_many({key(number): VALUE for number in range(first, min(first + _LOAD_BATCH, count))})

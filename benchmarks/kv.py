@@ -1,0 +1,85 @@
+"""Puts and gets a second of three nodes, beside a Redis cluster of three masters; an answered put is durable."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from benchmarks.cluster import KEYSPACE, Clients, create_keyspace, put_all
+from benchmarks.kv_worker import VALUE, Work
+from benchmarks.measure import MINKA, Case, Goal, Report, Sample, main, sample_of
+from benchmarks.peers import REDIS, RedisCluster, missing
+from minkactl.playground import LocalCluster
+
+KEYS: Final = 100_000
+PARTITIONS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the load looks: so many clients, each with a batch under way (0: one key), in so many client processes."""
+
+    clients: int
+    batch: int
+    processes: int
+    redis_guess: int  # operations a second; sets how many redis-benchmark does, which counts, not times
+
+    def __str__(self) -> str:
+        return f"{self.clients} clients x {self.batch}" if self.batch else f"{self.clients} under way"
+
+
+SHAPES: Final = (
+    Shape(1, 0, 1, 5_000),
+    Shape(16, 0, 1, 30_000),
+    Shape(128, 0, 2, 70_000),
+    Shape(16, 16, 2, 160_000),
+    Shape(16, 1000, 2, 400_000),
+)
+GOAL_SHAPE: Final = SHAPES[3]
+
+
+def run(report: Report) -> None:
+    """All figures."""
+    report.absent |= {REDIS: reason} if (reason := missing(REDIS)) else {}
+    report.notes.append(
+        f"Keys of 16 bytes, {KEYS:,} of them, values of {len(VALUE)}; {PARTITIONS} partitions. Minka's load comes from "
+        "minka.aio.Client, in as many processes as `processes` says; Redis's from redis-benchmark, a thread a master."
+    )
+    for _ in range(report.options.rounds):
+        if REDIS not in report.absent:
+            with RedisCluster() as redis:
+                _measure_redis(report, redis)
+        with LocalCluster(3) as cluster:
+            create_keyspace(cluster.endpoints, PARTITIONS)
+            put_all(cluster.endpoints, KEYS)
+            for operation in ("put", "get"):
+                for shape in SHAPES:
+                    report.add(_case(report, operation, shape), MINKA, _load(report, cluster, operation, shape))
+
+
+def _case(report: Report, operation: str, shape: Shape) -> Case:
+    goal = Goal(ratio=1) if (operation, shape) == ("put", GOAL_SHAPE) else None
+    return report.case(f"{operation}, {shape}", "keys/s", REDIS, goal)
+
+
+def _measure_redis(report: Report, redis: RedisCluster) -> None:
+    redis.benchmark("set", 16, 100, 5 * KEYS, KEYS, len(VALUE))  # so that nearly all keys are there
+    for operation, test in (("put", "set"), ("get", "get")):
+        for shape in SHAPES:
+            # Gets take less than sets, down to a quarter.
+            requests = int(shape.redis_guess * report.options.seconds * (1 if operation == "put" else 3))
+            sample = redis.benchmark(test, shape.clients, shape.batch or 1, requests, KEYS, len(VALUE))
+            report.add(_case(report, operation, shape), REDIS, sample)
+
+
+def _load(report: Report, cluster: LocalCluster, operation: str, shape: Shape) -> Sample:
+    seconds = report.options.seconds
+    each = Work(
+        list(cluster.endpoints), KEYSPACE, operation, shape.clients // shape.processes, shape.batch, seconds, KEYS
+    )
+    with Clients([replace(each, seed=seed) for seed in range(shape.processes)]) as clients:
+        clients.begin()
+        done = clients.end()
+    return sample_of(done.keys, done.seconds, [took for _, took in done.calls], processes=shape.processes)
+
+
+if __name__ == "__main__":
+    main("kv", "Puts and gets a second of three nodes, beside Redis.", run)

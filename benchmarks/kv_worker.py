@@ -1,0 +1,97 @@
+"""One client process of `benchmarks.kv` and `benchmarks.reassign`: keeps some calls of minka.aio.Client under way.
+
+Its argument is a `Work` in JSON. It prints a line when it is connected, starts with a line on stdin, and prints what it
+has measured in JSON.
+"""
+
+import asyncio
+import json
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+import uvloop
+
+import minka.aio
+
+VALUE: Final = b"v" * 100
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What to do: `operation` is put or get; `batch` keys a call, 0 for the single calls put and get."""
+
+    endpoints: list[str]
+    keyspace: str
+    operation: str
+    concurrency: int
+    batch: int
+    seconds: float
+    key_count: int
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Done:
+    """What came of it: keys written or read, seconds in all, and of each call when it began and how long it took.
+
+    The clock of the beginnings is that of the whole machine (CLOCK_MONOTONIC).
+    """
+
+    keys: int = 0
+    seconds: float = 0.0
+    calls: list[tuple[float, float]] = field(default_factory=list)
+
+
+def key(number: int) -> bytes:
+    """The key with this number: 16 bytes."""
+    return b"key:%012d" % number
+
+
+async def work(what: Work) -> Done:
+    """Do it. Raises MinkaError when a call fails."""
+    keys = [key(number) for number in range(what.key_count)]
+    done = Done()
+    async with minka.aio.Client(what.endpoints, keyspace=what.keyspace) as client:
+        await client.get_many(keys[:1000])  # connects to every node
+        print(json.dumps("connected"), flush=True)
+        sys.stdin.readline()
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for number in range(what.concurrency):
+                rng = random.Random(f"{what.seed}/{number}")
+                group.create_task(_calls(client, what, keys, rng, started + what.seconds, done))
+        done.seconds = time.monotonic() - started
+    return done
+
+
+async def _calls(
+    client: minka.aio.Client, what: Work, keys: list[bytes], rng: random.Random, stop_at: float, done: Done
+) -> None:
+    """One call after the other."""
+    now = time.monotonic()
+    while now < stop_at:
+        chosen = dict.fromkeys(rng.choices(keys, k=what.batch or 1), VALUE)
+        match what.operation, what.batch:
+            case "put", 0:
+                await client.put(next(iter(chosen)), VALUE)
+            case "get", 0:
+                await client.get(next(iter(chosen)))
+            case "put", _:
+                await client.put_many(chosen)
+            case _:
+                await client.get_many(chosen)
+        before, now = now, time.monotonic()
+        done.keys += len(chosen)
+        done.calls.append((before, now - before))
+
+
+def main() -> None:
+    """The work as JSON in the only argument."""
+    print(json.dumps(asdict(uvloop.run(work(Work(**json.loads(sys.argv[1])))))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Processes that never outlive the benchmark, and ports and folders for them."""
+
+import json
+import random
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from minkactl.leftovers import Leftovers
+
+LOOPBACK: Final = "127.0.0.1"
+PORTS: Final = range(10_000, 20_000)  # with another 10,000 above each, for Redis, all below the ephemeral range
+STOP_TIMEOUT_S: Final = 10.0
+
+
+class Group:
+    """Some processes and the folder they write to. Everything is gone when the group is left, or killed."""
+
+    def __init__(self, name: str) -> None:
+        self.directory: Final = Path(tempfile.mkdtemp(prefix=f"minka-bench-{name}-"))
+        self._leftovers = Leftovers([self.directory])
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for process in self._processes:
+            process.terminate()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._leftovers.remove()
+
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a process whose output goes to the file NAME.log."""
+        with (self.directory / f"{name}.log").open("ab") as log:
+            return self._popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def start_talking(self, name: str, command: Sequence[str]) -> "Talk":
+        """Start a process that reads and writes lines; its stderr goes to NAME.log."""
+        with (self.directory / f"{name}.log").open("ab") as log:
+            return Talk(self, self._popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log))
+
+    def _popen(self, command: Sequence[str], **files: Any) -> subprocess.Popen[bytes]:
+        # setpriv makes the kernel kill it when this process ends, however that happens.
+        process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], **files)
+        self._processes.append(process)
+        return process
+
+    def failed(self) -> RuntimeError:
+        """What to raise when a process has ended too early: with the ends of the logs."""
+        logs = {path.name: path.read_text("utf-8", "replace")[-1000:] for path in self.directory.glob("*.log")}
+        return RuntimeError(f"a process ended; the logs end with {logs}")
+
+    def wait_until(self, what: str, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+        """Poll a condition. Raises RuntimeError when a process ends, TimeoutError when it does not come true."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if any(process.poll() is not None for process in self._processes):
+                raise self.failed()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {timeout_s:g} s: {what}")
+            time.sleep(0.02)
+
+
+class Talk:
+    """Lines of JSON to a process and from it."""
+
+    def __init__(self, group: Group, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None, "it was started with pipes"
+        assert process.stdout is not None, "it was started with pipes"
+        self._group = group
+        self._in, self._out = process.stdin, process.stdout
+
+    def say(self, line: Any) -> None:
+        """Write one line. Raises RuntimeError when the process has ended."""
+        try:
+            self._in.write(json.dumps(line).encode() + b"\n")
+            self._in.flush()
+        except BrokenPipeError as error:
+            raise self._group.failed() from error
+
+    def hear(self) -> Any:
+        """Read one line, when it comes. Raises RuntimeError when the process has ended."""
+        line = self._out.readline()
+        if not line:
+            raise self._group.failed()
+        return json.loads(line)
+
+
+def free_ports(count: int, above: int = 0) -> list[int]:
+    """Loopback ports that nobody listens on now; with `above`, neither on those so much higher."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, 1000):
+        if all(is_free(number) for number in {port, port + above}):
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise RuntimeError(f"no {count} free ports from {PORTS.start} on")
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,179 @@
+"""One process of a Raft group as a node has it, with a state machine that only counts; `benchmarks.raft` runs three.
+
+Each line on stdin is a request in JSON, each line on stdout its answer; the end of stdin is the end.
+"""
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import uvloop
+
+from minka.v1 import coordinator_pb2_grpc
+from minka.v1.raft_pb2 import ConfState
+from minkad.__main__ import SWITCH_INTERVAL
+from minkad.coordinator.raft_driver import RaftDriver
+from minkad.core.raft import Config, RawNode
+from minkad.rpc.channels import Channels
+from minkad.rpc.raft import RaftReceiver, RaftTransport
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.raft_log import RaftLog
+
+COMMAND_BYTES: Final = 100
+PROPOSE_METHOD: Final = "/minka.bench.Raft/Propose"
+TICK_S: Final = 0.05  # as coordinator.tick_ms has it by default, and so the two below
+ELECTION_TICKS: Final = 10
+SNAPSHOT_ENTRIES: Final = 10_000
+
+
+class Counter:
+    """The state machine: how many commands were applied."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def apply(self, data: bytes) -> None:
+        """One command."""
+        self.count += 1
+
+    def restore(self, data: bytes) -> None:
+        """The count of another node."""
+        self.count = int.from_bytes(data, "big")
+
+    def to_snapshot(self) -> bytes:
+        """The count."""
+        return self.count.to_bytes(8, "big")
+
+
+class Worker:
+    """A voter with `raft_id`, one of those at `addresses`, which have the ids 1, 2, 3 …"""
+
+    driver: RaftDriver
+
+    def __init__(self, raft_id: int, addresses: list[str], directory: Path) -> None:
+        self._id = raft_id
+        self._addresses = addresses
+        self._machine = Counter()
+        self._log_db = LogDatabase.open(directory)
+        self._channels = Channels("", str(raft_id))
+        self._latencies: list[float] = []
+
+    async def run(self) -> None:
+        """Until stdin ends."""
+        await self._build()
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(self.driver.receive), server)
+        server.add_generic_rpc_handlers((_propose_handler(self.driver),))
+        server.add_insecure_port(self._addresses[self._id - 1])
+        await server.start()
+        driving = asyncio.create_task(self.driver.run())
+        answering = asyncio.create_task(self._answer())
+        try:
+            done, _ = await asyncio.wait([driving, answering], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            driving.cancel()
+            answering.cancel()
+            self._transport.close()
+            await server.stop(0)
+            await self._channels.close()
+            self._log_db.close()
+
+    async def _build(self) -> None:
+        raft_log = RaftLog(self._log_db)
+        conf_state = ConfState(voters=range(1, len(self._addresses) + 1))
+        raft_log.bootstrap(conf_state)
+        await self._log_db.sync()
+        self._transport = RaftTransport(
+            self._channels,
+            lambda raft_id: self._addresses[raft_id - 1],
+            self._unreachable,
+            self._snapshot_sent,
+        )
+        applied = raft_log.snapshot().metadata.index
+        config = Config(
+            id=self._id,
+            storage=raft_log,
+            random=random.Random().randrange,
+            election_tick=ELECTION_TICKS,
+            applied=applied,
+            disable_proposal_forwarding=True,
+        )
+        self.driver = RaftDriver(
+            RawNode(config),
+            raft_log,
+            self._log_db,
+            self._transport,
+            self._machine,
+            tick_seconds=TICK_S,
+            snapshot_entries=SNAPSHOT_ENTRIES,
+            conf_state=conf_state,
+            on_progress=lambda: None,
+        )
+
+    def _unreachable(self, raft_id: int) -> None:
+        self.driver.report_unreachable(raft_id)
+
+    def _snapshot_sent(self, raft_id: int, ok: bool) -> None:
+        self.driver.report_snapshot(raft_id, ok)
+
+    async def _answer(self) -> None:
+        loop = asyncio.get_running_loop()
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            request = json.loads(line)
+            answer = self._status() if request["do"] == "status" else await self._propose(**request["load"])
+            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.flush()
+
+    def _status(self) -> dict[str, Any]:
+        syncs = self._log_db.counters.syncs
+        return {"leads": self.driver.leads_with_applied_term, "applied": self._machine.count, "syncs": syncs}
+
+    async def _propose(self, concurrency: int, seconds: float) -> dict[str, Any]:
+        """Keep so many proposals under way; their latencies in seconds."""
+        latencies: list[float] = []
+        started = time.perf_counter()
+        stop_at = started + seconds
+        command = random.Random(0).randbytes(COMMAND_BYTES)
+
+        async def one() -> None:
+            now = time.perf_counter()
+            while now < stop_at:
+                await self.driver.propose(command)
+                before, now = now, time.perf_counter()
+                latencies.append(now - before)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(one())
+        return {"seconds": time.perf_counter() - started, "latencies": latencies}
+
+
+def _propose_handler(driver: RaftDriver) -> grpc.GenericRpcHandler:
+    async def propose(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        async for batch in requests:
+            starts = range(0, len(batch), COMMAND_BYTES)
+            for applied in [driver.propose(batch[start : start + COMMAND_BYTES]) for start in starts]:
+                await applied
+            yield b""
+
+    service, method = PROPOSE_METHOD[1:].split("/")
+    return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(propose)})
+
+
+def main() -> None:
+    """RAFT_ID DIRECTORY ADDRESS…"""
+    raft_id, directory, *addresses = sys.argv[1:]
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    uvloop.run(Worker(int(raft_id), addresses, Path(directory)).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -76,6 +76,7 @@ class Coordinator:
     election_ticks: int = field(default=10, metadata=_by(Integer(3, 1000)))
     replace_voter_after_s: int = field(default=300, metadata=_by(Integer(1, 31_536_000)))
     snapshot_entries: int = field(default=10_000, metadata=_by(Integer(100, 10_000_000)))
+    snapshot_mib_per_s: int = field(default=64, metadata=_by(Integer(1, 10_000)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,7 @@ class Daemon:
             self._raft_address,
             lambda raft_id: self.driver.report_unreachable(raft_id),
             lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
+            config.coordinator.snapshot_mib_per_s * 1024 * 1024,
         )
         hard_state, conf_state = raft_log.initial_state()
         self.driver = RaftDriver(

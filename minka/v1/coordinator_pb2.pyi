@@ -46,6 +46,30 @@ REPLICA_OUTCOME_FAILED: ReplicaOutcome.ValueType  # 3
 Global___ReplicaOutcome: _TypeAlias = ReplicaOutcome  # noqa: Y015
 
 @_typing.final
+class SnapshotChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """the next bytes of the encoded Message"""
+    checksum: _builtins.int
+    """CRC-32 of the whole, in the last chunk; 0 before"""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotChunk: _TypeAlias = SnapshotChunk  # noqa: Y015
+
+@_typing.final
 class RaftSendResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

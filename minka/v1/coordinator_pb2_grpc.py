@@ -325,6 +325,11 @@ class RaftStub:
                 request_serializer=minka_dot_v1_dot_raft__pb2.RaftMessageBatch.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.FromString,
                 _registered_method=True)
+        self.SendSnapshot = channel.stream_unary(
+                '/minka.v1.Raft/SendSnapshot',
+                request_serializer=minka_dot_v1_dot_coordinator__pb2.SnapshotChunk.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.FromString,
+                _registered_method=True)
 
 
 class RaftServicer:
@@ -337,12 +342,24 @@ class RaftServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SendSnapshot(self, request_iterator, context):
+        """A message with a snapshot, in pieces, on a stream of its own, so that it holds up no other message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RaftServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Send': grpc.stream_unary_rpc_method_handler(
                     servicer.Send,
                     request_deserializer=minka_dot_v1_dot_raft__pb2.RaftMessageBatch.FromString,
+                    response_serializer=minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.SerializeToString,
+            ),
+            'SendSnapshot': grpc.stream_unary_rpc_method_handler(
+                    servicer.SendSnapshot,
+                    request_deserializer=minka_dot_v1_dot_coordinator__pb2.SnapshotChunk.FromString,
                     response_serializer=minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.SerializeToString,
             ),
     }
@@ -373,6 +390,33 @@ class Raft:
             target,
             '/minka.v1.Raft/Send',
             minka_dot_v1_dot_raft__pb2.RaftMessageBatch.SerializeToString,
+            minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendSnapshot(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/minka.v1.Raft/SendSnapshot',
+            minka_dot_v1_dot_coordinator__pb2.SnapshotChunk.SerializeToString,
             minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.FromString,
             options,
             channel_credentials,

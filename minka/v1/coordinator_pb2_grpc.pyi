@@ -133,6 +133,8 @@ class RaftStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RaftAsyncStub: ...
     Send: _grpc.StreamUnaryMultiCallable[_raft_pb2.RaftMessageBatch, _coordinator_pb2.RaftSendResponse]
+    SendSnapshot: _grpc.StreamUnaryMultiCallable[_coordinator_pb2.SnapshotChunk, _coordinator_pb2.RaftSendResponse]
+    """A message with a snapshot, in pieces, on a stream of its own, so that it holds up no other message."""
 
 @_typing.type_check_only
 class RaftAsyncStub(RaftStub):
@@ -140,6 +142,8 @@ class RaftAsyncStub(RaftStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Send: _aio.StreamUnaryMultiCallable[_raft_pb2.RaftMessageBatch, _coordinator_pb2.RaftSendResponse]  # type: ignore[assignment]
+    SendSnapshot: _aio.StreamUnaryMultiCallable[_coordinator_pb2.SnapshotChunk, _coordinator_pb2.RaftSendResponse]  # type: ignore[assignment]
+    """A message with a snapshot, in pieces, on a stream of its own, so that it holds up no other message."""
 
 class RaftServicer(metaclass=_abc_1.ABCMeta):
     """Consensus between the voters and learners: one long-lived stream from each node to each other."""
@@ -150,5 +154,13 @@ class RaftServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_raft_pb2.RaftMessageBatch],
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.RaftSendResponse, _abc.Awaitable[_coordinator_pb2.RaftSendResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SendSnapshot(
+        self,
+        request_iterator: _MaybeAsyncIterator[_coordinator_pb2.SnapshotChunk],
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.RaftSendResponse, _abc.Awaitable[_coordinator_pb2.RaftSendResponse]]:
+        """A message with a snapshot, in pieces, on a stream of its own, so that it holds up no other message."""
 
 def add_RaftServicer_to_server(servicer: RaftServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

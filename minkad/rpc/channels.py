@@ -5,6 +5,12 @@ import grpc
 from minka._grpc import channel_options
 
 CONNECT_TIMEOUT = 2.0  # seconds
+# A peer that vanished without a word (power, network) is noticed by pings, not by TCP's minutes of patience.
+KEEPALIVE = [
+    ("grpc.keepalive_time_ms", 2000),
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
 CLUSTER_METADATA = "minka-cluster"
 NODE_METADATA = "minka-node"
 
@@ -20,7 +26,9 @@ class Channels:
     def to(self, address: str) -> grpc.aio.Channel:
         """The channel to a node's gRPC address. Pass `identity` as the metadata of each call on it."""
         if address not in self._channels:
-            self._channels[address] = grpc.aio.insecure_channel(address, options=channel_options(CONNECT_TIMEOUT))
+            self._channels[address] = grpc.aio.insecure_channel(
+                address, options=[*channel_options(CONNECT_TIMEOUT), *KEEPALIVE]
+            )
         return self._channels[address]
 
     async def close(self) -> None:

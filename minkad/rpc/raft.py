@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import grpc
 
-from minka.v1.coordinator_pb2 import RaftSendResponse
+from minka.errors import Code, MinkaError
+from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftServicer, RaftStub
 from minka.v1.raft_pb2 import Message, MessageType, RaftMessageBatch
 from minkad.rpc.channels import Channels
@@ -18,6 +20,8 @@ log: Final = logging.getLogger(__name__)
 MAX_QUEUED: Final = 1024  # messages to one node; Raft repeats what is dropped
 MAX_BATCH: Final = 256
 RECONNECT: Final = 0.1  # seconds
+CHUNK_BYTES: Final = 256 * 1024
+MAX_SNAPSHOT_BYTES: Final = 256 * 1024 * 1024
 
 
 class RaftReceiver(RaftServicer):
@@ -34,6 +38,21 @@ class RaftReceiver(RaftServicer):
             self._receive(batch.messages)
         return RaftSendResponse()
 
+    async def SendSnapshot(
+        self, request_iterator: AsyncIterator[SnapshotChunk], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> RaftSendResponse:
+        """As a whole or not at all."""
+        content, checksum = bytearray(), 0
+        async for chunk in request_iterator:
+            content += chunk.data
+            checksum = chunk.checksum
+            if len(content) > MAX_SNAPSHOT_BYTES:
+                raise MinkaError(Code.TOO_LARGE, f"a snapshot of more than {MAX_SNAPSHOT_BYTES} bytes")
+        if zlib.crc32(content) != checksum:
+            raise MinkaError(Code.CORRUPT_DATA, "a snapshot arrived damaged or in part")
+        self._receive([Message.FromString(bytes(content))])
+        return RaftSendResponse()
+
 
 class RaftTransport:
     """Sends messages to nodes by raft id. `address_of` answers None for a node that is not known yet."""
@@ -44,34 +63,71 @@ class RaftTransport:
         address_of: Callable[[int], str | None],
         unreachable: Callable[[int], None],
         snapshot_sent: Callable[[int, bool], None],
+        snapshot_bytes_per_second: int,
     ) -> None:
         self._channels = channels
         self._address_of = address_of
         self._unreachable = unreachable
         self._snapshot_sent = snapshot_sent
+        self._chunk_seconds = CHUNK_BYTES / snapshot_bytes_per_second
         self._links: dict[int, _Link] = {}
+        self._snapshots: dict[int, asyncio.Task[None]] = {}
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Queue each message for its node."""
+        """Queue each message for its node; a snapshot goes its own way."""
         for message in messages:
-            self._link(message.to).put(message)
+            if message.type != MessageType.MSG_SNAP:
+                self._link(message.to).put(message)
+            elif message.to not in self._snapshots:
+                task = asyncio.create_task(self._send_snapshot(message), name=f"raft snapshot to {message.to}")
+                self._snapshots[message.to] = task
 
     def _link(self, raft_id: int) -> "_Link":
         if raft_id not in self._links:
-            self._links[raft_id] = _Link(self, raft_id)
+            self._links[raft_id] = _Link(raft_id, self._channels, self._address_of, self._unreachable)
         return self._links[raft_id]
+
+    async def _send_snapshot(self, message: Message) -> None:
+        address, ok = self._address_of(message.to), False
+        try:
+            if address is not None:
+                stub = RaftStub(self._channels.to(address))
+                await stub.SendSnapshot(self._chunks(message), metadata=self._channels.identity)
+                ok = True
+        except grpc.aio.AioRpcError as error:
+            log.info("a snapshot was not delivered", extra={"to": address, "reason": error.details()})
+        finally:
+            del self._snapshots[message.to]
+            self._snapshot_sent(message.to, ok)
+
+    async def _chunks(self, message: Message) -> AsyncIterator[SnapshotChunk]:
+        content = message.SerializeToString()
+        for start in range(0, len(content), CHUNK_BYTES):
+            last = start + CHUNK_BYTES >= len(content)
+            yield SnapshotChunk(data=content[start : start + CHUNK_BYTES], checksum=zlib.crc32(content) if last else 0)
+            await asyncio.sleep(self._chunk_seconds)
 
     def close(self) -> None:
         """End all streams."""
-        for link in self._links.values():
-            link.task.cancel()
+        for task in [link.task for link in self._links.values()] + list(self._snapshots.values()):
+            task.cancel()
         self._links.clear()
 
 
 class _Link:
-    def __init__(self, transport: RaftTransport, raft_id: int) -> None:
-        self._transport = transport
+    """The stream to one node. It begins with the first message, and anew when it has broken."""
+
+    def __init__(
+        self,
+        raft_id: int,
+        channels: Channels,
+        address_of: Callable[[int], str | None],
+        unreachable: Callable[[int], None],
+    ) -> None:
         self._raft_id = raft_id
+        self._channels = channels
+        self._address_of = address_of
+        self._unreachable = unreachable
         self._queue: deque[Message] = deque(maxlen=MAX_QUEUED)
         self._wake = asyncio.Event()
         self._connected = False
@@ -84,25 +140,18 @@ class _Link:
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
-            address = self._transport._address_of(self._raft_id)
+            address = self._address_of(self._raft_id)
             if address is not None:
                 await self._stream(address)
-            self._lost()
+            self._unreachable(self._raft_id)
+            self._queue.clear()  # it is old by the time the node is back
+            self._wake.clear()
             await asyncio.sleep(RECONNECT)
 
-    def _lost(self) -> None:
-        """What was queued is old by the time the node is back."""
-        self._transport._unreachable(self._raft_id)
-        for message in self._queue:
-            if message.type == MessageType.MSG_SNAP:
-                self._transport._snapshot_sent(self._raft_id, False)
-        self._queue.clear()
-        self._wake.clear()
-
     async def _stream(self, address: str) -> None:
-        stub = RaftStub(self._transport._channels.to(address))
+        stub = RaftStub(self._channels.to(address))
         try:
-            await stub.Send(self._batches(), metadata=self._transport._channels.identity)
+            await stub.Send(self._batches(), metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
             if self._connected:
                 log.info("raft stream broke", extra={"to": address, "reason": error.details()})
@@ -116,6 +165,3 @@ class _Link:
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
                 yield RaftMessageBatch(messages=batch)
                 self._connected = True
-                for message in batch:
-                    if message.type == MessageType.MSG_SNAP:
-                        self._transport._snapshot_sent(self._raft_id, True)

@@ -10,6 +10,7 @@ from minka.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
 from minkad.identity import Identity
+from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.control import (
     AdminService,
     CoordinatorService,
@@ -37,7 +38,7 @@ class Server:
         self, address: str, identity: Identity, coordinator: Coordinator, manager: ReplicaManager, member: Member
     ) -> None:
         """Raises MinkaError(INVALID_CONFIG) when the address can't be had."""
-        options = [("grpc.so_reuseport", 0), *channel_options(2.0)]
+        options = [("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0), *channel_options(CONNECT_TIMEOUT)]
         self._server = grpc.aio.server(interceptors=[Interceptor(identity.cluster_id)], options=options)
         self._health = health.aio.HealthServicer()
         admin = AdminService(coordinator, identity.node_id, member.has_clearance)

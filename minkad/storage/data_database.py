@@ -20,9 +20,6 @@ _FIRST_KEY: Final = b"\x00"
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
 
-# Up to so many keys a get is faster than a thread.
-_INLINE_KEYS: Final = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Applied:
@@ -119,17 +116,25 @@ class DataDatabase:
             raise self._failure("writing", error) from error
         self.applied = applied
 
-    async def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values in the order of the keys; None where there is none. Many keys are read on another thread."""
+    def get(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values in the order of the keys; None where there is none. For few keys."""
         if not self.exists():
             return [None] * len(keys)
         self.open()
-        db = self._opened()
+        get = self._opened().get
         try:
-            if len(keys) <= _INLINE_KEYS:
-                return [db.get(key) for key in keys]
+            return [get(key) for key in keys]
+        except Exception as error:
+            raise self._failure("reading", error) from error
+
+    async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """The same on another thread, which reads without the GIL."""
+        if not self.exists():
+            return [None] * len(keys)
+        self.open()
+        try:
             with _Reading(self):
-                return await asyncio.get_running_loop().run_in_executor(None, _multi_get, db, keys)
+                return await asyncio.get_running_loop().run_in_executor(None, _multi_get, self._opened(), keys)
         except Exception as error:
             raise self._failure("reading", error) from error
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from minka.v1.raft_pb2 import (
     CONF_CHANGE_TRANSITION_AUTO,
@@ -14,18 +14,13 @@ from minka.v1.raft_pb2 import (
     Entry,
     Message,
     MessageType,
-    Snapshot,
 )
 from minkad.core.raft import (
     NO_LIMIT,
     Compacted,
-    Config,
     LocalMessage,
-    MemoryStorage,
     PeerNotFound,
     ProposalDropped,
-    RawNode,
-    ReadOnlyOption,
     Ready,
     SnapOutOfDate,
     SnapshotTemporarilyUnavailable,
@@ -35,6 +30,7 @@ from minkad.core.raft import (
 from tests.vectors import describe
 from tests.vectors.confchange_driver import ParseError, parse_changes
 from tests.vectors.datadriven import Case, parse_directive
+from tests.vectors.interaction_nodes import CommandError, HistoryStorage, Node, OutOfScope, make_node, node_settings
 
 LEVELS = ("DEBUG", "INFO", "WARN", "ERROR", "FATAL", "NONE")
 TRANSITIONS = {
@@ -42,7 +38,6 @@ TRANSITIONS = {
     "implicit": CONF_CHANGE_TRANSITION_JOINT_IMPLICIT,
     "explicit": CONF_CHANGE_TRANSITION_JOINT_EXPLICIT,
 }
-READ_ONLY = {"safe": ReadOnlyOption.SAFE, "lease-based": ReadOnlyOption.LEASE_BASED}
 # What the traces print for an error.
 ERRORS: dict[type[Exception], str] = {
     ProposalDropped: "raft proposal dropped",
@@ -61,45 +56,7 @@ OUT_OF_SCOPE = {
 }
 
 
-class OutOfScope(Exception):
-    """The trace goes on with something that Minka doesn't have; the text says what."""
-
-
-class CommandError(Exception):
-    """A command failed; the text goes to the output."""
-
-
 _REPORTED: tuple[type[Exception], ...] = (CommandError, ParseError, *_RAFT_ERRORS)
-
-
-class HistoryStorage(MemoryStorage):
-    """Answers the state after the last applied entry as its snapshot."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.history: list[Snapshot] = []
-
-    def snapshot(self) -> Snapshot:
-        """The newest."""
-        return self.history[-1]
-
-    def record(self, entry: Entry, data: bytes) -> Snapshot:
-        """The state after `entry`, which appends `data`."""
-        last = self.history[-1]
-        snapshot = Snapshot(data=last.data + data)
-        snapshot.metadata.CopyFrom(last.metadata)
-        snapshot.metadata.index, snapshot.metadata.term = entry.index, entry.term
-        self.history.append(snapshot)
-        return snapshot
-
-
-@dataclass(slots=True)
-class Node:
-    """One node and what it has persisted."""
-
-    raw: RawNode
-    storage: HistoryStorage
-    config: Config
 
 
 class InteractionDriver:
@@ -191,67 +148,10 @@ class InteractionDriver:
         return self._node(case.positional()[0])
 
     def _add_nodes(self, case: Case) -> None:
-        bootstrap = Snapshot()
-        settings: dict[str, object] = {}
-        for arg in case.args[1:]:
-            self._node_setting(arg.key, arg.values, bootstrap, settings)
-        if any(case.values(key) for key in ("voters", "learners", "index", "content")):
-            if bootstrap.metadata.index <= 1:
-                raise CommandError("index must be specified as > 1 due to bootstrap")
-            bootstrap.metadata.term = 1
+        bootstrap, settings, ignored = node_settings(case)
+        self.ignored |= ignored
         for _ in range(int(case.positional()[0])):
-            self._add_node(bootstrap, settings)
-
-    def _node_setting(
-        self, key: str, values: tuple[str, ...], bootstrap: Snapshot, settings: dict[str, object]
-    ) -> None:
-        flag = values[-1].lower() in ("1", "t", "true") if values else False
-        if key in ("voters", "learners"):
-            ids = bootstrap.metadata.conf_state.voters if key == "voters" else bootstrap.metadata.conf_state.learners
-            ids.extend(int(value) for value in values)
-        elif key == "index":
-            bootstrap.metadata.index = int(values[-1])
-            settings["applied"] = int(values[-1])
-        elif key == "content":
-            bootstrap.data = values[-1].encode()
-        elif key == "async-storage-writes":
-            if flag:
-                raise OutOfScope("asynchronous storage writes are out of scope")
-        elif key in _FLAGS:
-            settings[_FLAGS[key]] = flag
-        elif key in _NUMBERS:
-            settings[_NUMBERS[key]] = int(values[-1])
-        elif key == "read-only":
-            if values[-1] not in READ_ONLY:
-                raise CommandError(f'invalid read-only option "{values[-1]}"')
-            settings["read_only_option"] = READ_ONLY[values[-1]]
-        else:
-            self.ignored.add(key)
-
-    def _add_node(self, bootstrap: Snapshot, settings: dict[str, object]) -> None:
-        storage = HistoryStorage()
-        if bootstrap.metadata.index:
-            storage.apply_snapshot(bootstrap)
-        storage.history.append(bootstrap)
-        config = Config(
-            id=len(self._nodes) + 1,
-            storage=storage,
-            random=lambda n: n - 1,
-            election_tick=3,
-            heartbeat_tick=1,
-            max_size_per_msg=NO_LIMIT,
-            max_committed_size_per_ready=NO_LIMIT,
-            max_uncommitted_entries_size=NO_LIMIT,
-            max_inflight_msgs=2**31 - 1,
-            max_inflight_bytes=NO_LIMIT,
-            check_quorum=False,
-            pre_vote=False,
-            step_down_on_removal=False,
-            logger=self._log,
-        )
-        for name, value in settings.items():
-            setattr(config, name, value)
-        self._nodes.append(Node(RawNode(config), storage, config))
+            self._nodes.append(make_node(len(self._nodes) + 1, bootstrap, settings, self._log))
 
     # Commands
 
@@ -401,22 +301,6 @@ class InteractionDriver:
                 with self._indented():
                     self._deliver(id_, None, drop=False)
         return busy
-
-
-_FLAGS = {
-    "prevote": "pre_vote",
-    "checkquorum": "check_quorum",
-    "disable-conf-change-validation": "disable_conf_change_validation",
-    "disable-proposal-forwarding": "disable_proposal_forwarding",
-    "step-down-on-removal": "step_down_on_removal",
-}
-_NUMBERS = {
-    "inflight": "max_inflight_msgs",
-    "max-inflight-bytes": "max_inflight_bytes",
-    "max-size-per-msg": "max_size_per_msg",
-    "max-committed-size-per-ready": "max_committed_size_per_ready",
-    "max-uncommitted-entries-size": "max_uncommitted_entries_size",
-}
 
 
 def _persist(storage: HistoryStorage, ready: Ready) -> None:

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from tests.vectors.confchange_driver import ConfChangeDriver
 from tests.vectors.datadriven import Case, FormatError, read_cases
-from tests.vectors.interaction_driver import InteractionDriver, OutOfScope
+from tests.vectors.interaction_driver import InteractionDriver
+from tests.vectors.interaction_nodes import OutOfScope
 from tests.vectors.quorum_driver import QuorumDriver
 
 _LOG_LINE = re.compile(r"\s*(DEBUG|INFO|WARN|ERROR|FATAL) ")

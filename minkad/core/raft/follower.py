@@ -20,6 +20,7 @@ from minka.v1.raft_pb2 import (
     MSG_VOTE_RESP,
     Message,
 )
+from minkad.core.raft.election import campaign, hup
 from minkad.core.raft.leader import broadcast_append
 from minkad.core.raft.quorum import VoteResult
 from minkad.core.raft.types import NONE, CampaignType, ReadState, Role
@@ -46,7 +47,7 @@ def step_follower(r: "Raft", m: Message) -> None:
             _pass_on(r, m)
     elif m.type == MSG_TIMEOUT_NOW:
         # Without pre-vote: the leader itself wants it, so nobody is disturbed.
-        r.hup(CampaignType.TRANSFER)
+        hup(r, CampaignType.TRANSFER)
     elif m.type == MSG_READ_INDEX_RESP and len(m.entries) == 1:
         r.read_states.append(ReadState(m.index, m.entries[0].data))
 
@@ -79,7 +80,7 @@ def _count_vote(r: "Raft", m: Message) -> None:
         r.become_follower(r.term, NONE)  # not m.term: a pre-vote's is ahead
     elif result is VoteResult.WON:
         if r.role is Role.PRE_CANDIDATE:
-            r.campaign(CampaignType.ELECTION)
+            campaign(r, CampaignType.ELECTION)
         else:
             r.become_leader()
             broadcast_append(r)

@@ -1,13 +1,12 @@
-"""One node of a Raft group: its term, role and log, elections and the active configuration.
+"""One node of a Raft group: its term, role and log, and the active configuration.
 
 Source: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm"; Ongaro's thesis; etcd/raft.
-What a leader does is in `leader`, what followers and candidates do in `follower`.
+How it campaigns and votes is in `election`, what a leader does in `leader`, followers and candidates in `follower`.
 """
 
 from collections.abc import Callable
 
 from minka.v1.raft_pb2 import (
-    ENTRY_NORMAL,
     MSG_APP,
     MSG_APP_RESP,
     MSG_BEAT,
@@ -29,7 +28,7 @@ from minka.v1.raft_pb2 import (
     MessageType,
     Snapshot,
 )
-from minkad.core.raft import leader
+from minkad.core.raft import election, leader
 from minkad.core.raft.confchange import Changed, Changer, restore
 from minkad.core.raft.config import Config
 from minkad.core.raft.follower import step_candidate, step_follower
@@ -38,8 +37,6 @@ from minkad.core.raft.read_only import ReadOnly
 from minkad.core.raft.storage import payloads_size
 from minkad.core.raft.tracker import Progress, ProgressTracker
 from minkad.core.raft.types import NO_LIMIT, NONE, CampaignType, ProposalDropped, ReadState, Role
-
-TRANSFER_CONTEXT = b"transfer"  # in a vote request: the leader wants it, so a fresh leader is no reason to refuse
 
 _VOTES = (MSG_VOTE, MSG_PRE_VOTE)
 _VOTE_MESSAGES = (MSG_VOTE, MSG_PRE_VOTE, MSG_VOTE_RESP, MSG_PRE_VOTE_RESP)
@@ -214,65 +211,10 @@ class Raft:
         assert accepted, "an empty entry is never refused"
         self.say("INFO", f"node {self.id} is the leader in term {self.term}")
 
-    # Elections
-
     def promotable(self) -> bool:
         """Whether this node may campaign: a voter that has no snapshot to install."""
         mine = self.tracker.progress.get(self.id)
         return mine is not None and not mine.is_learner and self.raft_log.unstable.snapshot is None
-
-    def hup(self, why: CampaignType) -> None:
-        """Start an election if this node may."""
-        if self.role is Role.LEADER:
-            return
-        if not self.promotable():
-            self.say("WARN", f"node {self.id} may not campaign: it is no voter, or has a snapshot to install")
-            return
-        if self._has_unapplied_conf_change():
-            self.say("WARN", f"node {self.id} does not campaign before it has applied a configuration change")
-            return
-        self.say("INFO", f"node {self.id} starts an election ({why.value}) in term {self.term}")
-        self.campaign(why)
-
-    def _has_unapplied_conf_change(self) -> bool:
-        log = self.raft_log
-        entries = log.scan(log.applied + 1, log.committed + 1, self.config.max_committed_size_per_ready)
-        return any(entry.type != ENTRY_NORMAL for entry in entries)
-
-    def campaign(self, why: CampaignType) -> None:
-        """Ask every voter for its vote, this node itself included."""
-        if why is CampaignType.PRE_ELECTION:
-            self.become_pre_candidate()
-            type_, response, term = MSG_PRE_VOTE, MSG_PRE_VOTE_RESP, self.term + 1
-        else:
-            self.become_candidate()
-            type_, response, term = MSG_VOTE, MSG_VOTE_RESP, self.term
-        context = TRANSFER_CONTEXT if why is CampaignType.TRANSFER else b""
-        last, last_term = self.raft_log.last_entry()
-        for voter in sorted(self.tracker.config.voters.ids()):
-            if voter == self.id:  # its own vote counts once it is durable
-                self.send(Message(type=response, to=voter, term=term))
-            else:
-                self.send(Message(type=type_, to=voter, term=term, index=last, log_term=last_term, context=context))
-
-    def _handle_vote(self, m: Message) -> None:
-        response = MSG_VOTE_RESP if m.type == MSG_VOTE else MSG_PRE_VOTE_RESP
-        free = (
-            self.vote == m.from_id
-            or (self.vote == NONE and self.leader_id == NONE)
-            or (m.type == MSG_PRE_VOTE and m.term > self.term)
-        )
-        # A learner votes when asked: it may have been made a voter and not know it yet.
-        if not (free and self.raft_log.is_up_to_date(m.index, m.log_term)):
-            self.say("INFO", f"node {self.id} refuses its vote to {m.from_id} in term {m.term}, it voted {self.vote}")
-            self.send(Message(type=response, to=m.from_id, term=self.term, reject=True))
-            return
-        # The request's term: a pre-vote is for a term that this node isn't in.
-        self.send(Message(type=response, to=m.from_id, term=m.term))
-        if m.type == MSG_VOTE:
-            self.election_elapsed = 0
-            self.vote = m.from_id
-            self.say("INFO", f"node {self.id} votes for {m.from_id} in term {m.term}")
 
     # Messages
 
@@ -281,9 +223,9 @@ class Raft:
         if m.term and m.term != self.term and not self._accepts_term(m):
             return
         if m.type == MSG_HUP:
-            self.hup(CampaignType.PRE_ELECTION if self.config.pre_vote else CampaignType.ELECTION)
+            election.hup(self, CampaignType.PRE_ELECTION if self.config.pre_vote else CampaignType.ELECTION)
         elif m.type in _VOTES:
-            self._handle_vote(m)
+            election.handle_vote(self, m)
         else:
             self._step(self, m)
 
@@ -292,7 +234,7 @@ class Raft:
         if m.term < self.term:
             self._answer_older_term(m)
             return False
-        if m.type in _VOTES and m.context != TRANSFER_CONTEXT:
+        if m.type in _VOTES and m.context != election.TRANSFER_CONTEXT:
             in_lease = self.leader_id != NONE and self.election_elapsed < self.config.election_tick
             if self.config.check_quorum and in_lease:
                 self.say("INFO", f"node {self.id} ignores the candidate {m.from_id}: it has just heard its leader")

@@ -215,7 +215,7 @@ class ProgressTracker:
 
     def quorum_active(self) -> bool:
         """Whether a quorum was heard since the last check."""
-        active = {id_: progress.recent_active for id_, progress in self.progress.items() if not progress.is_learner}
+        active = {id_: progress.recent_active for id_, progress in self.progress.items()}
         return self.config.voters.vote_result(active) is VoteResult.WON
 
     def record_vote(self, voter: int, granted: bool) -> None:

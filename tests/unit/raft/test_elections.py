@@ -20,7 +20,9 @@ from minka.v1.raft_pb2 import (
     Snapshot,
     SnapshotMetadata,
 )
-from minkad.core.raft import ProposalDropped, RawNode, Role
+from minkad.core.raft import JointConfig, MajorityConfig, ProposalDropped, RawNode, Role, TrackerConfig
+from minkad.core.raft.quorum import VoteResult
+from minkad.core.raft.tracker import ProgressTracker
 from tests.unit.raft.group import Group, bootstrapped
 
 
@@ -253,3 +255,32 @@ def test_a_follower_passes_proposals_on() -> None:
     group.nodes[2].propose_batch([b"x", b"y"])
     group.settle()
     assert group.data(3) == [b"x", b"y"]
+
+
+def test_a_pre_candidate_of_an_older_term_learns_of_the_newer() -> None:
+    node = Group(3).nodes[1]
+    node.step(Message(type=MSG_HEARTBEAT, from_id=3, to=1, term=7))
+    node.step(Message(type=MSG_PRE_VOTE, from_id=2, to=1, term=2, index=9, log_term=1))
+    answer = vote_answer(node)
+    assert (answer.type, answer.reject, answer.term) == (MSG_PRE_VOTE_RESP, True, 7)
+
+
+def test_hearing_the_leader_starts_the_timeout_anew() -> None:
+    group = Group(3)
+    group.elect(1)
+    for _ in range(5):
+        group.tick(2, 14)
+        group.tick(1)
+        group.settle()
+    assert group.role(2) is Role.FOLLOWER
+    group.tick(2, 15)
+    assert group.role(2) is Role.PRE_CANDIDATE
+
+
+def test_a_voters_first_word_stands() -> None:
+    tracker = ProgressTracker(1, 1)
+    tracker.switch(TrackerConfig(JointConfig(MajorityConfig({1, 2, 3}), MajorityConfig())), {})
+    tracker.record_vote(1, True)
+    tracker.record_vote(1, False)
+    tracker.record_vote(2, True)
+    assert tracker.tally() is VoteResult.WON

@@ -3,7 +3,7 @@
 import pytest
 
 from minka.v1.raft_pb2 import MSG_APP, MSG_APP_RESP, MSG_HEARTBEAT_RESP, Entry, Message
-from minkad.core.raft import NO_LIMIT, ProgressState, ProposalDropped
+from minkad.core.raft import NO_LIMIT, Progress, ProgressState, ProposalDropped
 from minkad.core.raft.storage import limit_size
 from minkad.core.raft.tracker import Inflights
 from tests.unit.raft.group import Group
@@ -205,3 +205,28 @@ def test_limit_size_keeps_at_least_one_entry() -> None:
     assert limit_size(entries, 3 * size - 1) == entries[:2]
     assert limit_size(entries, NO_LIMIT) == entries
     assert limit_size([], 0) == []
+
+
+def progress(state: ProgressState, match: int, following: int) -> Progress:
+    """What the leader knows of a node."""
+    return Progress(next=following, inflights=Inflights(8, NO_LIMIT), match=match, state=state)
+
+
+def test_a_probes_answer_counts_once() -> None:
+    node = progress(ProgressState.PROBE, 2, 9)
+    assert not node.maybe_decrease(7, 5)  # it was not sent anything behind 7
+    assert node.next == 9
+    assert node.maybe_decrease(8, 5)
+    assert node.next == 6
+
+
+def test_the_commit_index_is_sent_when_it_can_help() -> None:
+    node = progress(ProgressState.REPLICATE, 5, 9)
+    assert node.can_bump_commit(6)
+    node.sent_commit = 8
+    assert not node.can_bump_commit(20)  # beyond what it was sent it cannot commit
+    assert node.maybe_decrease(8, 5)
+    assert node.sent_commit == 5  # what it was sent with that, it did not take
+    assert not node.can_bump_commit(20)
+    node.sent_entries(3, 30)
+    assert node.can_bump_commit(6)

@@ -8,6 +8,7 @@ from minka.v1.raft_pb2 import MSG_APP, MSG_APP_RESP, MSG_HEARTBEAT, ConfState, E
 from minkad.core.raft import Compacted, MemoryStorage, Role, SnapOutOfDate, Unavailable
 from minkad.core.raft.log import RaftLog
 from minkad.core.raft.types import NO_LIMIT
+from minkad.core.raft.unstable import Unstable
 from tests.unit.raft.group import Group, bootstrapped
 
 
@@ -161,3 +162,41 @@ def test_memory_storage_compacts() -> None:
         storage.apply_snapshot(snapshot)
     storage.append(stored([1, 1, 2, 2]))  # what is compacted is skipped
     assert storage.last_index() == 5
+
+
+def test_a_commit_index_counts_only_up_to_what_matches() -> None:
+    """What a follower has beyond the leader's message may be another leader's."""
+    storage = bootstrapped([1, 2, 3])
+    storage.append(stored([1, 1, 1, 1]))
+    group = Group(3)
+    node = group.start(1, storage, applied=1)
+    entry = Entry(term=1, index=3)
+    node.step(Message(type=MSG_APP, from_id=2, to=1, term=2, index=2, log_term=1, entries=[entry], commit=5))
+    assert group.commit(1) == 3
+
+
+def test_a_read_across_storage_and_memory_has_no_gap() -> None:
+    storage = bootstrapped([1])
+    storage.append([Entry(term=1, index=index, data=b"x" * 100) for index in (2, 3, 4)])
+    log = RaftLog(storage, NO_LIMIT, lambda _level, _text: None)
+    log.append([Entry(term=1, index=index) for index in (5, 6)])
+    for limit in range(0, 400, 10):
+        indexes = [entry.index for entry in log.slice(2, 7, limit)]
+        assert indexes == list(range(2, 2 + len(indexes)))
+    assert len(log.slice(2, 7, NO_LIMIT)) == 5
+    assert [entry.index for entry in log.scan(2, 7, 0)] == [2, 3, 4, 5, 6]
+
+
+def test_other_entries_than_were_written_are_not_taken_as_stable() -> None:
+    unstable = Unstable(2)
+    unstable.truncate_and_append(stored([1, 1]))
+    unstable.accept_in_progress()
+    unstable.truncate_and_append(stored([2], first=3))
+    unstable.stable_to(3, 1)
+    assert [(entry.index, entry.term) for entry in unstable.entries] == [(2, 1), (3, 2)]
+    assert [entry.index for entry in unstable.next_entries()] == [3]
+    unstable.stable_to(9, 2)
+    unstable.stable_to(1, 1)
+    assert len(unstable.entries) == 2
+    unstable.stable_to(3, 2)
+    assert (unstable.entries, unstable.offset) == ([], 4)

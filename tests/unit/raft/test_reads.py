@@ -12,7 +12,7 @@ from minka.v1.raft_pb2 import (
     Entry,
     Message,
 )
-from minkad.core.raft import Config, MemoryStorage, ProposalDropped, RawNode, ReadOnlyOption, ReadState
+from minkad.core.raft import Config, MemoryStorage, ProposalDropped, RawNode, ReadOnlyOption, ReadState, Role
 from minkad.core.raft import read_only as read_only_module
 from minkad.core.raft.quorum import JointConfig, MajorityConfig
 from minkad.core.raft.read_only import ReadOnly
@@ -190,3 +190,36 @@ def test_a_lost_leadership_loses_its_reads() -> None:
     group.net = late
     group.settle()
     assert group.reads[1] == []
+
+
+def test_a_read_of_an_earlier_leadership_is_not_answered_in_a_later_one() -> None:
+    """Others may have committed in between."""
+    group = Group(3, check_quorum=False)
+    leader = group.elect(1)
+    group.isolate(1)
+    leader.read_index(b"old")
+    group.settle()
+    group.elect(2).propose(b"x")
+    group.settle()
+    group.isolate()
+    group.nodes[2].transfer_leader(1)
+    for _ in range(3):
+        group.tick(2)
+        group.settle()
+    assert group.role(1) is Role.LEADER
+    leader.read_index(b"new")
+    group.settle()
+    assert [read.context for read in group.reads[1]] == [b"new"]
+
+
+def test_acknowledgements_come_in_any_order() -> None:
+    reads = ReadOnly()
+    contexts = []
+    for data in (b"a", b"b"):
+        reads.add(Message(entries=[Entry(data=data)]), 7)
+        contexts.append(reads.heartbeat_context())
+    for voter, context in ((1, contexts[1]), (2, contexts[1]), (2, contexts[0]), (3, contexts[1])):
+        reads.ack(voter, context)
+    five = JointConfig(MajorityConfig({1, 2, 3, 4, 5}), MajorityConfig())
+    assert [request.entries[0].data for request, _ in reads.advance(five)] == [b"a", b"b"]
+    assert reads.advance(five) == []

@@ -58,7 +58,8 @@ def test_a_snapshot_that_was_lost_is_sent_again() -> None:
     assert leader.status().progress[3].state is ProgressState.SNAPSHOT  # it waits to be told
     group.isolate()
     leader.report_snapshot(3, ok=False)
-    assert leader.status().progress[3].state is ProgressState.PROBE
+    progress = leader.status().progress[3]
+    assert (progress.state, progress.next) == (ProgressState.PROBE, progress.match + 1)
     leader.tick()
     group.settle()
     assert group.commit(3) == group.commit(1)
@@ -184,3 +185,14 @@ def test_a_node_that_catches_up_with_the_log_leaves_the_snapshot_alone() -> None
     group.settle()
     leader.step(Message(type=MSG_APP_RESP, from_id=3, to=1, term=1, index=group.commit(1)))
     assert leader.status().progress[3].state is ProgressState.REPLICATE
+
+
+def test_an_append_of_what_is_compacted_is_answered_with_the_commit_index() -> None:
+    group = Group(3)
+    group.elect(2).propose_batch([b"a", b"b"])
+    group.settle()
+    group.storages[1].create_snapshot(4, None, b"")
+    group.storages[1].compact(4)
+    group.nodes[1].step(Message(type=MSG_APP, from_id=2, to=1, term=1, index=2, log_term=1, commit=2))
+    message = answer(group)
+    assert (message.index, message.reject) == (4, False)

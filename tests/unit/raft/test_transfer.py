@@ -2,7 +2,14 @@
 
 import pytest
 
-from minka.v1.raft_pb2 import CONF_CHANGE_REMOVE_NODE, MSG_APP, MSG_TIMEOUT_NOW, ConfChange
+from minka.v1.raft_pb2 import (
+    CONF_CHANGE_REMOVE_NODE,
+    MSG_APP,
+    MSG_TIMEOUT_NOW,
+    MSG_TRANSFER_LEADER,
+    ConfChange,
+    Message,
+)
 from minkad.core.raft import ProposalDropped, Role
 from tests.unit.raft.group import Group
 
@@ -100,3 +107,11 @@ def test_it_goes_ahead_although_everybody_hears_the_leader() -> None:
     group.elect(1).transfer_leader(5)
     group.settle()
     assert group.role(5) is Role.LEADER
+
+
+def test_a_request_that_was_passed_on_can_be_passed_on_again() -> None:
+    group = Group(3)
+    group.elect(1)
+    group.nodes[2].step(Message(type=MSG_TRANSFER_LEADER, from_id=3, to=2, term=1))
+    group.settle()
+    assert group.role(3) is Role.LEADER

@@ -1,0 +1,77 @@
+"""Campaigning and voting.
+
+Source: Raft, section 5.2 and 5.4.1; Ongaro's thesis, section 9.6 (pre-vote); etcd/raft.
+"""
+
+from typing import TYPE_CHECKING
+
+from minka.v1.raft_pb2 import (
+    ENTRY_NORMAL,
+    MSG_PRE_VOTE,
+    MSG_PRE_VOTE_RESP,
+    MSG_VOTE,
+    MSG_VOTE_RESP,
+    Message,
+)
+from minkad.core.raft.types import NONE, CampaignType, Role
+
+if TYPE_CHECKING:
+    from minkad.core.raft.raft import Raft
+
+TRANSFER_CONTEXT = b"transfer"  # in a vote request: the leader wants it, so hearing that leader is no reason to refuse
+
+
+def hup(r: "Raft", why: CampaignType) -> None:
+    """Start an election if this node may."""
+    if r.role is Role.LEADER:
+        return
+    if not r.promotable():
+        r.say("WARN", f"node {r.id} may not campaign: it is no voter, or has a snapshot to install")
+        return
+    if _has_unapplied_conf_change(r):
+        r.say("WARN", f"node {r.id} does not campaign before it has applied a configuration change")
+        return
+    r.say("INFO", f"node {r.id} starts an election ({why.value}) in term {r.term}")
+    campaign(r, why)
+
+
+def _has_unapplied_conf_change(r: "Raft") -> bool:
+    log = r.raft_log
+    entries = log.scan(log.applied + 1, log.committed + 1, r.config.max_committed_size_per_ready)
+    return any(entry.type != ENTRY_NORMAL for entry in entries)
+
+
+def campaign(r: "Raft", why: CampaignType) -> None:
+    """Ask every voter for its vote, this node itself included."""
+    if why is CampaignType.PRE_ELECTION:
+        r.become_pre_candidate()
+        type_, response, term = MSG_PRE_VOTE, MSG_PRE_VOTE_RESP, r.term + 1
+    else:
+        r.become_candidate()
+        type_, response, term = MSG_VOTE, MSG_VOTE_RESP, r.term
+    context = TRANSFER_CONTEXT if why is CampaignType.TRANSFER else b""
+    last, last_term = r.raft_log.last_entry()
+    for voter in sorted(r.tracker.config.voters.ids()):
+        if voter == r.id:  # its own vote counts once it is durable
+            r.send(Message(type=response, to=voter, term=term))
+        else:
+            r.send(Message(type=type_, to=voter, term=term, index=last, log_term=last_term, context=context))
+
+
+def handle_vote(r: "Raft", m: Message) -> None:
+    """Answer a MSG_VOTE or MSG_PRE_VOTE."""
+    response = MSG_VOTE_RESP if m.type == MSG_VOTE else MSG_PRE_VOTE_RESP
+    free = (
+        r.vote == m.from_id or (r.vote == NONE and r.leader_id == NONE) or (m.type == MSG_PRE_VOTE and m.term > r.term)
+    )
+    # A learner votes when asked: it may have been made a voter and not know it yet.
+    if not (free and r.raft_log.is_up_to_date(m.index, m.log_term)):
+        r.say("INFO", f"node {r.id} refuses its vote to {m.from_id} in term {m.term}, it voted {r.vote}")
+        r.send(Message(type=response, to=m.from_id, term=r.term, reject=True))
+        return
+    # The request's term: a pre-vote is for a term that this node isn't in.
+    r.send(Message(type=response, to=m.from_id, term=m.term))
+    if m.type == MSG_VOTE:
+        r.election_elapsed = 0
+        r.vote = m.from_id
+        r.say("INFO", f"node {r.id} votes for {m.from_id} in term {m.term}")

@@ -101,12 +101,14 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.table = table  # what this node knows
         self.data: dict[bytes, bytes] = {}
         self.frames: list[wire.Request] = []
-        self.tables_given = 0
+        self.tables_asked = 0
+        self.tables_given = 0  # answers, also those that say that nothing is newer
+        self.whole_tables_given = 0
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[wire.Group], MinkaError | None] = lambda group: None
         self.go_on = asyncio.Event()  # cleared: what arrives waits
         self.go_on.set()
-        self.raw_answer: bytes | None = None  # instead of the true one
+        self.nonsense: Callable[[wire.Request], bytes] | None = None  # instead of the true answer
         self.ends_stream = False  # instead of answering
         self.largest_read = 10**9  # bytes of values in one result
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
@@ -124,10 +126,12 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         await self._server.stop(None)
 
     async def GetTable(self, request: admin_pb2.GetTableRequest, context: Any) -> admin_pb2.GetTableResponse:
+        self.tables_asked += 1
         await self.go_on.wait()
         self.tables_given += 1
         if request.known_version == self.table.version:
             return admin_pb2.GetTableResponse()
+        self.whole_tables_given += 1
         return admin_pb2.GetTableResponse(table=self.table)
 
     async def _batch(self, _: Any, context: Any) -> None:
@@ -144,7 +148,8 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         await self.go_on.wait()
         results = [self._do(group) for group in request.groups]
         async with lock:
-            await context.write(self.raw_answer or wire.encode(wire.Response(request.id, results)))
+            answer = wire.encode(wire.Response(request.id, results))
+            await context.write(self.nonsense(request) if self.nonsense else answer)
 
     def _do(self, group: wire.Group) -> wire.GroupResult:
         error = self.refuse(group) or self._routed_wrong(group)

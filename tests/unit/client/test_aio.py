@@ -76,19 +76,21 @@ async def test_what_callers_do_at_the_same_time_travels_together(data_cluster: M
 
 
 async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
-    async with data_cluster("athens", partitions=3) as cluster, _client(cluster) as client:
-        await client.get("connect first")
-        athens = cluster.nodes["athens"]
-        athens.frames.clear()
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+        athens, bound = cluster.nodes["athens"], _stream.MAX_FRAMES_UNDER_WAY
         athens.go_on.clear()
         tasks = []
-        for n in range(100):
-            tasks.append(asyncio.create_task(client.put(b"key-%d" % n, b"v")))
-            await _until(lambda: len(athens.frames) == min(len(tasks), _stream.MAX_FRAMES_UNDER_WAY))
+        for n in range(40):
+            tasks.append(asyncio.create_task(client.put(cluster.key_of(0, n), b"v")))
+            if n < bound:
+                await _until(lambda: len(athens.frames) == len(tasks))
+            await client.get(cluster.key_of(1))  # time enough to send the put as well
+        assert len(athens.frames) == bound
+        tasks[-1].cancel()
         athens.go_on.set()
-        await asyncio.gather(*tasks)
-        assert len(athens.frames) < 2 * _stream.MAX_FRAMES_UNDER_WAY
-        assert len(cluster.data) == 100
+        await asyncio.gather(*tasks[:-1])
+        assert len(athens.frames) < 2 * bound
+        assert cluster.data == {cluster.key_of(0, n): b"v" for n in range(39)}, "and what nobody waits for is not sent"
 
 
 async def test_a_refusal_with_newer_rows_is_enough_to_find_the_new_leader(data_cluster: Make) -> None:
@@ -268,6 +270,7 @@ async def test_a_full_queue_refuses_and_the_client_tries_again(
     async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
         await asyncio.gather(*(client.put(b"key-%d" % n, b"v" * 100) for n in range(100)))
         assert len(cluster.data) == 100
+        assert max(len(frame.groups[0].body) for frame in cluster.nodes["athens"].frames) < 2000
 
 
 async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Make) -> None:
@@ -283,25 +286,37 @@ async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Ma
 async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, _client(cluster) as client:
         await client.put("key", b"v")
-        table = cluster.nodes["athens"].table
+        athens = cluster.nodes["athens"]
+        table = athens.table
+        writing = asyncio.create_task(client.keyspace("crews").put("key", b"w"))
+        await _until(lambda: athens.tables_given > 3)  # it lags behind the cluster
         table.keyspaces.append(Keyspace(id=2, name="crews", partition_count=1, hash=HashFunction.HASH_FUNCTION_MD5))
         table.partitions.append(Partition(id=90, keyspace_id=2, leader="athens", partition_epoch=1, generation=1))
         table.version += 1
-        await client.keyspace("crews").put("key", b"w")
-        assert cluster.nodes["athens"].frames[-1].groups[0].partition_id == 90
+        await writing
+        assert athens.frames[-1].groups[0].partition_id == 90
 
 
-async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(data_cluster: Make) -> None:
+async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, _client(cluster, timeout=8) as client:
         await client.put(cluster.key_of(0), b"v")
-        cluster.nodes["athens"].go_on.clear()
+        athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
+        asked, given = athens.tables_asked, byzantium.tables_given
+        athens.go_on.clear()
         reading = asyncio.create_task(client.get(cluster.key_of(0)))
-        await _until(lambda: len(cluster.nodes["athens"].frames) == 2)
+        await _until(lambda: byzantium.tables_given > given + 4)
+        assert not reading.done()
+        assert athens.tables_asked == asked, "others are asked about a silent node"
         cluster.lead(0, "byzantium", told=["byzantium"])
         assert await reading == b"v"
 
 
-async def test_a_node_that_never_answers_is_given_up(data_cluster: Make) -> None:
+async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_stream, "QUIET_S", 0.05)
+    monkeypatch.setattr(_stream, "_OVERDUE_S", 0.1)
     async with data_cluster("athens") as cluster, _client(cluster, timeout=0.1) as client:
         await client.put("key", b"v")
         athens = cluster.nodes["athens"]
@@ -321,7 +336,8 @@ async def test_the_table_is_refreshed_periodically(data_cluster: Make) -> None:
         await client.get(cluster.key_of(0))
         cluster.lead(0, "byzantium")
         given = sum(node.tables_given for node in cluster.nodes.values())
-        await _until(lambda: sum(node.tables_given for node in cluster.nodes.values()) > given + 1)
+        await _until(lambda: sum(node.tables_given for node in cluster.nodes.values()) > given + 4)
+        assert sum(node.whole_tables_given for node in cluster.nodes.values()) == 2, "the first, and the changed one"
         frames = len(cluster.nodes["athens"].frames)
         await client.get(cluster.key_of(0))
         assert len(cluster.nodes["athens"].frames) == frames
@@ -348,13 +364,25 @@ async def test_closing_ends_what_is_under_way(data_cluster: Make) -> None:
 async def test_an_answer_that_makes_no_sense_ends_the_stream(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, _client(cluster) as client:
         await client.put("key", b"v")
-        for nonsense in (b"\xc1", wire.encode(wire.Response(999, [])), wire.encode(wire.Response(2, []))):
-            cluster.nodes["athens"].raw_answer = nonsense
+        ok = wire.GroupResult(None, None)
+        answers: list[Callable[[wire.Request], bytes]] = [
+            lambda request: b"\xc1",
+            lambda request: wire.encode(wire.Response(request.id + 1, [ok])),
+            lambda request: wire.encode(wire.Response(request.id, [])),
+            lambda request: wire.encode(wire.Response(request.id, [ok, ok])),
+        ]
+        for nonsense in answers:
+            cluster.nodes["athens"].nonsense = nonsense
             with pytest.raises(MinkaError, match="INTERNAL"):
                 await client.get("key")
             with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*INTERNAL"):
                 await client.put("key", b"w")
-        cluster.nodes["athens"].raw_answer = None
+        for values in ([], [b"v", b"w"]):
+            result = wire.GroupResult(None, wire.encode(values))
+            cluster.nodes["athens"].nonsense = lambda request: wire.encode(wire.Response(request.id, [result]))  # noqa: B023
+            with pytest.raises(MinkaError, match=r"INTERNAL.*not what was asked for"):
+                await client.get("key")
+        cluster.nodes["athens"].nonsense = None
         assert await client.get("key") == b"w"
 
 

@@ -35,13 +35,14 @@ def _status(served_by: str, controller: str = "", address: str = "", *, is_it: b
 
 
 def test_a_redirect_is_followed_and_remembered(control_node: Start) -> None:
-    follower, leader = control_node(), control_node()
+    follower, other, leader = control_node(), control_node(), control_node()
     follower.answers["CreateKeyspace"] = _not_controller(leader.address)
     leader.answers["CreateKeyspace"] = _created()
-    with Control([follower.address]) as control:
+    with Control([follower.address, other.address]) as control:
         assert control.create_keyspace("flights", 9, MURMUR3).id == 1
         control.create_keyspace("flights", 9, MURMUR3)
     assert len(follower.asked) == 1
+    assert other.asked == []
     assert len(leader.asked) == 2
 
 
@@ -103,8 +104,10 @@ def test_a_slow_endpoint_leaves_time_for_the_next_where_a_repeat_is_safe(control
     release = threading.Event()
     slow.answers["GetTable"] = lambda _: release.wait(10) and None
     quick.answers["GetTable"] = admin_pb2.GetTableResponse(table=cluster_pb2.PartitionTable(version=3))
+    start = time.monotonic()
     with Control([slow.address, quick.address], timeout=1.0) as control:
         assert control.table().version == 3
+    assert time.monotonic() - start < 0.9
     release.set()
 
 

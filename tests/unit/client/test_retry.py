@@ -2,10 +2,11 @@
 
 from random import Random
 
+import grpc
 import pytest
 
 from minka._failures import BatchError, Failure, error_of_one
-from minka._grpc import unreachable
+from minka._grpc import error_from_call, unreachable
 from minka._retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
 from minka.wire import Op
@@ -65,6 +66,35 @@ def test_a_request_that_nobody_took(codes: list[Code], expected: Code) -> None:
     assert error.code is expected
     for n in range(len(codes)):
         assert f"node{n}:7000: reason {n}" in error.message
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "read", "write"),
+    [
+        ("UNAVAILABLE", "failed to connect to all addresses; last error: X: no route", "UNREACHABLE", "UNREACHABLE"),
+        ("UNAVAILABLE", "errors resolving nosuch:1: [A: Domain name not found]", "UNREACHABLE", "UNREACHABLE"),
+        ("UNAVAILABLE", "Socket closed", "UNREACHABLE", "OUTCOME_UNKNOWN"),
+        ("CANCELLED", "RST_STREAM", "UNREACHABLE", "OUTCOME_UNKNOWN"),
+        ("INTERNAL", "Internal error from Core", "UNREACHABLE", "OUTCOME_UNKNOWN"),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", "DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED"),
+        ("RESOURCE_EXHAUSTED", "Received message larger than max", "TOO_LARGE", "TOO_LARGE"),
+        ("UNIMPLEMENTED", "Method not found!", "INTERNAL", "INTERNAL"),
+        ("UNKNOWN", "Unexpected <class 'KeyError'>", "INTERNAL", "INTERNAL"),
+    ],
+)
+def test_a_failed_call_without_a_refusal(status: str, text: str, read: str, write: str) -> None:
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode[status], nothing, nothing, text)
+    assert error_from_call(error, "athens:7000", repeatable=True).code.name == read
+    assert error_from_call(error, "athens:7000", repeatable=False).code.name == write
+    assert error_from_call(error, "athens:7000", repeatable=False).message.startswith("athens:7000")
+
+
+def test_a_failed_call_with_a_refusal_is_the_refusal() -> None:
+    sent = MinkaError(Code.KEYSPACE_EXISTS, "flights exists", keyspace="flights").to_proto()
+    trailing = grpc.aio.Metadata(("minka-error-bin", sent.SerializeToString()))
+    error = grpc.aio.AioRpcError(grpc.StatusCode.ALREADY_EXISTS, grpc.aio.Metadata(), trailing, "x")
+    assert error_from_call(error, "athens:7000", repeatable=False).to_proto() == sent
 
 
 def _failure(code: Code, *keys: bytes) -> Failure:

@@ -226,11 +226,11 @@ class LocalCluster:
                     raise self._failure(node, f"was not ready within {timeout_s:g} s")
                 time.sleep(0.02)
 
-    def stop(self) -> None:
-        """End every node and remove what is temporary. A cluster with a directory of its own ends in order."""
+    def stop(self, in_order: bool = False) -> None:
+        """End every node, with SIGKILL unless `in_order`, and remove what is temporary."""
         running = [node.process for node in self.nodes.values() if node.process is not None and node.running]
         for process in running:
-            process.send_signal(signal.SIGKILL if self._leftovers else signal.SIGTERM)
+            process.send_signal(signal.SIGTERM if in_order else signal.SIGKILL)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for process in running:
             try:
@@ -295,7 +295,7 @@ class LocalCluster:
             ).result()
 
     def _failure(self, node: LocalNode, problem: str) -> MinkaError:
-        tail = node.log.read_text("utf-8", "replace").splitlines()[-3:] if node.log.exists() else []
+        tail = node.log.read_text("utf-8", "replace").splitlines()[-8:] if node.log.exists() else []
         said = "".join(f"\n    {line}" for line in tail)
         return MinkaError(Code.PLAYGROUND_FAILED, f"{node.name} {problem}; {node.log} ends with:{said}", node=node.name)
 

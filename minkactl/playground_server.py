@@ -33,6 +33,7 @@ class Server:
             raise MinkaError(Code.PLAYGROUND_FAILED, f"one is running already, as process {running.pid}")
         self._home = Path(tempfile.mkdtemp(prefix="minka-playground-"))
         self._leftovers = Leftovers([self._home, pointer.path()])
+        self._keeps_data = data is not None
         self._cluster = LocalCluster(nodes, data or self._home)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._expected: set[str] = set()  # nodes that should be running
@@ -50,7 +51,7 @@ class Server:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)  # the end is bounded; a second Ctrl-C must not cut it short
             self._listener.close()
-            self._cluster.stop()
+            self._cluster.stop(in_order=self._keeps_data)
             self._leftovers.remove()
 
     def _open(self) -> None:

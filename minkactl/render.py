@@ -217,7 +217,7 @@ def migrations(document: Row) -> RenderableType:
     head = Text.assemble(
         (f"{operation['kind']} {operation['id']} ", "bold"),
         state(operation["state"]),
-        f"   {whole['completed']:,} of {units.counted(whole['migrations'], 'migration')}",
+        f"   {whole['completed']:,} of {units.counted(whole['migrations'], 'migration')} done",
         (f", {whole['cancelled']:,} cancelled" if whole["cancelled"] else "", "bold red"),
         f"   {_amount(whole)}   {units.duration(whole['elapsed_ms'] / 1000)}",
     )

@@ -270,9 +270,9 @@ def test_hearing_the_leader_starts_the_timeout_anew() -> None:
     group.elect(1)
     for _ in range(5):
         group.tick(2, 14)
+        assert group.role(2) is Role.FOLLOWER
         group.tick(1)
         group.settle()
-    assert group.role(2) is Role.FOLLOWER
     group.tick(2, 15)
     assert group.role(2) is Role.PRE_CANDIDATE
 

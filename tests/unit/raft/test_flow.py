@@ -230,3 +230,11 @@ def test_the_commit_index_is_sent_when_it_can_help() -> None:
     assert not node.can_bump_commit(20)
     node.sent_entries(3, 30)
     assert node.can_bump_commit(6)
+
+
+def test_learners_get_entries_as_early_as_voters() -> None:
+    group = Group(2, learners=[3])
+    leader = group.elect(1)
+    leader.propose(b"x")
+    group.process(1)
+    assert len(appends(group, 2)) == len(appends(group, 3)) == 1

@@ -196,3 +196,11 @@ def test_an_append_of_what_is_compacted_is_answered_with_the_commit_index() -> N
     group.nodes[1].step(Message(type=MSG_APP, from_id=2, to=1, term=1, index=2, log_term=1, commit=2))
     message = answer(group)
     assert (message.index, message.reject) == (4, False)
+
+
+def test_a_snapshot_is_handed_out_once() -> None:
+    node = Group(3).nodes[1]
+    node.step(snapshot_message(index=5))
+    ready = node.ready()
+    assert ready.snapshot is not None
+    assert not node.has_ready()

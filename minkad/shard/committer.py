@@ -1,0 +1,142 @@
+"""From staged to acknowledged: one sync for all writes of a loop turn, then apply, then answer."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minkad.shard.replica import DONE, Pending, Replica, Role
+from minkad.storage.log_database import LogDatabase
+
+_APPLY_KEYS: Final = 2000  # at once; about 5 ms
+_APPLY_SECONDS: Final = 0.005  # then the loop gets its turn
+_STALL_RETRY_SECONDS: Final = 0.002
+
+
+class Committer:
+    """Moves each replica's durable offset, high watermark and applied offset forward."""
+
+    def __init__(
+        self,
+        log_db: LogDatabase,
+        has_clearance: Callable[[], bool],
+        clock: Callable[[], float],
+        on_durable: Callable[[Replica], None],
+        on_applied: Callable[[Replica, int], None],
+    ) -> None:
+        """`on_durable`: a replica's durable offset has moved. `on_applied`: so many bytes of bodies were applied."""
+        self._log_db = log_db
+        self._has_clearance = has_clearance
+        self._clock = clock
+        self._on_durable = on_durable
+        self._on_applied = on_applied
+        self._sync: asyncio.Future[None] | None = None
+        self._ends: dict[Replica, int] = {}
+        self._queue: deque[Replica] = deque()
+        self._scheduled = False
+        self.pending_bytes = 0  # of bodies that somebody waits for
+
+    def staged(self, replica: Replica) -> None:
+        """Something was appended to the replica's log: make it durable with all else of this loop turn."""
+        sync = self._log_db.sync()
+        if sync is not self._sync:
+            self._sync, self._ends = sync, {}
+            sync.add_done_callback(partial(self._durable, self._ends))
+        self._ends[replica] = replica.log.end
+
+    def _durable(self, ends: dict[Replica, int], sync: asyncio.Future[None]) -> None:
+        error = sync.exception()
+        apply_here = not self._scheduled
+        self._scheduled = True
+        for replica, end in ends.items():
+            if error is not None:
+                self.give_up(replica, Code.OUTCOME_UNKNOWN, str(error))
+                continue
+            # Less than `end` if what was appended has been truncated since.
+            replica.durable = max(replica.durable, min(end, replica.log.end))
+            self.advance(replica)
+            self._on_durable(replica)
+        if apply_here:
+            self._apply_queued()
+
+    def advance(self, replica: Replica) -> None:
+        """Move the high watermark to what the in-sync set has: of a leader by itself, what it has durably."""
+        if replica.role is Role.LEADER:
+            replica.high_watermark = replica.durable
+        elif replica.role is Role.FOLLOWER:
+            known = min(replica.durable, replica.leader_watermark)
+            replica.high_watermark = max(replica.high_watermark, known)
+        if replica.applied < replica.high_watermark and not replica.queued:
+            replica.queued = True
+            self._queue.append(replica)
+            self._schedule(0.0)
+
+    def give_up(self, replica: Replica, code: Code, reason: str) -> None:
+        """Whoever waits for an entry that is not applied gets an error."""
+        for entry in replica.drop_pending():
+            if entry.ticket is not None:
+                self.pending_bytes -= entry.size
+                entry.ticket.fail(entry.position, MinkaError(code, f"partition {replica.id}: {reason}"))
+
+    def _apply_queued(self) -> None:
+        self._scheduled = False
+        until = self._clock() + _APPLY_SECONDS
+        for _ in range(len(self._queue)):
+            replica = self._queue.popleft()
+            delay = self._apply_some(replica, until)
+            if delay is not None:
+                self._queue.append(replica)
+                if delay or self._clock() >= until:
+                    self._schedule(delay)
+                    return
+            else:
+                replica.queued = False
+        if self._queue:
+            self._schedule(0.0)
+
+    def _schedule(self, delay: float) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_later(delay, self._apply_queued)
+
+    def _apply_some(self, replica: Replica, until: float) -> float | None:
+        """None when nothing is left to apply, else after how many seconds to go on."""
+        while replica.role is not Role.REMOVED and replica.complete and replica.applied < replica.high_watermark:
+            if replica.data.is_stalled():
+                return _STALL_RETRY_SECONDS
+            try:
+                replica.open()
+                if replica.applied >= replica.high_watermark:
+                    break
+                applied = replica.apply(_APPLY_KEYS)
+            except Exception as error:  # noqa: BLE001 - the replica can't go on, nor can the node
+                self._fail(replica, error)
+                return None
+            self._acknowledge(replica, applied)
+            if self._clock() >= until:
+                return 0.0
+        return None
+
+    def _acknowledge(self, replica: Replica, applied: list[Pending]) -> None:
+        size = 0
+        # A leader that lost its clearance may have been replaced, and the write with it.
+        served = replica.role is Role.LEADER and self._has_clearance()
+        for entry in applied:
+            size += entry.size or sum(map(len, entry.write.keys))
+            if entry.ticket is None:
+                continue
+            self.pending_bytes -= entry.size
+            if served:
+                entry.ticket.fill(entry.position, DONE)
+            else:
+                text = f"partition {replica.id}: the node lost its clearance before the write was acknowledged"
+                entry.ticket.fail(entry.position, MinkaError(Code.OUTCOME_UNKNOWN, text))
+        self._on_applied(replica, size)
+
+    def _fail(self, replica: Replica, error: Exception) -> None:
+        failure = error if isinstance(error, MinkaError) else MinkaError(Code.INTERNAL, f"applying: {error!r}")
+        replica.queued = False
+        self.give_up(replica, Code.OUTCOME_UNKNOWN, str(failure))
+        self._log_db.fail(failure)

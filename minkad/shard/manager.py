@@ -1,0 +1,438 @@
+"""Everything that one node hosts: it becomes what the controller's rows say, and serves what it leads."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rocksdict import Cache
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import PartitionCount
+from minka.v1.cluster_pb2 import Partition
+from minka.v1.coordinator_pb2 import (
+    HandOverRequest,
+    MigrationProgress,
+    ReplicaOutcome,
+    ReplicaResult,
+    ReplicaStats,
+    UpdateReplicasRequest,
+    UpdateReplicasResponse,
+)
+from minka.wire import Request, Response
+from minkad.failpoints import failpoint
+from minkad.shard.committer import Committer
+from minkad.shard.feed import Feed
+from minkad.shard.flusher import Flusher
+from minkad.shard.following import Following
+from minkad.shard.links import ReplicationLinks
+from minkad.shard.migration import Migration, MigrationContext, MigrationSettings
+from minkad.shard.partition_log import PartitionLog
+from minkad.shard.replica import META_END, META_PREFIX, Replica, ReplicaMeta, Role, decode_meta, meta_key, role_in
+from minkad.shard.requests import Requests
+from minkad.storage.checkpoint import remove_folder
+from minkad.storage.data_database import DataDatabase, Size
+from minkad.storage.log_database import LogDatabase
+
+log: Final = logging.getLogger(__name__)
+
+_MIB: Final = 1024 * 1024
+_TURN_SECONDS: Final = 0.003  # of work before the loop gets its turn
+_READY_POLL_SECONDS: Final = 1.0
+_DELETIONS_AT_ONCE: Final = 4
+_CLOSINGS_AT_ONCE: Final = 4
+_MAX_DEPARTED: Final = 10_000
+_MIGRATION: Final = MigrationSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """Bytes."""
+
+    block_cache: int = 256 * _MIB  # shared by all partitions
+    flush: int = 16 * _MIB  # of a partition's log, at which its data is flushed
+    unflushed: int = 128 * _MIB  # of all partitions together
+    max_pending: int = 256 * _MIB  # writes that wait for a sync or at a fence
+
+
+class ReplicaManager:
+    """For the loop's thread. `update_replicas` is the only way in for the controller."""
+
+    def __init__(
+        self,
+        node_id: str,
+        data_dir: Path,
+        log_db: LogDatabase,
+        links: ReplicationLinks,
+        has_clearance: Callable[[], bool],
+        hand_over: Callable[[HandOverRequest], Awaitable[Partition]],
+        clock: Callable[[], float],
+        settings: MigrationSettings = _MIGRATION,
+        storage: StorageSettings = StorageSettings(),
+        known_row: Callable[[int], Partition | None] = lambda _: None,
+        on_fence: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """`hand_over` asks the active controller. It may raise a MinkaError; unless that says by its code that the
+        controller has refused, the outcome counts as unknown, so it must not hide an unknown one behind a refusal.
+        `known_row` is this node's copy of the table. `on_fence` is told how many seconds writes waited.
+        """
+        self._node_id = node_id
+        self._data_dir = data_dir
+        self._log_db = log_db
+        self._links = links
+        self._known_row = known_row
+        self._clock = clock
+        self._cache = Cache(storage.block_cache)
+        self._replicas: dict[int, Replica] = {}
+        self._departed: OrderedDict[int, Partition] = OrderedDict()  # the last rows of what is not here any more
+        self._failed: dict[int, MinkaError] = {}
+        self._feeds: dict[str, Feed] = {}
+        self._migrations: dict[int, dict[str, Migration]] = {}
+        self._deletions: dict[int, asyncio.Task[None]] = {}
+        self._deleting = asyncio.Semaphore(_DELETIONS_AT_ONCE)
+        self._controller_term = 0
+        self._closing = False
+        self._changed_stats: set[int] = set()
+        self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
+        self._committer = Committer(log_db, has_clearance, clock, self._on_durable, self._on_applied)
+        self._requests = Requests(
+            node_id, self._replicas, self._committer, has_clearance, self._newest_row, storage.max_pending
+        )
+        self._following = Following(self._replicas, log_db, self._committer, data_dir / "incoming", self._new_data)
+        self._context = MigrationContext(
+            node_id,
+            data_dir / "outgoing",
+            links,
+            settings,
+            asyncio.Semaphore(settings.concurrent_shipping),
+            hand_over,
+            clock,
+            self._adopt,
+            lambda replica: self._requests.notify(replica.id),
+            on_fence,
+        )
+
+    # Start and end
+
+    async def start(self) -> None:
+        """Find what is on disk. Nothing is served until the controller has said what. Raises CORRUPT_DATA,
+        STORAGE_FAILED.
+        """
+        await remove_folder(self._data_dir / "incoming")
+        await remove_folder(self._data_dir / "outgoing")
+        turn = self._turn()
+        for _, value in self._log_db.scan(META_PREFIX, META_END):
+            meta = decode_meta(value)
+            replica = self._recovered(meta)
+            self._replicas[replica.id] = replica
+            await turn()
+
+    def _recovered(self, meta: ReplicaMeta) -> Replica:
+        row = Partition.FromString(meta.row)
+        partition_log = PartitionLog(self._log_db, row.id, meta.base, meta.base_epoch)
+        data = self._new_data(row.id, Size(meta.bytes, meta.keys))
+        replica = Replica(row, partition_log, data)
+        replica.complete, replica.followed_epoch = meta.complete, meta.followed_epoch
+        try:
+            partition_log.recover()
+        except MinkaError as error:
+            log.error("a partition can't be served", extra={"partition": row.id, "reason": str(error)})
+            self._failed[row.id] = error
+        replica.durable = partition_log.end
+        return replica
+
+    async def close(self) -> None:
+        """Stop serving, flush and close everything, so that the next start has nothing to replay."""
+        self._closing = True
+        for migrations in list(self._migrations.values()):
+            for migration in list(migrations.values()):
+                migration.cancel()
+                await migration.wait()
+        for feed in self._feeds.values():
+            await feed.close()
+        await self._requests.close()
+        await asyncio.gather(*self._deletions.values(), return_exceptions=True)
+        await self._flusher.close()
+        slots = asyncio.Semaphore(_CLOSINGS_AT_ONCE)
+        await asyncio.gather(*(self._close_one(replica, slots) for replica in self._replicas.values()))
+        if self._log_db.error is None:
+            await self._log_db.sync()
+
+    async def _close_one(self, replica: Replica, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            try:
+                if replica.role is not Role.REMOVED:
+                    await self._flusher.flush(replica)
+                await replica.data.close()
+            except MinkaError as error:
+                log.error("a partition was not closed", extra={"partition": replica.id, "reason": str(error)})
+
+    # What the controller says
+
+    async def update_replicas(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        """Become what the rows say, durably; the answers come when it is so. Raises NOT_CONTROLLER for an older term,
+        STORAGE_FAILED when the disk has failed, SHUTTING_DOWN once the node stops.
+        """
+        if self._closing:
+            raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
+        if request.controller_term < self._controller_term:
+            text = f"term {request.controller_term} of the controller is over, the newest is {self._controller_term}"
+            raise MinkaError(Code.NOT_CONTROLLER, text)
+        self._controller_term = request.controller_term
+        turn = self._turn()
+        for row in request.partitions:
+            self._take(row)
+            await turn()
+        await self._log_db.sync()
+        results = await asyncio.gather(*(self._result(row) for row in request.partitions))
+        return UpdateReplicasResponse(results=results)
+
+    def _turn(self) -> Callable[[], Awaitable[None]]:
+        """An awaitable that lets the loop run when a few milliseconds were worked."""
+        until = self._clock() + _TURN_SECONDS
+
+        async def turn() -> None:
+            nonlocal until
+            if self._clock() >= until:
+                await asyncio.sleep(0)
+                until = self._clock() + _TURN_SECONDS
+
+        return turn
+
+    def _take(self, row: Partition) -> None:
+        replica = self._replicas.get(row.id)
+        if row.id in self._deletions:
+            return  # if it is to be hosted again, the controller repeats it
+        if replica is not None:
+            if row.partition_epoch > replica.row.partition_epoch:
+                self._adopt(row)
+                if replica.role is not Role.REMOVED:
+                    replica.stage_meta(self._log_db)
+            elif row.partition_epoch == replica.row.partition_epoch and replica.role is Role.IDLE:
+                self._adopt(row)  # recovered with this row, and now told
+            return
+        departed = self._departed.get(row.id)
+        if departed is not None and departed.partition_epoch >= row.partition_epoch:
+            return
+        if role_in(row, self._node_id) is Role.REMOVED:
+            self._depart(row)
+        else:
+            self._host(row)
+
+    def _host(self, row: Partition) -> None:
+        """A partition that was not here before."""
+        replica = Replica(row, PartitionLog(self._log_db, row.id), self._new_data(row.id))
+        if replica.data.exists():
+            text = f"{replica.data.path} has data of which the log database knows nothing"
+            self._failed[row.id] = MinkaError(Code.CORRUPT_DATA, text)
+            return
+        self._replicas[row.id] = replica
+        self._failed.pop(row.id, None)
+        replica.stage_meta(self._log_db)
+        self._adopt(row)
+
+    def _adopt(self, row: Partition) -> None:
+        """Take over a row that is as new as or newer than the replica's: serving changes at once."""
+        replica = self._replicas.get(row.id)
+        if replica is None or row.partition_epoch < replica.row.partition_epoch:
+            return
+        old_role, old_epoch = replica.role, replica.row.leader_epoch
+        replica.row, replica.role = row, role_in(row, self._node_id)
+        if row.id in self._failed:
+            replica.role = Role.IDLE if replica.role is not Role.REMOVED else Role.REMOVED
+        if replica.role is not old_role or row.leader_epoch != old_epoch:
+            self._change_role(replica, old_role)
+        self._change_migrations(replica)
+        self._following.told(replica)
+        self._requests.notify(replica.id)
+
+    def _change_role(self, replica: Replica, old: Role) -> None:
+        self._changed_stats.add(replica.id)
+        if old is Role.LEADER and replica.role is not Role.LEADER:
+            self._committer.give_up(replica, Code.OUTCOME_UNKNOWN, "the node lost the leadership meanwhile")
+        if replica.role is Role.LEADER:
+            self._lead(replica)
+
+    @failpoint("replica.lead")
+    def _lead(self, replica: Replica) -> None:
+        """Serve once everything in the log is applied."""
+        try:
+            lost = replica.log.base > 0 and not replica.data.exists()
+            if lost or not replica.complete or replica.log.end > replica.log.base:
+                replica.open()
+        except MinkaError as error:
+            log.error("a partition can't be served", extra={"partition": replica.id, "reason": str(error)})
+            self._failed[replica.id] = error
+            replica.role = Role.IDLE
+            return
+        if not replica.data.is_open:
+            replica.applied = replica.flushed = replica.log.base
+        replica.ready_at = replica.log.end
+        self._committer.advance(replica)
+
+    def _change_migrations(self, replica: Replica) -> None:
+        """One migration to each of `adding_replicas`, if this node leads."""
+        targets = set(replica.row.adding_replicas) if replica.role is Role.LEADER else set()
+        running = self._migrations.setdefault(replica.id, {})
+        for target, migration in list(running.items()):
+            if target not in targets or migration.leader_epoch != replica.row.leader_epoch:
+                migration.cancel()
+                del running[target]
+        for target in targets - running.keys():
+            if target not in self._feeds:
+                self._feeds[target] = Feed(target, self._links)
+            running[target] = Migration(self._context, replica, target, self._feeds[target])
+        if not running:
+            del self._migrations[replica.id]
+
+    async def _result(self, row: Partition) -> ReplicaResult:
+        replica = self._replicas.get(row.id)
+        newest = replica.row if replica is not None else self._departed.get(row.id, row)
+        result = ReplicaResult(partition_id=row.id, partition_epoch=newest.partition_epoch)
+        try:
+            if role_in(newest, self._node_id) is Role.REMOVED:
+                await self._delete(newest)
+                result.outcome = ReplicaOutcome.REPLICA_OUTCOME_DELETED
+                return result
+            if row.id in self._failed:
+                raise self._failed[row.id]
+            if replica is not None:
+                await self._until_ready(replica)
+            result.outcome = ReplicaOutcome.REPLICA_OUTCOME_HOSTED
+        except MinkaError as error:
+            result.outcome, result.error = ReplicaOutcome.REPLICA_OUTCOME_FAILED, str(error)
+        return result
+
+    async def _until_ready(self, replica: Replica) -> None:
+        while replica.role is Role.LEADER and not replica.is_ready:
+            if self._log_db.error is not None:
+                raise self._log_db.error
+            await asyncio.wait([self._requests.changed(replica.id)], timeout=_READY_POLL_SECONDS)
+
+    # Deleting
+
+    def _depart(self, row: Partition) -> None:
+        self._departed[row.id] = row
+        self._departed.move_to_end(row.id)
+        if len(self._departed) > _MAX_DEPARTED:
+            self._departed.popitem(last=False)
+
+    async def _delete(self, row: Partition) -> None:
+        """Nothing is left of the partition when this returns. Raises STORAGE_FAILED."""
+        if row.id not in self._deletions:
+            if row.id not in self._replicas and not self._path(row.id).exists():
+                return
+            task = asyncio.create_task(self._delete_now(row), name=f"delete {row.id}")
+            self._deletions[row.id] = task
+            task.add_done_callback(lambda _: self._deletions.pop(row.id))
+        await asyncio.shield(self._deletions[row.id])
+
+    async def _delete_now(self, row: Partition) -> None:
+        async with self._deleting:
+            replica = self._replicas.get(row.id)
+            if replica is not None:
+                async with replica.lock:
+                    await self._delete_replica(replica)
+            await remove_folder(self._path(row.id))
+            await remove_folder(self._data_dir / "incoming" / str(row.id))
+            self._failed.pop(row.id, None)
+
+    @failpoint("replica.delete")
+    async def _delete_replica(self, replica: Replica) -> None:
+        """First what makes it a replica, durably; a folder without that is never served."""
+        assert replica.role is Role.REMOVED, f"partition {replica.id} is to be deleted as {replica.role}"
+        self._flusher.forget(replica)
+        replica.drop_pending()
+        replica.log.reset(0, 0)
+        self._log_db.delete(meta_key(replica.id))
+        await self._log_db.sync()
+        await replica.data.close()
+        del self._replicas[replica.id]
+        self._depart(replica.row)
+        self._requests.notify(replica.id)
+
+    # Serving
+
+    async def handle(self, request: Request) -> Response:
+        """Reads and writes of one client's frame; a result for each group."""
+        return await self._requests.handle(request)
+
+    def follow(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """A leader's stream: see `frames.APPEND_METHOD`."""
+        return self._following.append(frames)
+
+    async def install(self, messages: AsyncIterator[bytes]) -> bytes:
+        """A leader's checkpoint: see `frames.SHIP_METHOD`."""
+        return await self._following.install(messages)
+
+    def _on_durable(self, replica: Replica) -> None:
+        self._following.durable(replica)
+        for migration in self._migrations.get(replica.id, {}).values():
+            migration.look()
+
+    def _on_applied(self, replica: Replica, size: int) -> None:
+        self._changed_stats.add(replica.id)
+        self._flusher.applied(replica, size)
+        if replica.fenced:
+            for migration in self._migrations.get(replica.id, {}).values():
+                migration.look()
+        if replica.applied == replica.ready_at:
+            self._requests.notify(replica.id)
+
+    # What it tells
+
+    def stats(self, changed_only: bool) -> list[ReplicaStats]:
+        """Of the partitions that this node leads; with `changed_only`, those that changed since the last call."""
+        ids = self._changed_stats if changed_only else self._replicas.keys()
+        leading = [replica for id_ in ids if (replica := self._replicas.get(id_)) and replica.role is Role.LEADER]
+        self._changed_stats = set()
+        return [_stats(replica) for replica in leading]
+
+    def migrations(self) -> list[MigrationProgress]:
+        """Of the migrations that this node is the source of."""
+        return [migration.progress() for running in self._migrations.values() for migration in running.values()]
+
+    async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
+        """What is on this node's disks, counted by reading it; of all partitions if none is named. Also of those that
+        it should not have. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """
+        ids = partition_ids or sorted({*self._replicas, *self._folders()})
+        counts = []
+        for id_ in ids:
+            replica = self._replicas.get(id_)
+            data = self._new_data(id_) if replica is None else replica.data
+            size = await data.count()
+            if replica is None:
+                await data.close()
+            leads = replica is not None and replica.role is Role.LEADER
+            counts.append(PartitionCount(partition_id=id_, keys=size.keys, bytes=size.bytes, leader=leads))
+        return counts
+
+    def _folders(self) -> list[int]:
+        path = self._data_dir / "partitions"
+        return [int(entry.name) for entry in path.iterdir() if entry.name.isdigit()] if path.exists() else []
+
+    def _newest_row(self, partition_id: int) -> Partition | None:
+        replica = self._replicas.get(partition_id)
+        rows = [self._departed.get(partition_id), self._known_row(partition_id), replica.row if replica else None]
+        return max((row for row in rows if row is not None), key=lambda row: row.partition_epoch, default=None)
+
+    def _path(self, partition_id: int) -> Path:
+        return self._data_dir / "partitions" / str(partition_id)
+
+    def _new_data(self, partition_id: int, size: Size | None = None) -> DataDatabase:
+        return DataDatabase(self._path(partition_id), self._cache, size)
+
+
+def _stats(replica: Replica) -> ReplicaStats:
+    size = replica.data.size()
+    return ReplicaStats(
+        partition_id=replica.id,
+        bytes=size.bytes,
+        keys=size.keys,
+        log_end_offset=replica.log.end,
+        applied_offset=replica.applied,
+    )

@@ -1,0 +1,235 @@
+"""Requests of clients: routing to replicas, waiting where that helps, reading, and the beginning of a write."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minka.wire import Group, GroupResult, Op, Request, Response, WriteBody
+from minkad.shard.committer import Committer
+from minkad.shard.replica import Pending, Replica, Role, Ticket
+
+# Up to so many keys, reading them at once is faster than on another thread.
+_INLINE_KEYS: Final = 64
+_POLL_SECONDS: Final = 0.1
+_MAX_TIMEOUT_SECONDS: Final = 3600.0
+
+
+class Requests:
+    """Serves while the node has clearance. A refusal means that nothing was done."""
+
+    def __init__(
+        self,
+        node_id: str,
+        replicas: Mapping[int, Replica],
+        committer: Committer,
+        has_clearance: Callable[[], bool],
+        newest_row: Callable[[int], Partition | None],
+        max_pending_bytes: int,
+    ) -> None:
+        """`newest_row`: what this node knows of a partition, replica here or not."""
+        self._node_id = node_id
+        self._replicas = replicas
+        self._committer = committer
+        self._has_clearance = has_clearance
+        self._newest_row = newest_row
+        self._max_pending_bytes = max_pending_bytes
+        self._changed: dict[int, asyncio.Future[None]] = {}
+        self._waiting_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(self, request: Request) -> Response:
+        """A result for each group, at the latest at the request's deadline."""
+        ticket = Ticket(len(request.groups))
+        deadline = asyncio.get_running_loop().time() + min(request.timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
+        for index, group in enumerate(request.groups):
+            self._begin(group, ticket, index, deadline)
+        if ticket.missing:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await ticket.done
+            except TimeoutError:
+                for index, group in enumerate(request.groups):
+                    text = f"partition {group.partition_id}: not done within {request.timeout_ms} ms"
+                    ticket.fail(index, MinkaError(Code.DEADLINE_EXCEEDED, text))
+        return Response(request.id, [result for result in ticket.results if result is not None])
+
+    def notify(self, partition_id: int) -> None:
+        """The partition's row or its replica's state has changed: whoever waits looks again."""
+        future = self._changed.pop(partition_id, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def changed(self, partition_id: int) -> asyncio.Future[None]:
+        """Done at the next `notify`. Wait for it with asyncio.wait: others do, too."""
+        future = self._changed.get(partition_id)
+        if future is None:
+            future = self._changed[partition_id] = asyncio.get_running_loop().create_future()
+        return future
+
+    async def close(self) -> None:
+        """End everything that waits."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+        try:
+            replica = self._route(group)
+            if replica is None:
+                if self._committer.pending_bytes + self._waiting_bytes + len(group.body) > self._max_pending_bytes:
+                    raise self._overloaded()
+                self._spawn(self._wait(group, ticket, index, deadline))
+            elif group.op == Op.WRITE:
+                self._write(replica, group.body, ticket, index)
+            elif group.op == Op.READ:
+                self._read(replica, group, ticket, index, deadline)
+            else:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
+        except MinkaError as error:
+            ticket.fail(index, error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Routing
+
+    def _route(self, group: Group) -> Replica | None:
+        """The replica that serves the group now, or None if that will be known later. Raises the refusal."""
+        replica = self._replicas.get(group.partition_id)
+        if not self._has_clearance():
+            raise MinkaError(Code.NO_CLEARANCE, "this node has no clearance from the active controller")
+        if replica is None or replica.role is not Role.LEADER or group.generation != replica.row.generation:
+            self._check_row(group)
+            return None
+        if not replica.is_ready or replica.handing_over or (replica.fenced and group.op == Op.WRITE):
+            return None
+        return replica
+
+    def _check_row(self, group: Group) -> None:
+        """Raises the refusal, unless this node is to serve the group and is yet to be told so."""
+        row = self._newest_row(group.partition_id)
+        if row is None or group.generation > row.generation:
+            return
+        if group.generation < row.generation:
+            text = f"partition {row.id} is at generation {row.generation}, the request is for {group.generation}"
+            raise MinkaError(Code.STALE_GENERATION, text, partitions=[row])
+        if not row.leader:
+            raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader", partitions=[row])
+        if row.leader != self._node_id:
+            text = f"partition {row.id} is led by {row.leader}"
+            raise MinkaError(Code.NOT_LEADER, text, partitions=[row], leader=row.leader)
+
+    async def _wait(self, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiting_bytes += len(group.body)
+        try:
+            while (replica := self._route(group)) is None:
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise self._in_vain(group)
+                await asyncio.wait([self.changed(group.partition_id)], timeout=min(left, _POLL_SECONDS))
+        except MinkaError as error:
+            ticket.fail(index, error)
+            return
+        finally:
+            self._waiting_bytes -= len(group.body)
+        assert replica is not None
+        self._begin(group, ticket, index, deadline)
+
+    def _in_vain(self, group: Group) -> MinkaError:
+        replica = self._replicas.get(group.partition_id)
+        if replica is None:
+            return MinkaError(Code.UNKNOWN_PARTITION, f"this node was not told of partition {group.partition_id}")
+        generation = replica.row.generation
+        what = f"its generation is {generation} here, the request is for {group.generation}"
+        if generation == group.generation:
+            what = "it is being handed over" if replica.fenced else "it is being made ready"
+        return MinkaError(Code.DEADLINE_EXCEEDED, f"partition {group.partition_id}: {what}; nothing was done")
+
+    # Writing
+
+    def _write(self, replica: Replica, body: bytes, ticket: Ticket, index: int) -> None:
+        write = _checked_write(body)
+        committer = self._committer
+        if committer.pending_bytes + self._waiting_bytes + len(body) > self._max_pending_bytes:
+            raise self._overloaded()
+        committer.pending_bytes += len(body)
+        epoch = replica.row.leader_epoch
+        offset = replica.log.append(epoch, body)
+        replica.pending.append(Pending(offset, epoch, write, len(body), ticket, index))
+        committer.staged(replica)
+
+    def _overloaded(self) -> MinkaError:
+        return MinkaError(Code.OVERLOADED, f"writes of {self._max_pending_bytes >> 20} MiB are under way at this node")
+
+    # Reading
+
+    def _read(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+        keys = _checked_read(group.body)
+        replica.open()
+        if len(keys) > _INLINE_KEYS:
+            self._spawn(self._read_many(replica, keys, group, ticket, index, deadline))
+            return
+        values = replica.data.get(keys)
+        if not self._has_clearance():
+            raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the read was answered")
+        ticket.fill(index, GroupResult(None, wire.encode(values)))
+
+    async def _read_many(
+        self, replica: Replica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float
+    ) -> None:
+        epoch = replica.row.leader_epoch
+        try:
+            values = await replica.data.get_many(keys)
+            if self._route(group) is replica and replica.row.leader_epoch == epoch:
+                ticket.fill(index, GroupResult(None, wire.encode(values)))
+                return
+        except MinkaError as error:
+            ticket.fail(index, error)
+            return
+        self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
+
+
+def _checked_write(body: bytes) -> WriteBody:
+    """The pairs. Raises INVALID_ARGUMENT, TOO_LARGE."""
+    if len(body) > wire.MAX_BODY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
+    try:
+        write = wire.decode_write(body)
+    except msgspec.MsgspecError as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a write: {error}") from error
+    keys, values = write.keys, write.values
+    if not keys or len(keys) != len(values):
+        text = f"the body of a write has {len(keys)} keys and {len(values)} values"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
+    _check_keys(keys, len(body))
+    if len(body) > wire.MAX_VALUE_BYTES and max(len(value or b"") for value in values) > wire.MAX_VALUE_BYTES:
+        raise MinkaError(Code.TOO_LARGE, "a value is over its limit")
+    return write
+
+
+def _checked_read(body: bytes) -> list[bytes]:
+    """The keys. Raises INVALID_ARGUMENT, TOO_LARGE."""
+    if len(body) > wire.MAX_BODY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
+    try:
+        keys = wire.decode_read(body)
+    except msgspec.MsgspecError as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a read: {error}") from error
+    _check_keys(keys, len(body))
+    return keys
+
+
+def _check_keys(keys: list[bytes], size: int) -> None:
+    # A key can't be longer than what it came in.
+    if size > wire.MAX_KEY_BYTES and max(map(len, keys), default=0) > wire.MAX_KEY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, "a key is over its limit")
+    if b"" in keys:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a key is empty")

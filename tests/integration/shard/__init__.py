@@ -1,0 +1,1 @@
+"""Replica managers in one process, with real gRPC on loopback and real RocksDB."""

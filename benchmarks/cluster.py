@@ -49,11 +49,16 @@ class Clients:
         for talk in self._talks:
             talk.say("go")
 
+    def stop(self) -> None:
+        """Let them work no more, though their time isn't over."""
+        for talk in self._talks:
+            talk.say("stop")
+
     def end(self) -> Done:
         """Wait until all are done; what they did together. Raises RuntimeError when a call of theirs failed."""
         outcomes = [Done(**talk.hear()) for talk in self._talks]
-        calls = [call for done in outcomes for call in done.calls]
-        return Done(sum(done.keys for done in outcomes), max(done.seconds for done in outcomes), calls)
+        calls = [(number, at, took) for done in outcomes for number, at, took in done.calls]
+        return Done(sum(done.keys for done in outcomes), max(done.seconds for done in outcomes), calls=calls)
 
 
 def create_keyspace(endpoints: Sequence[str], partitions: int) -> None:

@@ -78,7 +78,7 @@ def _load(report: Report, cluster: LocalCluster, operation: str, shape: Shape) -
     with Clients([replace(each, seed=seed) for seed in range(shape.processes)]) as clients:
         clients.begin()
         done = clients.end()
-    return sample_of(done.keys, done.seconds, [took for _, took in done.calls], processes=shape.processes)
+    return sample_of(done.keys, done.seconds, [took for _, _, took in done.calls], processes=shape.processes)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One client process of `benchmarks.kv` and `benchmarks.reassign`: keeps some calls of minka.aio.Client under way.
 
-Its argument is a `Work` in JSON. It prints a line when it is connected, starts with a line on stdin, and prints what it
-has measured in JSON.
+Its argument is a `Work` in JSON. It prints a line when it is connected, starts with a line on stdin, ends in time or
+with a second line, and prints what it has measured in JSON.
 """
 
 import asyncio
@@ -15,13 +15,18 @@ from typing import Final
 import uvloop
 
 import minka.aio
+from minka.hashing import murmur3
 
 VALUE: Final = b"v" * 100
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to do: `operation` is put or get; `batch` keys a call, 0 for the single calls put and get."""
+    """What to do: `operation` is put or get; `batch` keys a call, 0 for the single calls put and get.
+
+    Each of the `concurrency` clients waits `gap_s` between its calls. With `slots` the first one writes to the first
+    of these slots alone, and so on, and `partitions` says how many there are.
+    """
 
     endpoints: list[str]
     keyspace: str
@@ -31,18 +36,21 @@ class Work:
     seconds: float
     key_count: int
     seed: int = 0
+    gap_s: float = 0.0
+    slots: list[int] = field(default_factory=list)
+    partitions: int = 0
 
 
 @dataclass(slots=True)
 class Done:
-    """What came of it: keys written or read, seconds in all, and of each call when it began and how long it took.
-
-    The clock of the beginnings is that of the whole machine (CLOCK_MONOTONIC).
+    """What came of it: keys written or read, seconds in all, and of each call: the client's number, the beginning by
+    the clock that all processes of the machine share (CLOCK_MONOTONIC), and the seconds it took.
     """
 
     keys: int = 0
     seconds: float = 0.0
-    calls: list[tuple[float, float]] = field(default_factory=list)
+    stopped: bool = False
+    calls: list[tuple[int, float, float]] = field(default_factory=list)
 
 
 def key(number: int) -> bytes:
@@ -58,21 +66,28 @@ async def work(what: Work) -> Done:
         await client.get_many(keys[:1000])  # connects to every node
         print(json.dumps("connected"), flush=True)
         sys.stdin.readline()
+        asyncio.get_running_loop().add_reader(sys.stdin, _stop, done)
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for number in range(what.concurrency):
-                rng = random.Random(f"{what.seed}/{number}")
-                group.create_task(_calls(client, what, keys, rng, started + what.seconds, done))
+                own = [k for k in keys if murmur3(k) % what.partitions == what.slots[number]] if what.slots else keys
+                group.create_task(_calls(client, what, number, own, started + what.seconds, done))
         done.seconds = time.monotonic() - started
     return done
 
 
+def _stop(done: Done) -> None:
+    done.stopped = True
+    asyncio.get_running_loop().remove_reader(sys.stdin)
+
+
 async def _calls(
-    client: minka.aio.Client, what: Work, keys: list[bytes], rng: random.Random, stop_at: float, done: Done
+    client: minka.aio.Client, what: Work, number: int, keys: list[bytes], stop_at: float, done: Done
 ) -> None:
     """One call after the other."""
+    rng = random.Random(f"{what.seed}/{number}")
     now = time.monotonic()
-    while now < stop_at:
+    while now < stop_at and not done.stopped:
         chosen = dict.fromkeys(rng.choices(keys, k=what.batch or 1), VALUE)
         match what.operation, what.batch:
             case "put", 0:
@@ -85,7 +100,10 @@ async def _calls(
                 await client.get_many(chosen)
         before, now = now, time.monotonic()
         done.keys += len(chosen)
-        done.calls.append((before, now - before))
+        done.calls.append((number, before, now - before))
+        if what.gap_s:
+            await asyncio.sleep(what.gap_s)
+            now = time.monotonic()
 
 
 def main() -> None:

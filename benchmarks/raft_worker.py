@@ -27,9 +27,10 @@ from minkad.storage.raft_log import RaftLog
 
 COMMAND_BYTES: Final = 100
 PROPOSE_METHOD: Final = "/minka.bench.Raft/Propose"
-TICK_S: Final = 0.05  # as coordinator.tick_ms has it by default, and so the two below
+TICK_S: Final = 0.05  # the defaults of a node, and so the next two
 ELECTION_TICKS: Final = 10
 SNAPSHOT_ENTRIES: Final = 10_000
+SNAPSHOT_BYTES_A_SECOND: Final = 64 * 1024 * 1024
 
 
 class Counter:
@@ -96,6 +97,7 @@ class Worker:
             lambda raft_id: self._addresses[raft_id - 1],
             self._unreachable,
             self._snapshot_sent,
+            SNAPSHOT_BYTES_A_SECOND,
         )
         applied = raft_log.snapshot().metadata.index
         config = Config(

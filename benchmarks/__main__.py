@@ -1,0 +1,29 @@
+"""All benchmarks, one after the other."""
+
+import sys
+from typing import Final
+
+from benchmarks import kv, raft, reassign
+from benchmarks.measure import measure, parse
+from minka.errors import MinkaError
+
+ALL: Final = (("raft", raft.run), ("kv", kv.run), ("reassign", reassign.run))
+
+
+def main() -> None:
+    """Each, also after one that failed; the exit status is 1 then."""
+    options = parse(
+        "What Minka does in a second, beside etcd and Redis. One alone: python -m benchmarks.kv", sys.argv[1:]
+    )
+    failed = []
+    for name, run in ALL:
+        try:
+            measure(name, options, run)
+        except (OSError, RuntimeError, MinkaError, ExceptionGroup, AssertionError) as error:
+            failed.append(f"{name}: {type(error).__name__}: {error}")
+    if failed:
+        sys.exit("\n".join(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -115,7 +115,7 @@ class Call:
             self._core.loop.call_soon(self._send_again, part)
             return
         if asks_for_table(error):
-            self._core.refresh_soon(avoid=part.address if error.code is Code.UNREACHABLE else "")
+            self._core.refresh_soon(avoid=part.address)
         self._core.loop.call_later(delay_s(part.attempts, self._core.rng), self._send_again, part)
 
     def _send_again(self, part: Part) -> None:

@@ -112,13 +112,18 @@ async def test_a_stale_generation_is_replaced(data_cluster: Make) -> None:
         assert [frame.groups[0].generation for frame in cluster.nodes["athens"].frames] == [1, 1, 2]
 
 
-async def test_a_refusal_without_rows_makes_the_client_fetch_the_table(data_cluster: Make) -> None:
+async def test_a_refusal_without_rows_makes_the_client_fetch_the_table_elsewhere(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
         await client.put(cluster.key_of(0), b"old")
-        cluster.lead(0, "byzantium")
-        cluster.nodes["athens"].refuse = lambda _: MinkaError(Code.NO_CLEARANCE, "athens has no clearance")
-        await client.put(cluster.key_of(0), b"new")
-        assert cluster.nodes["byzantium"].writes[cluster.key_of(0)] == 1
+        athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
+        athens.refuse = lambda _: MinkaError(Code.NO_CLEARANCE, "athens has no clearance")
+        asked, given = athens.tables_asked, byzantium.tables_given
+        writing = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
+        await _until(lambda: byzantium.tables_given > given + 4)
+        assert athens.tables_asked == asked
+        cluster.lead(0, "byzantium", told=["byzantium"])
+        await writing
+        assert byzantium.writes[cluster.key_of(0)] == 1
 
 
 async def test_a_dead_nodes_partition_is_found_at_its_new_owner(data_cluster: Make) -> None:

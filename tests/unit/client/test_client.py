@@ -5,6 +5,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -91,6 +92,23 @@ def test_a_closed_client_says_so(cluster: Any) -> None:
     client.close()
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):
         client.get("key")
+
+
+def test_closing_ends_the_calls_of_other_threads(cluster: Any) -> None:
+    client = Client(cluster.endpoints, keyspace="flights", timeout=30)
+    client.put("key", b"v")
+    frames = sum(len(node.frames) for node in cluster.nodes.values())
+    for node in cluster.nodes.values():
+        node.go_on.clear()
+    with ThreadPoolExecutor(8) as pool:
+        reads = [pool.submit(client.get, f"key-{n}") for n in range(8)]
+        deadline = time.monotonic() + 10
+        while sum(len(node.frames) for node in cluster.nodes.values()) == frames and time.monotonic() < deadline:
+            time.sleep(0.002)
+        client.close()
+        for read in reads:
+            with pytest.raises(MinkaError, match=r"closed"):
+                read.result(timeout=10)
 
 
 def test_a_program_that_never_closes_its_client_ends_quietly(cluster: Any) -> None:

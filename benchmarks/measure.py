@@ -91,12 +91,12 @@ class Report:
         self.options = options
         self.absent: dict[str, str] = {}
         self.notes: list[str] = []
-        self._cases: dict[str, Case] = {}
+        self._cases: dict[tuple[str, str], Case] = {}
         self._load = load()
 
     def case(self, name: str, unit: str, peer: str = "", goal: Goal | None = None) -> Case:
-        """The case of this name; made at its first use, and shown in that order."""
-        return self._cases.setdefault(name, Case(name, unit, peer, goal))
+        """The case of this name and unit; made at its first use, and shown in that order."""
+        return self._cases.setdefault((name, unit), Case(name, unit, peer, goal))
 
     def add(self, case: Case, system: str, sample: Sample) -> None:
         """One more measurement of a case."""

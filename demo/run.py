@@ -8,6 +8,7 @@ import importlib.metadata
 import io
 import os
 import random
+import shlex
 import subprocess
 import sys
 import threading
@@ -79,7 +80,7 @@ def read_flights() -> Flights:
 
 def minkactl(cluster: LocalCluster, *arguments: str) -> None:
     """Run a command as one would type it; its output is part of the story."""
-    say(bold(f"$ minkactl {' '.join(arguments)}"))
+    say(bold(f"$ minkactl {shlex.join(arguments)}"))
     environment = os.environ | {"MINKA_ENDPOINTS": ",".join(cluster.endpoints)}
     ended = subprocess.run([sys.executable, "-m", "minkactl", *arguments], env=environment, check=False)
     if ended.returncode != 0:

@@ -80,20 +80,17 @@ def plain(value: Any, kind: Kind = Kind.TEXT) -> str:
 
 
 def flatten(value: Any, name: str = "") -> Iterator[Row]:
-    """A nested document as rows of field and value, with dotted names; objects in lists go by their `id` or `name`."""
+    """A nested document as rows of field and value, with dotted names."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from flatten(inner, f"{name}.{key}" if name else key)
-    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in value):
-        for index, inner in enumerate(value):
-            yield from flatten(inner, f"{name}.{inner.get('id') or inner.get('name') or index}")
     else:
         yield {"field": name, "value": value}
 
 
-def fields(document: Any) -> tuple[Listing]:
+def fields(document: Any) -> Listing:
     """The listing of a document that isn't a table by itself."""
-    return (Listing((Column("FIELD", "field"), Column("VALUE", "value")), list(flatten(document))),)
+    return Listing((Column("FIELD", "field"), Column("VALUE", "value")), list(flatten(document)))
 
 
 def tsv(listing: Listing, wide: bool) -> list[str]:

@@ -221,7 +221,7 @@ def migrations(document: Row) -> RenderableType:
         (f", {whole['cancelled']:,} cancelled" if whole["cancelled"] else "", "bold red"),
         f"   {_amount(whole)}   {units.duration(whole['elapsed_ms'] / 1000)}",
     )
-    stuck = [row for row in rows if row["blocked_by"] or row["outcome"]]
+    stuck = [row for row in rows if row["blocked_by"] or row["outcome"] not in ("", "moved")]
     room = max(console().height - 7 - min(len(stuck), MAX_STUCK), 5)
     more = Text(f"… and {len(rows) - room:,} more" if len(rows) > room else "", "dim")
     parts: list[RenderableType] = [head, Group(_bars(rows[:room]), more) if more else _bars(rows)]

@@ -134,12 +134,11 @@ def operation_page(control: "Control", tracker: "Tracker", operation_id: int) ->
 
 def say_outcome(document: dict[str, Any]) -> Exit:
     """The sentence at the end, on stderr, and the exit status that goes with it."""
-    from minkactl.units import counted, duration
+    from minkactl.units import duration
 
-    operation, whole = document["operation"], document["progress"]
+    operation = document["operation"]
     took = duration(operation["took_ms"] / 1000)
     succeeded = operation["state"] == "succeeded"
     outcome = f": {operation['outcome']}" if operation["outcome"] else ""
-    done = counted(whole["completed"], "migration")
-    note(f"operation {operation['id']} {operation['state']} in {took}, {done} completed{outcome}")
+    note(f"operation {operation['id']} {operation['state']} in {took}{outcome}")
     return Exit.OK if succeeded else Exit.FAILED

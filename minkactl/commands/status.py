@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from minkactl import options
 from minkactl.exits import Exit
-from minkactl.output import Listing, Page, fields
+from minkactl.output import Column, Kind, Listing, Page, fields
 from minkactl.session import Session
 from minkactl.watch import show
 
@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from minka.v1.admin_pb2 import GetStatusResponse
+
+PROBLEM_COLUMNS = (Column("PROBLEM", "problem"), Column("SEE", "look"))
+OPERATION_COLUMNS = (
+    Column("RUNNING OPERATION", "id"),
+    Column("KIND", "kind"),
+    Column("MIGRATIONS", "migration_count", Kind.NUMBER),
+    Column("BY", "requested_by"),
+    Column("STARTED", "created_ms", Kind.TIME),
+)
 
 
 @options.command()
@@ -44,4 +53,9 @@ def status_page(status: "GetStatusResponse") -> Page:
 
         return render.status(document, nodes, keyspaces, wide)
 
-    return Page(document, fields(document), [document["cluster"]["name"]], draw)
+    rest = {
+        key: value for key, value in document.items() if key not in ("nodes", "keyspaces", "problems", "operations")
+    }
+    found = [Listing(PROBLEM_COLUMNS, document["problems"])] if document["problems"] else []
+    running = [Listing(OPERATION_COLUMNS, document["operations"])] if document["operations"] else []
+    return Page(document, [fields(rest), *found, *running, nodes, keyspaces], [document["cluster"]["name"]], draw)

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minka.errors import MinkaError
-from minka.v1 import admin_pb2_grpc
+from minka.v1 import admin_pb2, admin_pb2_grpc
 from minka.v1.admin_pb2 import GetStatusResponse, GetTableResponse, NodeStatus, Plan
 from minka.v1.cluster_pb2 import (
     Cluster,
@@ -36,7 +36,9 @@ from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl.cli import cli
 
 _PORTS = itertools.count(20000 + os.getpid() * 41 % 10000)
-METHODS = ("GetTable", "GetStatus", "CreateKeyspace", "PlanReassign", "ApplyPlan", "GetOperations", "CountKeys")
+METHODS = frozenset(
+    method.name for service in admin_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods
+)
 
 
 @dataclass

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from minka.v1.admin_pb2 import GetStatusResponse
-from minka.v1.cluster_pb2 import NodeState, PartitionState
+from minka.v1.cluster_pb2 import NodeState, OperationState, PartitionState
 from minkactl.exits import Exit
 from minkactl.output import Column, Kind, Listing, plain, tsv
-from tests.cli.conftest import AnsweringNode, Run, on_terminal
+from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal
 
 
 def test_a_pipe_gets_tab_separated_lines_with_a_header(run: Run, node: AnsweringNode) -> None:
@@ -138,14 +138,26 @@ class TestStatus:
         assert document["problems"][0]["problem"] == "no active controller: no quorum of athens, byzantium, cyrene"
 
     def test_a_pipe_gets_fields(self, run: Run, node: AnsweringNode) -> None:
-        lines = run("status", "--endpoints", node.address).stdout.splitlines()
+        parts = run("status", "--endpoints", node.address).stdout.split("\n\n")
+        lines = parts[0].splitlines()
         fields = dict(line.split("\t") for line in lines)
         assert lines[0] == "FIELD\tVALUE"
         assert fields["cluster.name"] == "demo"
         assert fields["healthy"] == "true"
         assert fields["coordinator.voters"] == "athens,byzantium,cyrene"
-        assert fields["nodes.athens.state"] == "live"
-        assert fields["operations"] == "-"
+        assert fields["balance.max_bytes"] == str(18 << 20)
+        assert parts[1].startswith("NODE\tSTATE\t")
+        assert parts[2].startswith("KEYSPACE\tPARTITIONS\t")
+        assert len(parts) == 3
+
+    def test_a_pipe_gets_problems_and_operations(
+        self, run: Run, node: AnsweringNode, status: GetStatusResponse
+    ) -> None:
+        status.table.nodes[2].state = NodeState.NODE_STATE_FAILED
+        status.running.append(make_operation(OperationState.OPERATION_STATE_RUNNING))
+        parts = run("status", "--endpoints", node.address).stdout.split("\n\n")
+        assert parts[1].splitlines()[1] == "1 node failed: cyrene\tminkactl nodes -o wide"
+        assert parts[2].splitlines()[1].split("\t")[:4] == ["12", "reassign", "2", "ann@host"]
 
 
 def test_a_terminal_gets_colours_and_units(node: AnsweringNode) -> None:

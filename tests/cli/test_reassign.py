@@ -30,8 +30,9 @@ def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsRespon
     for step in range(4):
         last = step == 3
         operation = make_operation(end if last else RUNNING, finished_ms=1_700_000_004_000 if last else 0)
-        if last and end == FAILED:
-            operation.outcome = "flights/1: target ephesus failed"
+        if last:
+            stayed = "; 1 stayed: flights/1: target ephesus failed"
+            operation.outcome = f"1 of 2 partitions moved{stayed}" if end == FAILED else "2 of 2 partitions moved"
         states = [MigrationState.MIGRATION_STATE_COPYING, MigrationState.MIGRATION_STATE_PENDING]
         if last:
             cancelled = end == FAILED
@@ -139,7 +140,10 @@ def test_a_failed_operation_is_status_1_and_says_why(run: Run, operating: Answer
     ending(operating, looks(FAILED)[-1])
     result = run("reassign", "--yes", "--endpoints", operating.address)
     assert result.exit_code == Exit.FAILED
-    assert "operation 12 failed in 3.0 s, 1 migration completed: flights/1: target ephesus failed" in result.stderr
+    assert (
+        "operation 12 failed in 3.0 s: 1 of 2 partitions moved; 1 stayed: flights/1: target ephesus failed"
+        in result.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +186,7 @@ def test_watching_on_a_pipe_appends_what_changes(
     assert [line[6] for line in moving] == ["0", str(1 << 20), str(2 << 20), str(4 << 20)]
     assert moving[2][8:11] == [str(1 << 20), "2000", "ephesus does not answer"]
     assert [line[4] for line in lines if line[1] == "flights/1"] == ["pending", "completed"]
-    assert "operation 12 succeeded in 3.0 s, 2 migrations completed" in result.stderr
+    assert "operation 12 succeeded in 3.0 s: 2 of 2 partitions moved" in result.stderr
 
 
 def test_watching_in_json_lines(run: Run, operating: AnsweringNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,154 @@
+"""minkactl against real daemons, from an empty cluster to a reassign."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minkactl.exits import Exit
+from minkactl.playground import LocalCluster
+from tests.cli.conftest import Run, on_terminal
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """athens, byzantium, cyrene; the tests below go on from one another, in their order."""
+    with LocalCluster(3) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands find the cluster."""
+    monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
+
+
+def as_json(run: Run, *arguments: str) -> Any:
+    result = run(*arguments, "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_an_empty_cluster(run: Run, cluster: LocalCluster) -> None:
+    status = as_json(run, "status")
+    assert status["cluster"]["name"] == "playground"
+    assert status["from_controller"]
+    assert [node["id"] for node in status["nodes"]] == ["athens", "byzantium", "cyrene"]
+    assert {node["state"] for node in status["nodes"]} == {"live"}
+    assert sorted(node["role"] for node in status["nodes"]) == ["controller", "voter", "voter"]
+    assert [node["address"] for node in status["nodes"]] == list(cluster.endpoints)
+    assert status["keyspaces"] == []
+
+
+def test_create_a_keyspace(run: Run) -> None:
+    assert run("keyspace", "create", "flights", "--partitions", "9").exit_code == 0
+    again = run("keyspace", "create", "flights", "--partitions", "9")
+    assert again.exit_code == Exit.FAILED
+    assert "error: KEYSPACE_EXISTS: " in again.stderr
+    too_many = run("keyspace", "create", "wide", "--partitions", "9", "--replicas", "7")
+    assert too_many.exit_code in (Exit.FAILED, Exit.USAGE)
+    assert len(run("partitions", "--node", "cyrene", "-o", "name").stdout.split()) == 3
+
+
+def test_keys(run: Run, tmp_path: Path) -> None:
+    assert run("kv", "put", "flights", "UA1545", "EWR to IAH").exit_code == 0
+    assert run("kv", "get", "flights", "UA1545").stdout == "EWR to IAH"
+    assert as_json(run, "kv", "get", "flights", "UA1545")["value"] == "EWR to IAH"
+    binary = tmp_path / "binary"
+    binary.write_bytes(bytes(range(256)))
+    assert run("kv", "put", "flights", "binary", "--file", binary).exit_code == 0
+    assert run("kv", "get", "flights", "binary").stdout_bytes == bytes(range(256))
+    assert "value_base64" in as_json(run, "kv", "get", "flights", "binary")
+    assert run("kv", "delete", "flights", "binary", "UA1545", "nothing").exit_code == 0
+    missing = run("kv", "get", "flights", "UA1545")
+    assert (missing.exit_code, missing.stdout) == (Exit.FAILED, "")
+    assert "error: UNKNOWN_KEY: " in missing.stderr
+    unknown = run("kv", "get", "trains", "UA1545")
+    assert "error: UNKNOWN_KEYSPACE: " in unknown.stderr
+
+
+def test_load_and_count(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b\n" + "".join(f"{n},{n * n}\n" for n in range(5000)))
+    loaded = as_json(run, "kv", "load", "flights", str(path), "--key", "a,b")
+    assert loaded["rows"] == 5000
+    assert as_json(run, "kv", "get", "flights", "70/4900")["value"] == '{"a":"70","b":"4900"}'
+    count = as_json(run, "kv", "count", "flights")
+    assert count["keys"] == 5000
+    assert [node["partitions"] for node in count["nodes"]] == [3, 3, 3]
+    assert sum(partition["keys"] for partition in count["partitions"]) == 5000
+    lines = run("kv", "count", "flights", "-o", "wide").stdout.splitlines()
+    assert [line.split("\t")[2] for line in lines if line.startswith("total\t")] == ["5000"]
+
+
+def test_locate_finds_who_answers(run: Run) -> None:
+    found = as_json(run, "partitions", "locate", "flights", "70/4900")
+    row = next(row for row in as_json(run, "partitions") if row["id"] == found["id"])
+    assert (row["leader"], row["slot"], row["state"]) == (found["node"], found["slot"], "online")
+
+
+def test_a_reassign_from_plan_to_end(run: Run, cluster: LocalCluster, tmp_path: Path) -> None:
+    cluster.add("ephesus")
+    plan = tmp_path / "plan.json"
+    dry = as_json(run, "reassign", "--dry-run")
+    assert len(dry["moves"]) == dry["minimum_moves"] == 2
+    assert {move["target"] for move in dry["moves"]} == {"ephesus"}
+    assert as_json(run, "migrations") == []
+    assert run("reassign", "--out", plan).exit_code == 0
+
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text(plan.read_text().replace('"ephesus"', '"athens"'))
+    refused = run("apply", damaged, "--yes")
+    assert refused.exit_code == Exit.FAILED
+    assert "error: DAMAGED_PLAN: " in refused.stderr
+
+    ended = on_terminal(
+        "apply", str(plan), "--reason", "ephesus is new", keys="y\n", when="Apply this plan", timeout_s=60
+    )
+    assert ended.status == 0, ended.text
+    assert "succeeded" in ended.text
+    assert sorted(node["partitions"] for node in as_json(run, "nodes")) == [2, 2, 2, 3]
+    assert as_json(run, "kv", "count", "flights")["keys"] == 5000
+
+    stale = run("apply", plan, "--yes")
+    assert stale.exit_code == Exit.STALE_PLAN
+    assert "error: STALE_PLAN: " in stale.stderr
+    (operation,) = as_json(run, "migrations")
+    assert (operation["state"], operation["reason"]) == ("succeeded", "ephesus is new")
+    assert [migration["state"] for migration in operation["migrations"]] == ["completed"] * 2
+    assert run("migrations", "watch").exit_code == 0
+    nothing = run("reassign")
+    assert nothing.exit_code == 0
+    assert "as even as they can be" in nothing.stderr
+
+
+def test_a_node_that_dies_is_seen_and_its_return_too(run: Run, cluster: LocalCluster) -> None:
+    cluster.kill("byzantium")
+    ended = on_terminal("status", "--watch", "0.2", keys="\x03", when="1 node failed: byzantium", timeout_s=20)
+    assert "1 node failed: byzantium" in ended.text
+    result = run("status", "-o", "json")
+    assert result.exit_code == Exit.UNHEALTHY
+    assert json.loads(result.stdout)["problems"][0]["problem"] == "1 node failed: byzantium"
+    offline = run("partitions", "--state", "offline", "-o", "name").stdout.split()
+    assert len(offline) >= 2
+    cluster.restart("byzantium")
+    ended = on_terminal("status", "--watch", "0.2", keys="\x03", when="is healthy", timeout_s=20)
+    assert "is healthy" in ended.text
+    assert as_json(run, "kv", "count", "flights")["keys"] == 5000
+
+
+def test_no_quorum_is_told(run: Run, cluster: LocalCluster) -> None:
+    for name in ("athens", "byzantium"):
+        cluster.kill(name)
+    ended = on_terminal("status", "--watch", "0.2", keys="\x03", when="no active controller", timeout_s=20)
+    assert "no active controller" in ended.text
+    created = run("keyspace", "create", "late", "--partitions", "3", "--timeout", "2")
+    assert created.exit_code in (Exit.UNREACHABLE, Exit.TIMEOUT)
+    for name in ("athens", "byzantium"):
+        cluster.restart(name, ready=False)
+    cluster.wait_ready()
+    assert run("status").exit_code == 0

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar, cast
 from minka._call import Call
 from minka._core import Core
 from minka._failures import BatchError, Failure, shown_key
-from minka._stream import FRAME_BYTES
+from minka._lane import FRAME_BYTES
 from minka.errors import Code, MinkaError
 from minka.wire import MAX_BODY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op
 
@@ -191,6 +191,8 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
     """Bytes of keys and values together. Raises TOO_LARGE, before anything is sent."""
     if len(keys) > MAX_BATCH_KEYS:
         raise MinkaError(Code.TOO_LARGE, f"the batch has {len(keys)} keys; {MAX_BATCH_KEYS} is the limit")
+    if b"" in keys:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a key is empty")
     if (longest := max(map(len, keys))) > MAX_KEY_BYTES:
         bad = shown_key(next(key for key in keys if len(key) > MAX_KEY_BYTES))
         raise MinkaError(Code.TOO_LARGE, f"key {bad} has {longest} bytes; {MAX_KEY_BYTES} is the limit")

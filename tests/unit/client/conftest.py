@@ -109,6 +109,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.go_on = asyncio.Event()  # cleared: what arrives waits
         self.go_on.set()
         self.nonsense: Callable[[wire.Request], bytes] | None = None  # instead of the true answer
+        self.holds_writes: asyncio.Event | None = None  # until it is set
         self.ends_stream = False  # instead of answering
         self.largest_read = 10**9  # bytes of values in one result
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
@@ -146,6 +147,8 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
 
     async def _answer(self, request: wire.Request, context: Any, lock: asyncio.Lock) -> None:
         await self.go_on.wait()
+        if self.holds_writes and any(group.op == wire.Op.WRITE for group in request.groups):
+            await self.holds_writes.wait()
         results = [self._do(group) for group in request.groups]
         async with lock:
             answer = wire.encode(wire.Response(request.id, results))

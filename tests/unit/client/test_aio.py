@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minka import _stream, wire
+from minka import _lane, _stream, wire
 from minka.aio import BatchError, Client
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition
@@ -77,7 +77,7 @@ async def test_what_callers_do_at_the_same_time_travels_together(data_cluster: M
 
 async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
-        athens, bound = cluster.nodes["athens"], _stream.MAX_FRAMES_UNDER_WAY
+        athens, bound = cluster.nodes["athens"], _lane.MAX_FRAMES_UNDER_WAY
         athens.go_on.clear()
         tasks = []
         for n in range(40):
@@ -91,6 +91,19 @@ async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
         await asyncio.gather(*tasks[:-1])
         assert len(athens.frames) < 2 * bound
         assert cluster.data == {cluster.key_of(0, n): b"v" for n in range(39)}, "and what nobody waits for is not sent"
+
+
+async def test_reads_do_not_wait_for_writes(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster) as client:
+        athens = cluster.nodes["athens"]
+        await client.put("key", b"v")
+        athens.holds_writes = asyncio.Event()
+        writing = [asyncio.create_task(client.put(b"key-%d" % n, b"w")) for n in range(100)]
+        await _until(lambda: len(athens.frames) > 1)
+        assert await client.get("key") == b"v"
+        assert not any(task.done() for task in writing)
+        athens.holds_writes.set()
+        await asyncio.gather(*writing)
 
 
 async def test_a_refusal_with_newer_rows_is_enough_to_find_the_new_leader(data_cluster: Make) -> None:
@@ -239,6 +252,8 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
             client.get(5),  # type: ignore[arg-type]
             client.get_many([5]),  # type: ignore[type-var]
             client.get("key", timeout=0),
+            client.get(""),
+            client.put_many({"": b"v"}),
         ):
             with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
                 await bad
@@ -251,7 +266,7 @@ async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
         await client.put_many(pairs, timeout=20)
         assert cluster.data == pairs
         sizes = [sum(len(group.body) for group in frame.groups) for frame in cluster.nodes["athens"].frames]
-        assert max(sizes) < 2 * _stream.FRAME_BYTES
+        assert max(sizes) < 2 * _lane.FRAME_BYTES
         assert await client.get_many(pairs, timeout=20) == pairs
 
 
@@ -271,7 +286,7 @@ async def test_a_read_too_large_for_one_answer_is_halved(data_cluster: Make) -> 
 async def test_a_full_queue_refuses_and_the_client_tries_again(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_stream, "MAX_QUEUED_BYTES", 1000)
+    monkeypatch.setattr(_lane, "MAX_QUEUED_BYTES", 1000)
     async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
         await asyncio.gather(*(client.put(b"key-%d" % n, b"v" * 100) for n in range(100)))
         assert len(cluster.data) == 100
@@ -321,7 +336,7 @@ async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
 
 async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stream, "QUIET_S", 0.05)
-    monkeypatch.setattr(_stream, "_OVERDUE_S", 0.1)
+    monkeypatch.setattr(_stream, "OVERDUE_S", 0.1)
     async with data_cluster("athens") as cluster, _client(cluster, timeout=0.1) as client:
         await client.put("key", b"v")
         athens = cluster.nodes["athens"]

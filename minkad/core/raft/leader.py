@@ -299,11 +299,9 @@ def _check_quorum(r: "Raft", _m: Message) -> None:
 
 
 def _handle_read_index(r: "Raft", m: Message) -> None:
-    # The only voter has nobody to ask. A leader that was removed and leads on is not it, even if one voter is left.
-    if r.tracker.config.voters.ids() == {r.id}:
-        _answer_reads(r, [(m, r.raft_log.committed)])
-    elif not _committed_in_term(r):
-        # What earlier leaders have committed isn't known before that.
+    # What earlier leaders have committed isn't known before that; nor to the only voter, whose commit index on disk may
+    # be behind what it committed before a crash.
+    if not _committed_in_term(r):
         if len(r.pending_reads) >= MAX_WAITING_READS:
             raise r.dropped("too many reads are waiting")
         r.pending_reads.append(m)
@@ -313,8 +311,10 @@ def _handle_read_index(r: "Raft", m: Message) -> None:
 
 def _start_reads(r: "Raft", requests: list[Message]) -> None:
     commit = r.raft_log.committed
+    # The only voter has nobody to ask. A leader that was removed and leads on is not it, even if one voter is left.
+    alone = r.tracker.config.voters.ids() == {r.id}
     # While leadership is handed over, the next leader may be there already, lease or not.
-    if r.config.read_only_option is ReadOnlyOption.LEASE_BASED and r.lead_transferee == NONE:
+    if alone or (r.config.read_only_option is ReadOnlyOption.LEASE_BASED and r.lead_transferee == NONE):
         _answer_reads(r, [(m, commit) for m in requests])
         return
     if r.read_only.full():

@@ -221,12 +221,13 @@ def migrations(document: Row) -> RenderableType:
         (f", {whole['cancelled']:,} cancelled" if whole["cancelled"] else "", "bold red"),
         f"   {_amount(whole)}   {units.duration(whole['elapsed_ms'] / 1000)}",
     )
-    stuck = [row for row in rows if row["blocked_by"] or row["outcome"] not in ("", "moved")]
-    room = max(console().height - 7 - min(len(stuck), MAX_STUCK), 5)
-    more = Text(f"… and {len(rows) - room:,} more" if len(rows) > room else "", "dim")
-    parts: list[RenderableType] = [head, Group(_bars(rows[:room]), more) if more else _bars(rows)]
+    stuck = _stuck(rows)[:MAX_STUCK]
+    room = max(console().height - 7 - len(stuck), 5)
+    parts: list[RenderableType] = [head, _bars(rows[:room])]
+    if len(rows) > room:
+        parts[1] = Group(parts[1], Text(f"… and {len(rows) - room:,} more", style="dim"))
     if stuck:
-        parts.append(Text("\n").join(_stuck(row) for row in stuck[:MAX_STUCK]))
+        parts.append(Text("\n").join(stuck))
     return stacked(parts)
 
 
@@ -247,9 +248,19 @@ def _bars(rows: Sequence[Row]) -> Table:
     return grid
 
 
-def _stuck(row: Row) -> Text:
-    text = Text.assemble(("✗ ", "bold red"), (row["partition"], "bold"))
-    return text.append(f" waits: {row['blocked_by']}" if row["blocked_by"] else f" {row['state']}: {row['outcome']}")
+def _stuck(rows: Sequence[Row]) -> list[Text]:
+    """A line for each reason for which migrations wait or ended otherwise than planned."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row["blocked_by"]:
+            reasons.setdefault(f"waits: {row['blocked_by']}", []).append(row["partition"])
+        elif row["outcome"] not in ("", "moved"):
+            reasons.setdefault(f"{row['state']}: {row['outcome']}", []).append(row["partition"])
+    lines = []
+    for reason, names in reasons.items():
+        more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+        lines.append(Text.assemble(("✗ ", "bold red"), (", ".join(names[:3]) + more, "bold"), f" {reason}"))
+    return lines
 
 
 def _migration_state(row: Row) -> Text:

@@ -44,7 +44,7 @@ class Session:
 
         found = resolve(self.endpoints_option, self.context)
         if found.source == "playground" and not self.quiet:
-            note("(the playground; --endpoints, MINKA_ENDPOINTS or a context say otherwise)")
+            note("(using the playground)")
         return found
 
     @contextmanager

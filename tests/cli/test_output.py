@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from minka.v1.admin_pb2 import GetStatusResponse
+from minka.v1.admin_pb2 import GetStatusRequest, GetStatusResponse
 from minka.v1.cluster_pb2 import NodeState, OperationState, PartitionState
 from minkactl.exits import Exit
 from minkactl.output import Column, Kind, Listing, plain, tsv
@@ -183,6 +183,30 @@ def test_a_terminal_shows_what_is_wrong(node: AnsweringNode, status: GetStatusRe
     assert "is not healthy" in ended.text
     assert "1 node failed: cyrene" in ended.text
     assert "see: minkactl nodes -o wide" in ended.text
+
+
+def test_watching_a_pipe(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+    def answer(_: GetStatusRequest) -> GetStatusResponse:
+        if len(node.requests("GetStatus")) == 3:
+            status.table.nodes[1].state = NodeState.NODE_STATE_FAILED
+        return status
+
+    node.answers["GetStatus"] = answer
+    options = ["--watch", "0.1", "--timeout", "0.6", "--endpoints", node.address]
+    result = run("nodes", *options)
+    assert result.exit_code == Exit.TIMEOUT
+    lines = [line.split("\t")[:2] for line in result.stdout.splitlines()]
+    assert lines[0] == ["NODE", "STATE"]
+    assert lines[1:] == [["athens", "live"], ["byzantium", "live"], ["cyrene", "live"], ["byzantium", "failed"]]
+    documents = [json.loads(line) for line in run("nodes", "-o", "json", *options).stdout.splitlines()]
+    assert len(documents) >= 3
+
+
+def test_watching_a_terminal_redraws(node: AnsweringNode) -> None:
+    ended = on_terminal("nodes", "--watch", "0.1", "--timeout", "0.8", "--endpoints", node.address)
+    assert ended.status == Exit.TIMEOUT
+    assert ended.text.count("byzantium") >= 3
+    assert "\x1b[1A\x1b[2K" in ended.text  # up a line, and clear it
 
 
 def test_cells_keep_a_row_on_one_line() -> None:

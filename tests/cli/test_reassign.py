@@ -238,6 +238,27 @@ def test_a_terminal_sees_bars_rates_and_what_blocks(operating: AnsweringNode) ->
     assert "operation 12 succeeded" in ended.text
 
 
+def test_reasons_are_told_once_and_a_long_table_is_cut() -> None:
+    from rich.console import Console
+
+    from minkactl import render
+
+    look = looks(FAILED)[-1]
+    for number in range(100):
+        migration = look.migrations.add()
+        migration.CopyFrom(look.migrations[1])
+        migration.partition_id, migration.outcome = 100 + number, "ephesus failed"
+    (document,) = Tracker({}, {}).documents(look)
+    console = Console(width=120, height=30)
+    with console.capture() as captured:
+        console.print(render.migrations(document))
+    text = captured.get()
+    assert "✗ 100, 101, 102 and 97 more cancelled: ephesus failed" in text
+    assert text.count("ephesus failed") == 1
+    assert "… and " in text
+    assert len(text.splitlines()) < 40
+
+
 def test_listing(run: Run, operating: AnsweringNode) -> None:
     ending(operating, looks()[-1])
     result = run("migrations", "--endpoints", operating.address)

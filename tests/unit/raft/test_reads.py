@@ -223,3 +223,18 @@ def test_acknowledgements_come_in_any_order() -> None:
     five = JointConfig(MajorityConfig({1, 2, 3, 4, 5}), MajorityConfig())
     assert [request.entries[0].data for request, _ in reads.advance(five)] == [b"a", b"b"]
     assert reads.advance(five) == []
+
+
+def test_the_only_voter_too_answers_after_it_has_committed_in_its_term() -> None:
+    """After a restart, what it had committed and told may be more than the commit index that it finds."""
+    group = Group(1)
+    group.elect(1).propose(b"x")
+    group.process(1)
+    leader = group.start(1, group.storages[1], applied=1)  # it has not persisted that x is committed
+    group.nodes[1].campaign()
+    group.settle_until_leader(1)
+    leader.read_index(b"r")
+    assert leader.basic_status().commit < 4
+    group.settle()
+    assert group.reads[1] == [ReadState(group.commit(1), b"r")]
+    assert group.commit(1) == 4

@@ -1,6 +1,7 @@
 """What the handles of one client share: the routing table and its refreshing, channels, streams, calls under way."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
 from random import Random
@@ -9,7 +10,7 @@ from typing import Final
 import grpc
 
 from minka._call import Call, Part, moved_reads
-from minka._grpc import channel_options, checked_endpoints, error_from_call, unreachable
+from minka._grpc import channel_options, checked_endpoints, clipped, error_from_call, unreachable
 from minka._retry import delay_s
 from minka._stream import NodeStream
 from minka.errors import Code, MinkaError
@@ -54,11 +55,7 @@ class Core:
             raise MinkaError(Code.OVERLOADED, f"{MAX_CALLS} calls of this client are under way")
         deadline = self.loop.time() + timeout
         if not self.table.knows(name):
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._look_for(name)
-            except TimeoutError:
-                raise MinkaError(Code.DEADLINE_EXCEEDED, f"no partition table within {timeout:g} s") from None
+            await self._look_for(name, deadline)
         return Call(self, self.table.keyspace(name), op, timeout, deadline)
 
     async def close(self) -> None:
@@ -113,17 +110,23 @@ class Core:
         self.loop = asyncio.get_running_loop()
         self._state = "open"
 
-    async def _look_for(self, name: str) -> None:
-        for attempt in range(1, _KEYSPACE_TRIES + 1):
+    async def _look_for(self, name: str, deadline: float) -> None:
+        """Refresh until the keyspace is there, or has been missing from so many tables that it counts as unknown."""
+        missing_from, error = 0, None
+        for attempt in itertools.count(1):
             refresh = self.refresh_soon()
-            await asyncio.wait([refresh])
+            await asyncio.wait([refresh], timeout=deadline - self.loop.time())
             if self._state == "closed":
                 raise MinkaError(Code.UNREACHABLE, "the client was closed")
+            if self.loop.time() >= deadline:
+                why = f": {clipped(error.message)}" if error is not None else ""
+                raise MinkaError(Code.DEADLINE_EXCEEDED, f"no partition table in time{why}")
             error = refresh.result()
-            if error is not None and not self._has_table:
-                raise error
-            if self.table.knows(name):
+            missing_from += error is None
+            if self.table.knows(name) or missing_from == _KEYSPACE_TRIES:
                 return
+            if error is not None and not self._has_table and error.code is not Code.NO_CONTROLLER:
+                raise error
             await asyncio.sleep(delay_s(attempt, self.rng))
 
     async def _refresh_table(self, avoid: str) -> MinkaError | None:
@@ -157,9 +160,14 @@ class Core:
         for address in addresses[:_MAX_ASKED] if self._has_table else addresses:
             try:
                 response = await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
-                return response.table if response.HasField("table") else None
             except grpc.aio.AioRpcError as error:
                 tried[address] = error_from_call(error, address, repeatable=True)
+                continue
+            if response.HasField("table"):
+                return response.table
+            if self.table.version:
+                return None
+            tried[address] = MinkaError(Code.NO_CONTROLLER, f"{address} has no partition table yet")
         raise unreachable(tried)
 
     def _channel(self, address: str) -> grpc.aio.Channel:

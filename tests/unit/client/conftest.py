@@ -185,6 +185,7 @@ class DataCluster:
     """Data nodes that each hold a copy of one partition table, and share the data as if moves had carried it."""
 
     def __init__(self, names: Sequence[str], partition_count: int) -> None:
+        self.partition_count = partition_count
         table = PartitionTable(
             cluster=cluster_pb2.Cluster(id="test", name="test"),
             version=1,
@@ -220,7 +221,7 @@ class DataCluster:
 
     def key_of(self, partition_id: int, number: int = 0) -> bytes:
         """A key of this partition; another for each number."""
-        count = len(next(iter(self.nodes.values())).table.partitions)
+        count = self.partition_count
         keys = (b"key-%d" % n for n in itertools.count())
         return next(itertools.islice((k for k in keys if murmur3(k) % count == partition_id), number, None))
 

@@ -1,6 +1,7 @@
 """`minka.aio.Client` against real gRPC servers that route by a table of their own, and fail as the test tells them."""
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from minka import _lane, _stream, wire
 from minka.aio import BatchError, Client
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, PartitionTable
 
 Make = Callable[..., Any]
 
@@ -317,6 +318,25 @@ async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> 
         assert athens.frames[-1].groups[0].partition_id == 90
 
 
+async def test_a_node_without_a_table_is_passed_over(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster:
+        athens = cluster.nodes["athens"]
+        table = PartitionTable()
+        table.CopyFrom(athens.table)
+        for rng in map(Random, range(4)):  # whichever is asked first
+            athens.table.Clear()
+            async with Client(cluster.endpoints, keyspace="flights", rng=rng) as client:
+                await client.put(cluster.key_of(1), b"v")
+            async with Client([athens.address], keyspace="flights", rng=rng) as client:
+                with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: no partition table.*no partition table yet"):
+                    await client.get("key", timeout=0.1)
+                writing = asyncio.create_task(client.put(cluster.key_of(1), b"v"))
+                asked = athens.tables_asked
+                await _until(functools.partial(lambda before: athens.tables_asked > before + 2, asked))
+                athens.table.CopyFrom(table)
+                await writing
+
+
 async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,8 +418,10 @@ async def test_an_answer_that_makes_no_sense_ends_the_stream(data_cluster: Make)
             with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*INTERNAL"):
                 await client.put("key", b"w")
         for values in ([], [b"v", b"w"]):
-            result = wire.GroupResult(None, wire.encode(values))
-            cluster.nodes["athens"].nonsense = lambda request: wire.encode(wire.Response(request.id, [result]))  # noqa: B023
+            results = [wire.GroupResult(None, wire.encode(values))]
+            cluster.nodes["athens"].nonsense = lambda request, results=results: wire.encode(
+                wire.Response(request.id, results)
+            )
             with pytest.raises(MinkaError, match=r"INTERNAL.*not what was asked for"):
                 await client.get("key")
         cluster.nodes["athens"].nonsense = None

@@ -49,7 +49,7 @@ class Core:
 
     async def begin(self, name: str, op: Op, timeout: float) -> Call:
         """A call on a keyspace; fetches the table when it must. Raises UNKNOWN_KEYSPACE, UNREACHABLE, OVERLOADED."""
-        if self._state != "open":
+        if self._state != "open" or asyncio.get_running_loop() is not self.loop:
             self._open()
         if len(self.calls) >= MAX_CALLS:
             raise MinkaError(Code.OVERLOADED, f"{MAX_CALLS} calls of this client are under way")
@@ -107,6 +107,8 @@ class Core:
     def _open(self) -> None:
         if self._state == "closed":
             raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
+        if self._state == "open":
+            raise MinkaError(Code.INVALID_ARGUMENT, "the client belongs to another event loop")
         self.loop = asyncio.get_running_loop()
         self._state = "open"
 
@@ -138,6 +140,7 @@ class Core:
                 for part in moved_reads(self.calls, self):
                     part.call.reroute(part)
             self._has_table = True
+            await self._forget_nodes()
         except MinkaError as caught:
             error = caught  # calls that need a newer table go on asking until their deadline
             if not error.code.info.retriable and error.code is not Code.DEADLINE_EXCEEDED:
@@ -169,6 +172,13 @@ class Core:
                 return None
             tried[address] = MinkaError(Code.NO_CONTROLLER, f"{address} has no partition table yet")
         raise unreachable(tried)
+
+    async def _forget_nodes(self) -> None:
+        """Close the connections to addresses that aren't the cluster's any more."""
+        for address in self._channels.keys() - {*self._endpoints, *self.table.addresses()}:
+            if (stream := self._streams.pop(address, None)) is not None:
+                await stream.close()
+            await self._channels.pop(address).close()
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)

@@ -169,7 +169,10 @@ class Client(_Operations):
 
 def _bytes(key: Key) -> bytes:
     if isinstance(key, str):
-        return key.encode()
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"key {key[:40]!r} is no UTF-8 text: {error.reason}") from None
     if type(key) is not bytes:
         raise MinkaError(Code.INVALID_ARGUMENT, f"a key is {type(key).__name__}, not bytes or str")
     return key

@@ -100,6 +100,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.name = name
         self.table = table  # what this node knows
         self.data: dict[bytes, bytes] = {}
+        self.streams = 0  # open ones
         self.frames: list[wire.Request] = []
         self.tables_asked = 0
         self.tables_given = 0  # answers, also those that say that nothing is newer
@@ -136,6 +137,13 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         return admin_pb2.GetTableResponse(table=self.table)
 
     async def _batch(self, _: Any, context: Any) -> None:
+        self.streams += 1
+        try:
+            await self._serve(context)
+        finally:
+            self.streams -= 1
+
+    async def _serve(self, context: Any) -> None:
         one_at_a_time = asyncio.Lock()  # gRPC refuses a second write while one is under way
         async with asyncio.TaskGroup() as answers:
             while isinstance(data := await context.read(), bytes):

@@ -254,6 +254,7 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
             client.get_many([5]),  # type: ignore[type-var]
             client.get("key", timeout=0),
             client.get(""),
+            client.get("\ud800"),
             client.put_many({"": b"v"}),
         ):
             with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
@@ -463,3 +464,26 @@ async def test_a_cancelled_caller_leaves_the_others_alone(data_cluster: Make) ->
         assert await tasks[0] == await tasks[2] == b"v"
         with pytest.raises(asyncio.CancelledError):
             await tasks[1]
+
+
+async def test_connections_to_nodes_that_have_gone_are_closed(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster:
+        athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
+        async with Client([athens.address], keyspace="flights", refresh_interval=0.02) as client:
+            await client.put_many({b"key-%d" % n: b"v" for n in range(20)})
+            assert byzantium.streams == 1
+            for partition_id in (1, 3, 5):
+                cluster.lead(partition_id, "athens")
+            for node in (athens, byzantium):
+                del node.table.nodes[1]
+                node.table.version += 1
+            await _until(lambda: byzantium.streams == 0)
+            assert athens.streams == 1
+            await client.put_many({b"key-%d" % n: b"v" for n in range(20)})
+
+
+def test_a_client_belongs_to_one_event_loop(free_address: Callable[[], str]) -> None:
+    client = Client([free_address()], keyspace="flights")
+    for error in ("UNREACHABLE", "INVALID_ARGUMENT: the client belongs to another event loop"):
+        with pytest.raises(MinkaError, match=error):
+            asyncio.run(client.get("key"))

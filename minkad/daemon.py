@@ -34,14 +34,16 @@ from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
 from minkad.rpc.replication import GrpcLinks
 from minkad.rpc.server import Server
-from minkad.shard.manager import ReplicaManager
+from minkad.shard.manager import ReplicaManager, StorageSettings
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
 from minkad.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
+raft_log_lines: Final = logging.getLogger("minkad.core.raft")
 
 DRAIN_SECONDS: Final = 2.0
+MIB: Final = 1024 * 1024
 
 
 class Daemon:
@@ -134,6 +136,7 @@ class Daemon:
         config, own = self.config, self.identity
         jitter = random.Random()
         self.log_db = LogDatabase.open(config.data_dir / "log")
+        self.log_db.on_sync = self.telemetry.log_sync.observe
         raft_log = RaftLog(self.log_db)
         bootstrap = self._bootstrap()
         if raft_log.last_index() == 0 and own.node_id in {node.id for node in bootstrap.voters}:
@@ -156,7 +159,7 @@ class Daemon:
             self._raft_address,
             lambda raft_id: self.driver.report_unreachable(raft_id),
             lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
-            config.coordinator.snapshot_mib_per_s * 1024 * 1024,
+            config.coordinator.snapshot_mib_per_s * MIB,
         )
         hard_state, conf_state = raft_log.initial_state()
         self.driver = RaftDriver(
@@ -180,6 +183,11 @@ class Daemon:
             has_clearance=lambda: self.member.has_clearance(),
             hand_over=lambda request: self.member.hand_over(request),
             clock=boottime,
+            storage=StorageSettings(
+                block_cache=config.storage.block_cache_mib * MIB, flush=config.storage.log_retention_mib * MIB
+            ),
+            known_row=lambda partition_id: self.coordinator.state.partitions.get(partition_id),
+            on_fence=self.telemetry.migration_write_pause.observe,
         )
         self.member = Member(
             self._node(own.data_id, incarnation),
@@ -215,6 +223,7 @@ class Daemon:
             heartbeat_tick=self.config.coordinator.heartbeat_ticks,
             applied=applied,
             disable_proposal_forwarding=True,
+            logger=lambda level, text: raft_log_lines.debug(text, extra={"raft_level": level}),
         )
 
     @staticmethod

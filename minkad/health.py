@@ -46,6 +46,9 @@ class Health:
                 True,
                 False,
             ),
+            Check(
+                "table", bool(self._coordinator.state.cluster.id), "the partition table has not come yet", True, False
+            ),
             Check("registered", self._member.registered.is_set(), "not registered at the controller", True, False),
             Check("clearance", self._member.has_clearance(), "no clearance: nothing is served", True, False),
         )

@@ -72,6 +72,7 @@ class RaftDriver:
         self._confirmation_number = 0
         self._applied_term = 0
         self._tick_due = False
+        self._snapshot_due = False
         self._wake = asyncio.Event()
 
     # Inputs
@@ -240,8 +241,10 @@ class RaftDriver:
                     self._machine.apply(entry.data)
             case EntryType.ENTRY_CONF_CHANGE:
                 self.conf_state = self.raw.apply_conf_change(ConfChange.FromString(entry.data))
+                self._snapshot_due = True
             case EntryType.ENTRY_CONF_CHANGE_V2:
                 self.conf_state = self.raw.apply_conf_change(ConfChangeV2.FromString(entry.data))
+                self._snapshot_due = True
         while self._waiting and self._waiting[0][0] <= entry.index:
             index, term, future = self._waiting.popleft()
             if future.done():
@@ -258,11 +261,14 @@ class RaftDriver:
                 future.set_exception(MinkaError(Code.OUTCOME_UNKNOWN, f"proposed, but not seen committed: {reason}"))
 
     def _snapshot_if_due(self) -> None:
-        if self.applied_index - self.snapshot_index < self._snapshot_entries:
+        # A new member refuses a snapshot from before it was one, so each change of the configuration asks for another.
+        if not self._snapshot_due and self.applied_index - self.snapshot_index < self._snapshot_entries:
             return
+        self._snapshot_due = False
         index = self.applied_index
         self._log.stage_snapshot(index, self._log.term(index), self.conf_state, self._machine.to_snapshot())
         # Followers that lag by less than this are sent entries, not the snapshot.
-        keep = self._snapshot_entries // 2
-        self._log.compact(max(self._log.first_index() - 1, index - keep))
+        keep_from = index - self._snapshot_entries // 2
+        if keep_from >= self._log.first_index():
+            self._log.compact(keep_from)
         self.snapshot_index = index

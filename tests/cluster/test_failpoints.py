@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import minkad.daemon  # noqa: F401  # it imports everything that declares a failpoint
+from minka import Client
 from minka.control import Control
 from minka.errors import MinkaError
 from minkactl.playground import LocalCluster
@@ -21,6 +23,8 @@ from tests.cluster.cluster import (
 from tests.cluster.workload import Workload
 
 NODES = ("athens", "byzantium", "cyrene", "ephesus")
+# Enough in each partition of `flights` that it is moved by checkpoint; those of `small` are moved by their log alone.
+BALLAST = {b"ballast-%d" % i: i.to_bytes(4, "big") * 500 for i in range(9_000)}
 
 
 def spec_file(cluster: LocalCluster, name: str) -> Path:
@@ -33,7 +37,10 @@ def cluster() -> Iterator[LocalCluster]:
     for name in NODES:
         cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
     with cluster, Control(cluster.endpoints) as control:
-        create_keyspace(control, "flights", 64, live=4)
+        create_keyspace(control, "flights", 48, live=4)
+        create_keyspace(control, "small", 16, live=4)
+        with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
+            eventually("the ballast is written", lambda: written(client))
         yield cluster
 
 
@@ -46,7 +53,10 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
     with Control(cluster.endpoints) as control:
         table = wait_settled(control, live=4)
         to = NODES[:3] if any(p.leader == "ephesus" for p in table.partitions) else NODES
-        with Workload(cluster.endpoints, "flights", seed) as load:
+        with (
+            Workload(cluster.endpoints, "flights", seed) as load,
+            Workload(cluster.endpoints, "small", seed + 1) as small,
+        ):
             plan = control.plan_reassign(to)
             spec_file(cluster, victim).write_text(f"{point}=kill\n")
             try:
@@ -63,11 +73,23 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
             if operation:
                 wait_ended(control, operation)
             table = wait_settled(control, live=4)
-            load.stop()
-            assert load.acknowledged > 0
-            keys = load.check()
+            for writer in (load, small):
+                writer.stop()
+                assert writer.acknowledged > 0
+            keys = load.check() + small.check() + check_ballast(cluster)
             assert assert_nobody_holds_what_it_does_not_own(cluster, control, table) == keys
 
 
 def ended(control: Control, operation: int) -> bool:
     return not any(o.id == operation or not operation for o in control.status().running)
+
+
+def written(client: Client) -> bool:
+    client.put_many(BALLAST)
+    return True
+
+
+def check_ballast(cluster: LocalCluster) -> int:
+    with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
+        assert client.get_many(list(BALLAST)) == BALLAST
+    return len(BALLAST)

@@ -63,6 +63,15 @@ def test_a_stopped_node_leaves_at_once_and_its_leadership_moves() -> None:
         )
 
 
+def test_every_node_has_the_table_and_answers_for_it() -> None:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        cluster.add("ephesus")
+        table = create_keyspace(control, "flights", 9, live=4)
+        for name in cluster.nodes:
+            with Control([cluster.node(name).address]) as one:
+                eventually(f"{name} has the table", lambda one=one: one.table() == table)
+
+
 def test_no_keyspace_before_the_minimum_size() -> None:
     with (
         LocalCluster(3, config=QUICK | {"cluster": {"min_nodes": 4}}) as cluster,

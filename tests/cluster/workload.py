@@ -12,17 +12,20 @@ class Workload:
     """Overwrites and deletes random keys in batches, on a thread of its own, until stopped.
 
     `possible[key]` holds every value that a read may find: the last one acknowledged, and those of later writes whose
-    outcome is unknown. None stands for "no value".
+    outcome is unknown. None stands for "no value". What is there at the start is taken as it is.
     """
 
     def __init__(self, endpoints: Sequence[str], keyspace: str, seed: int, keys: int = 400, batch: int = 20) -> None:
-        self.possible: dict[bytes, set[bytes | None]] = {b"key-%d" % i: {None} for i in range(keys)}
         self.acknowledged = 0
         self.failed = 0
         self.error: BaseException | None = None
         self._batch = batch
         self._random = random.Random(seed)
         self._client = Client(endpoints, keyspace=keyspace, timeout=2.0)
+        names = [b"key-%d" % i for i in range(keys)]
+        found = self._client.get_many(names)
+        self.possible = {key: {found.get(key)} for key in names}
+        self._seed = seed
         self._stop = threading.Event()
         self._version = 0
         self._thread = threading.Thread(target=self._run, name="workload")
@@ -53,14 +56,15 @@ class Workload:
     def _write(self, keys: list[bytes]) -> None:
         self._version += 1
         deletes = self._random.random() < 0.2
-        value = None if deletes else b"value-%d" % self._version
+        written = b"value-%d-%d" % (self._seed, self._version)
+        value = None if deletes else written
         for key in keys:
             self.possible[key].add(value)
         try:
             if deletes:
                 self._client.delete_many(keys)
             else:
-                self._client.put_many(dict.fromkeys(keys, b"value-%d" % self._version))
+                self._client.put_many(dict.fromkeys(keys, written))
         except MinkaError:
             self.failed += 1  # of a batch, each key may or may not have been written
         else:

@@ -337,7 +337,6 @@ class ReplicaManager:
                 async with replica.lock:
                     await self._delete_replica(replica)
             await remove_folder(self._path(row.id))
-            await remove_folder(self._data_dir / "incoming" / str(row.id))
             self._failed.pop(row.id, None)
 
     @failpoint("replica.delete")

@@ -17,6 +17,7 @@ from minkad.shard.replica import Pending, Replica, Role, Ticket
 _INLINE_KEYS: Final = 64
 _POLL_SECONDS: Final = 0.1
 _MAX_TIMEOUT_SECONDS: Final = 3600.0
+_ANSWER_SECONDS: Final = 0.1
 
 
 class Requests:
@@ -45,9 +46,12 @@ class Requests:
     async def handle(self, request: Request) -> Response:
         """A result for each group, at the latest at the request's deadline."""
         ticket = Ticket(len(request.groups))
-        deadline = asyncio.get_running_loop().time() + min(request.timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
+        timeout = min(request.timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
+        deadline = asyncio.get_running_loop().time() + timeout
+        # What waits gives up a little earlier, so that its reason is there in time.
+        give_up = deadline - min(timeout / 10, _ANSWER_SECONDS)
         for index, group in enumerate(request.groups):
-            self._begin(group, ticket, index, deadline)
+            self._begin(group, ticket, index, give_up)
         if ticket.missing:
             try:
                 async with asyncio.timeout_at(deadline):

@@ -66,7 +66,7 @@ class Checkpoint:
 
     async def remove(self) -> None:
         """Remove the folder."""
-        await remove_folder(self.path)
+        await remove_folder(self.path, durably=False)
 
 
 def _read(source: BinaryIO, count: int, checksum: int) -> tuple[bytes, int]:
@@ -82,14 +82,18 @@ async def take(database: DataDatabase, path: Path) -> Checkpoint:
     await database.flush()
     with database.reading():
         db = database.raw()
-        files = await asyncio.get_running_loop().run_in_executor(None, _take, RocksCheckpoint(db), path)
+        files = await asyncio.get_running_loop().run_in_executor(None, _take, RocksCheckpoint(db), database.path, path)
     return Checkpoint(path, files)
 
 
-def _take(checkpoint: RocksCheckpoint, path: Path) -> tuple[CheckpointFile, ...]:
+def _take(checkpoint: RocksCheckpoint, database: Path, path: Path) -> tuple[CheckpointFile, ...]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         checkpoint.create_checkpoint(str(path))
+        # What opening does not need, or would write anew with syncs of its own while it holds the GIL.
+        for left_out in (*path.glob("OPTIONS-*"), *path.glob("*.log")):
+            left_out.unlink()
+        shutil.copy(database / "IDENTITY", path)
         return tuple(CheckpointFile(entry.name, entry.stat().st_size) for entry in sorted(path.iterdir()))
     except Exception as error:
         raise storage_error(error, f"taking the checkpoint {path}") from error
@@ -161,7 +165,7 @@ class Incoming:
 
     async def discard(self) -> None:
         """Remove what came."""
-        await remove_folder(self._path)
+        await remove_folder(self._path, durably=False)
 
 
 class _Sink:
@@ -220,7 +224,6 @@ def _move(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     source.rename(target)
     sync_folder(target.parent)
-    sync_folder(source.parent)
 
 
 def sync_folder(path: Path) -> None:
@@ -232,17 +235,18 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-async def remove_folder(path: Path) -> None:
-    """Remove a folder with its content, durably; none is fine. Raises STORAGE_FAILED."""
+async def remove_folder(path: Path, *, durably: bool = True) -> None:
+    """Remove a folder with its content; none is fine. Raises STORAGE_FAILED."""
     try:
-        await asyncio.get_running_loop().run_in_executor(None, _remove, path)
+        await asyncio.get_running_loop().run_in_executor(None, _remove, path, durably)
     except OSError as error:
         raise storage_error(error, f"removing {path}") from error
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, durably: bool) -> None:
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
         return
-    sync_folder(path.parent)
+    if durably:
+        sync_folder(path.parent)

@@ -70,10 +70,17 @@ class LogDatabase:
             raise storage_error(error, f"opening the log database {path}") from error
 
     def close(self) -> None:
-        """Finish the write in flight and close. What was staged without a `sync` is dropped."""
+        """Finish the write in flight and close. What was staged without a `sync` is dropped.
+
+        Raises STORAGE_FAILED, but not for a database that has failed already.
+        """
         self._work.put(None)
         self._thread.join()
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:
+            if self._error is None:
+                raise storage_error(error, f"closing the log database {self.path}") from error
 
     @property
     def error(self) -> MinkaError | None:

@@ -1,0 +1,26 @@
+"""What a crash leaves on disk, without one."""
+
+import shutil
+import time
+from pathlib import Path
+
+
+def crashed_copy(source: Path, target: Path) -> Path:
+    """A copy of the folder as it is at one moment, while its databases are open and compact in the background."""
+    deadline = time.monotonic() + 10
+    while True:
+        shutil.rmtree(target, ignore_errors=True)
+        before = _state(source)
+        try:
+            shutil.copytree(source, target)
+        except shutil.Error:
+            assert time.monotonic() < deadline, f"{source} is never at rest"
+            continue
+        if before == _state(source):
+            return target
+        assert time.monotonic() < deadline, f"{source} is never at rest"
+
+
+def _state(folder: Path) -> list[tuple[Path, int]]:
+    # Not the time stamps: RocksDB's own LOG may be written to at any time.
+    return sorted((path, path.stat().st_ino) for path in folder.rglob("*") if path.exists())

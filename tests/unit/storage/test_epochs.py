@@ -1,0 +1,69 @@
+"""Epochs against the plain list that it stands for."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minkad.storage.epochs import Epochs
+
+numbers = st.lists(st.integers(0, 6), max_size=40).map(sorted)
+
+
+def build(base: int, epochs: list[int]) -> Epochs:
+    """Entries behind `base`."""
+    made = Epochs(base, 0)
+    for position, epoch in enumerate(epochs, base + 1):
+        made.append(position, epoch)
+    return made
+
+
+def listed(epochs: Epochs, first: int, last: int) -> list[int]:
+    """Position by position."""
+    return [epochs.at(position) for position in range(first, last + 1)]
+
+
+@given(numbers, st.integers(0, 5))
+def test_it_knows_every_position(epochs: list[int], base: int) -> None:
+    """From the base to the end."""
+    made = build(base, epochs)
+    assert listed(made, base, base + len(epochs)) == [0, *epochs]
+    assert made.last == (epochs[-1] if epochs else 0)
+
+
+@given(numbers, st.integers(0, 5))
+def test_it_is_found_again_from_few_reads(epochs: list[int], base: int) -> None:
+    """By bisection."""
+    reads: list[int] = []
+
+    def read(position: int) -> int:
+        reads.append(position)
+        return epochs[position - base - 1]
+
+    found = Epochs(base, 0)
+    found.find(base + 1, base + len(epochs), read)
+    assert listed(found, base, base + len(epochs)) == [0, *epochs]
+
+
+def test_a_million_entries_take_few_reads() -> None:
+    """About 20 a change."""
+    reads = 0
+
+    def read(position: int) -> int:
+        nonlocal reads
+        reads += 1
+        return position // 300_000
+
+    Epochs(0, 0).find(1, 1_000_000, read)
+    assert reads < 200
+
+
+@given(numbers, st.data())
+def test_truncate_and_compact(epochs: list[int], data: st.DataObject) -> None:
+    """What is left is as before."""
+    made = build(0, epochs)
+    end = data.draw(st.integers(0, len(epochs)))
+    if end < len(epochs):
+        made.truncate(end + 1)
+    base = data.draw(st.integers(0, end))
+    made.compact(base)
+    assert listed(made, base, end) == [0, *epochs][base : end + 1]
+    assert made.last == [0, *epochs][end]

@@ -1,0 +1,214 @@
+"""The log database: group commit, failure, damage."""
+
+import asyncio
+import resource
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minkad.storage.log_database import LogDatabase
+from tests.unit.storage.crash import crashed_copy
+
+Scenario = Callable[[LogDatabase], Coroutine[Any, Any, None]]
+
+
+def run(path: Path, scenario: Scenario) -> None:
+    """With an open database."""
+
+    async def opened() -> None:
+        db = LogDatabase.open(path)
+        try:
+            await scenario(db)
+        finally:
+            db.close()
+
+    asyncio.run(opened())
+
+
+def test_what_is_synced_is_there_after_a_crash(tmp_path: Path) -> None:
+    """The copy of the files is what a crash of the process would leave."""
+
+    async def scenario(db: LogDatabase) -> None:
+        db.put(b"a", b"1")
+        db.put(b"b", b"2")
+        db.delete(b"a")
+        await db.sync()
+        db.put(b"c", b"3")  # never synced
+        crashed_copy(tmp_path / "log", tmp_path / "crashed")
+
+    run(tmp_path / "log", scenario)
+
+    async def after(db: LogDatabase) -> None:
+        assert db.scan(b"", b"z") == [(b"b", b"2")]
+
+    run(tmp_path / "crashed", after)
+
+
+def test_everything_of_a_loop_turn_shares_one_sync(tmp_path: Path) -> None:
+    """Also what is staged behind the first call."""
+
+    async def scenario(db: LogDatabase) -> None:
+        futures = []
+        for i in range(100):
+            db.put(b"%d" % i, b"")
+            futures.append(db.sync())
+        await asyncio.gather(*futures)
+        assert db.counters.syncs == 1
+        assert len(db.scan(b"", b"z")) == 100
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_staged_during_a_sync_joins_the_next(tmp_path: Path) -> None:
+    """One in flight, in order."""
+
+    async def scenario(db: LogDatabase) -> None:
+        async def writer(number: int) -> None:
+            for i in range(20):
+                db.put(b"%d-%d" % (number, i), b"")
+                await db.sync()
+                assert db.get(b"%d-%d" % (number, i)) == b""
+
+        await asyncio.gather(*(writer(number) for number in range(50)))
+        assert 20 <= db.counters.syncs <= 60
+        assert db.counters.bytes > 1000 * 5
+
+    run(tmp_path, scenario)
+
+
+def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path) -> None:
+    """The sync is not its own."""
+
+    async def scenario(db: LogDatabase) -> None:
+        async def wait() -> None:
+            await db.sync()
+
+        db.put(b"a", b"1")
+        impatient, patient = asyncio.create_task(wait()), asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await patient
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
+
+    run(tmp_path, scenario)
+
+
+def test_scan(tmp_path: Path) -> None:
+    """Bounds, direction, limits."""
+
+    async def scenario(db: LogDatabase) -> None:
+        for i in range(10):
+            db.put(b"k%d" % i, b"x" * 10)
+        db.delete_range(b"k0", b"k2")
+        await db.sync()
+
+        def keys(*args: bytes, **kwargs: Any) -> list[int]:
+            return [int(key[1:]) for key, _ in db.scan(*args, **kwargs)]
+
+        assert keys(b"k", b"l") == [2, 3, 4, 5, 6, 7, 8, 9]
+        assert keys(b"k3", b"k6") == [3, 4, 5]
+        assert keys(b"k3", b"k6", reverse=True) == [5, 4, 3]
+        assert keys(b"k", b"l", reverse=True, limit=1) == [9]
+        assert keys(b"k", b"l", limit=2) == [2, 3]
+        assert keys(b"k", b"l", max_bytes=35) == [2, 3, 4]
+        assert keys(b"k", b"l", max_bytes=1) == [2]
+        assert keys(b"x", b"z") == []
+
+    run(tmp_path, scenario)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file can grow beyond 1 MiB: a disk that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * 1024, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, old)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_full_disk_fails_it_for_good(tmp_path: Path) -> None:
+    """Everyone who waits learns of it, now and later, and the owner is told once."""
+
+    async def scenario(db: LogDatabase) -> None:
+        failures: list[MinkaError] = []
+        db.on_failure = failures.append
+        db.put(b"fits", b"1")
+        await db.sync()
+        db.put(b"too large", b"x" * 2 * 1024 * 1024)
+        first = db.sync()
+        await asyncio.sleep(0)
+        db.put(b"behind", b"2")
+        second = db.sync()
+        with pytest.raises(MinkaError, match=r"STORAGE_FAILED.*log"):
+            await first
+        for _ in range(2):
+            with pytest.raises(MinkaError) as caught:
+                await second
+            assert caught.value.code is Code.STORAGE_FAILED
+            second = db.sync()
+        assert len(failures) == 1
+        assert db.error is failures[0]
+
+    run(tmp_path / "log", scenario)
+
+
+def write_some(path: Path) -> Path:
+    """A log of 1,000 entries as a crash would leave it; its WAL."""
+
+    async def scenario(db: LogDatabase) -> None:
+        for i in range(1000):
+            db.put(b"%04d" % i, b"x" * 100)
+        await db.sync()
+        crashed_copy(path, path.with_name("crashed"))
+
+    run(path, scenario)
+    return max(path.with_name("crashed").glob("*.log"), key=lambda file: file.stat().st_size)
+
+
+def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
+    """A write that a power cut interrupted was never acknowledged."""
+
+    async def scenario(db: LogDatabase) -> None:
+        db.put(b"acknowledged", b"1")
+        await db.sync()
+        db.put(b"torn", b"2" * 1000)
+        await db.sync()
+        crashed_copy(tmp_path / "log", tmp_path / "crashed")
+
+    run(tmp_path / "log", scenario)
+    wal = max((tmp_path / "crashed").glob("*.log"), key=lambda file: file.stat().st_size)
+    wal.write_bytes(wal.read_bytes()[:-100])
+
+    async def after(db: LogDatabase) -> None:
+        assert db.scan(b"", b"z") == [(b"acknowledged", b"1")]
+
+    run(tmp_path / "crashed", after)
+
+
+def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+    """Not skipped: everything behind it would be lost silently."""
+    wal = write_some(tmp_path / "log")
+    content = bytearray(wal.read_bytes())
+    content[len(content) // 2] ^= 1
+    wal.write_bytes(content)
+    with pytest.raises(MinkaError, match="crashed") as caught:
+        LogDatabase.open(tmp_path / "crashed")
+    assert caught.value.code is Code.CORRUPT_DATA
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    """By RocksDB's lock."""
+
+    async def scenario(_: LogDatabase) -> None:
+        with pytest.raises(MinkaError, match="STORAGE_FAILED"):
+            LogDatabase.open(tmp_path)
+
+    run(tmp_path, scenario)

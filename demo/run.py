@@ -16,6 +16,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -119,15 +120,16 @@ class WriteLoad:
 
     def __post_init__(self) -> None:
         self._keys = list(self.flights)
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="write load")
+        self._thread = ThreadPoolExecutor(1, "write load")
 
     def __enter__(self) -> "WriteLoad":
-        self._thread.start()
+        self._ended = self._thread.submit(lambda: asyncio.run(self._run()))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.shutdown()
+        self._ended.result()
 
     async def _run(self) -> None:
         async with Client(self.cluster.endpoints, keyspace=KEYSPACE) as client:

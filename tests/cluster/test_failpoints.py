@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,14 +75,19 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
                 wait_ended(control, operation)
             table = wait_settled(control, live=4)
             for writer in (load, small):
+                before = writer.acknowledged
+                eventually("writes are acknowledged again", partial(acknowledged_more, writer, before))
                 writer.stop()
-                assert writer.acknowledged > 0
             keys = load.check() + small.check() + check_ballast(cluster)
             assert assert_nobody_holds_what_it_does_not_own(cluster, control, table) == keys
 
 
 def ended(control: Control, operation: int) -> bool:
     return not any(o.id == operation or not operation for o in control.status().running)
+
+
+def acknowledged_more(writer: Workload, before: int) -> bool:
+    return writer.acknowledged > before
 
 
 def written(client: Client) -> bool:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import yaml
@@ -9,7 +10,7 @@ import yaml
 from minka import Client
 from minka.control import Control
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState
+from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
 
@@ -63,13 +64,17 @@ def test_a_stopped_node_leaves_at_once_and_its_leadership_moves() -> None:
         )
 
 
+def same_table(control: Control, table: PartitionTable) -> bool:
+    return control.table() == table
+
+
 def test_every_node_has_the_table_and_answers_for_it() -> None:
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         cluster.add("ephesus")
         table = create_keyspace(control, "flights", 9, live=4)
         for name in cluster.nodes:
             with Control([cluster.node(name).address]) as one:
-                eventually(f"{name} has the table", lambda one=one: one.table() == table)
+                eventually(f"{name} has the table", partial(same_table, one, table))
 
 
 def test_no_keyspace_before_the_minimum_size() -> None:

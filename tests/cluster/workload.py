@@ -2,17 +2,23 @@
 
 import random
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 
 from minka import Client
-from minka.errors import MinkaError
+from minka.aio import BatchError
+from minka.errors import Code
+
+# After these a write may have been done, or may be done yet; any other code says that it was not and won't be.
+OPEN = frozenset({Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED})
 
 
 class Workload:
     """Overwrites and deletes random keys in batches, on a thread of its own, until stopped.
 
-    `possible[key]` holds every value that a read may find: the last one acknowledged, and those of later writes whose
-    outcome is unknown. None stands for "no value". What is there at the start is taken as it is.
+    A read may find the last value acknowledged, or that of any write whose outcome is unknown: such a write may take
+    effect at any time later. None stands for "no value". What is there at the start
+    is taken as it is.
     """
 
     def __init__(self, endpoints: Sequence[str], keyspace: str, seed: int, keys: int = 400, batch: int = 20) -> None:
@@ -24,8 +30,10 @@ class Workload:
         self._client = Client(endpoints, keyspace=keyspace, timeout=2.0)
         names = [b"key-%d" % i for i in range(keys)]
         found = self._client.get_many(names)
-        self.possible = {key: {found.get(key)} for key in names}
+        self.last: dict[bytes, bytes | None] = {key: found.get(key) for key in names}
+        self.unknown: dict[bytes, set[bytes | None]] = {key: set() for key in names}
         self._seed = seed
+        self._history: dict[bytes, list[tuple[float, bytes | None, str]]] = {key: [] for key in names}
         self._stop = threading.Event()
         self._version = 0
         self._thread = threading.Thread(target=self._run, name="workload")
@@ -49,7 +57,7 @@ class Workload:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                self._write(self._random.sample(sorted(self.possible), self._batch))
+                self._write(self._random.sample(sorted(self.last), self._batch))
         except BaseException as error:  # noqa: BLE001  # raised again in the test's own thread
             self.error = error
 
@@ -58,27 +66,36 @@ class Workload:
         deletes = self._random.random() < 0.2
         written = b"value-%d-%d" % (self._seed, self._version)
         value = None if deletes else written
-        for key in keys:
-            self.possible[key].add(value)
+        acknowledged = set(keys)
         try:
             if deletes:
                 self._client.delete_many(keys)
             else:
                 self._client.put_many(dict.fromkeys(keys, written))
-        except MinkaError:
-            self.failed += 1  # of a batch, each key may or may not have been written
-        else:
-            self.acknowledged += 1
-            for key in keys:
-                self.possible[key] = {value}
+        except BatchError as error:
+            self.failed += 1
+            for failure in error.failures:
+                acknowledged.difference_update(failure.keys)
+                self._note(failure.keys, value, str(failure.error))
+                if failure.error.code in OPEN:
+                    for key in failure.keys:
+                        self.unknown[key].add(value)
+        self.acknowledged += bool(acknowledged)
+        self._note(acknowledged, value, "acknowledged")
+        self.last.update(dict.fromkeys(acknowledged, value))
+
+    def _note(self, keys: Iterable[bytes], value: bytes | None, outcome: str) -> None:
+        for key in keys:
+            self._history[key].append((time.time(), value, outcome))
 
     def check(self) -> int:
         """Read every key back; returns how many have a value. The writer must have been stopped."""
-        found = self._client.get_many(list(self.possible))
+        found = self._client.get_many(list(self.last))
         wrong = {
-            key: (found.get(key), allowed) for key, allowed in self.possible.items() if found.get(key) not in allowed
+            key: (found.get(key), value, self.unknown[key])
+            for key, value in self.last.items()
+            if found.get(key) != value and found.get(key) not in self.unknown[key]
         }
-        assert not wrong, f"{len(wrong)} keys are wrong: {dict(list(wrong.items())[:5])}"
-        for key in self.possible:  # what is read now is what it is from here on
-            self.possible[key] = {found.get(key)}
+        stories = [f"{key!r}: {wrong[key]} after {self._history[key][-4:]}" for key in list(wrong)[:3]]
+        assert not wrong, f"{len(wrong)} keys are wrong: {'; '.join(stories)}"
         return sum(value is not None for value in found.values())

@@ -7,6 +7,7 @@ import asyncio
 import importlib.metadata
 import io
 import os
+import pty
 import random
 import shlex
 import subprocess
@@ -86,9 +87,28 @@ def minkactl(cluster: LocalCluster, *arguments: str) -> None:
     """Run a command as one would type it; its output is part of the story."""
     say(bold(f"$ minkactl {shlex.join(arguments)}"))
     environment = os.environ | {"MINKA_ENDPOINTS": ",".join(cluster.endpoints)}
-    ended = subprocess.run([sys.executable, "-m", "minkactl", *arguments], env=environment, check=False)
-    if ended.returncode != 0:
-        raise MinkaError(Code.INTERNAL, f"minkactl {' '.join(arguments)} ended with status {ended.returncode}")
+    command = [sys.executable, "-m", "minkactl", *arguments]
+    if sys.stdout.isatty():
+        status = subprocess.run(command, env=environment, check=False).returncode
+    else:
+        status = for_a_person(command, environment | {"TERM": "dumb", "COLUMNS": "120"})
+    if status != 0:
+        raise MinkaError(Code.INTERNAL, f"minkactl {shlex.join(arguments)} ended with status {status}")
+
+
+def for_a_person(command: list[str], environment: dict[str, str]) -> int:
+    """Run it on a terminal that can't do anything, so that a pipe shows what a person would see; the exit status."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower)
+    os.close(follower)
+    with open(leader, "rb", buffering=0) as output:
+        while True:
+            try:
+                part = output.read(65536)
+            except OSError:  # EIO: the other side is closed
+                break
+            print(part.decode("utf-8", "replace").replace("\r\n", "\n"), end="", flush=True)
+    return process.wait()
 
 
 async def load_flights(cluster: LocalCluster, flights: Flights) -> Loaded:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -34,6 +35,9 @@ STYLES: Final = {
 }
 RIGHT: Final = (Kind.NUMBER, Kind.BYTES, Kind.MILLISECONDS)
 MAX_STUCK: Final = 8
+MAX_WIDTH: Final = 10_000
+ROOM_FOR_BARS: Final = 112  # columns of the terminal
+PROSE: Final = ("reason", "outcome", "blocked_by", "state_reason", "problem", "endpoints")  # may take several lines
 NOTHING: Final = Text("-", style="dim")
 
 
@@ -43,8 +47,11 @@ def console() -> Console:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print it once."""
-    console().print(renderable)
+    """Print it once; a table with more columns than the terminal has room for is wider than it, never cut."""
+    target = console()
+    needed = Measurement.get(target, target.options.update(max_width=MAX_WIDTH), renderable).minimum
+    target.width = max(target.width, needed)
+    target.print(renderable)
 
 
 class Screen:
@@ -91,7 +98,7 @@ def state(name: str) -> Text:
 
 def cell(value: Any, kind: Kind) -> Text:
     """A value for a person."""
-    if value is None or value == "" or value == [] or (kind is Kind.TIME and not value):
+    if not _there(value) or (kind is Kind.TIME and not value):
         return NOTHING
     match kind:
         case Kind.STATE:
@@ -111,15 +118,22 @@ def cell(value: Any, kind: Kind) -> Text:
 def _grid(columns: Sequence[Column]) -> Table:
     grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        grid.add_column(column.title, justify="right" if column.kind in RIGHT else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column.kind in RIGHT else "left"
+        grid.add_column(column.title, justify=justify, no_wrap=column.key not in PROSE, overflow="fold")
     return grid
 
 
+def _there(value: Any) -> bool:
+    return value is not None and value != "" and value != []
+
+
 def table(listing: Listing, wide: bool = False) -> RenderableType:
-    """A listing in columns; the sentence that says so when it is empty."""
+    """A listing in columns, without those that no row has; the sentence that says so when there is no row."""
     if not listing.rows and listing.empty:
         return Text(listing.empty, style="dim")
-    columns = listing.shown(wide)
+    columns = [
+        column for column in listing.shown(wide) if wide or any(_there(row.get(column.key)) for row in listing.rows)
+    ]
     grid = _grid(columns)
     for row in listing.rows:
         grid.add_row(*(cell(row.get(column.key), column.kind) for column in columns))
@@ -232,16 +246,18 @@ def migrations(document: Row) -> RenderableType:
 
 
 def _bars(rows: Sequence[Row]) -> Table:
+    roomy = console().width >= ROOM_FOR_BARS
     grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("PARTITION", "FROM → TO", "STATE", "", "DONE", "RATE", "ETA"):
+    for title in ("PARTITION", "FROM → TO", "STATE", *([""] if roomy else []), "DONE", "RATE", "ETA"):
         grid.add_column(title, no_wrap=True)
     for row in rows:
+        bar = ProgressBar(total=row["bytes_total"] or 1, completed=row["bytes_done"] or 0, width=16)
         grid.add_row(
             row["partition"],
             f"{row['source']} → {row['target']}",
-            _migration_state(row),
-            ProgressBar(total=row["bytes_total"] or 1, completed=row["bytes_done"] or 0, width=16),
-            _done(row),
+            _migration_state(row, roomy),
+            *([bar] if roomy else []),
+            _done(row, roomy),
             cell(row["rate"] and units.rate(row["rate"]), Kind.TEXT),
             cell(row["eta_ms"], Kind.MILLISECONDS),
         )
@@ -263,15 +279,18 @@ def _stuck(rows: Sequence[Row]) -> list[Text]:
     return lines
 
 
-def _migration_state(row: Row) -> Text:
+def _migration_state(row: Row, roomy: bool) -> Text:
     text = state(row["state"])
-    return text.append(f" ({row['phase']})", "dim") if row["phase"] else text
+    return text.append(f" ({row['phase']})", "dim") if row["phase"] and roomy else text
 
 
-def _done(row: Row) -> Text:
-    if row["bytes_total"] is None:
+def _done(row: Row, roomy: bool) -> Text:
+    done, total = row["bytes_done"], row["bytes_total"]
+    if total is None:
         return NOTHING
-    return Text(f"{units.size(row['bytes_done'])} of {units.size(row['bytes_total'])}")
+    if roomy:
+        return Text(f"{units.size(done)} of {units.size(total)}")
+    return Text(f"{min(100 * done // total, 100) if total else 100} %")
 
 
 def _amount(whole: Row) -> str:

@@ -1,5 +1,6 @@
 """minkactl status."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minkactl import options
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from minka.v1.admin_pb2 import GetStatusResponse
 
+DETAILS = ("address", "zone", "hash", "replicas")
 PROBLEM_COLUMNS = (Column("PROBLEM", "problem"), Column("SEE", "look"))
 OPERATION_COLUMNS = (
     Column("RUNNING OPERATION", "id"),
@@ -40,13 +42,20 @@ def status(session: Session) -> Exit:
     return Exit.OK if page.document["healthy"] else Exit.UNHEALTHY
 
 
+def _narrow(columns: tuple[Column, ...]) -> list[Column]:
+    """What says how the cluster does, so that it fits on 80 columns; `-o wide` has the rest too."""
+    return [replace(column, wide=column.wide or column.key in DETAILS) for column in columns]
+
+
 def status_page(status: "GetStatusResponse") -> Page:
     """The page of a node's answer."""
     from minkactl.views import KEYSPACE_COLUMNS, NODE_COLUMNS, status_document
 
     document = status_document(status)
-    nodes = Listing(NODE_COLUMNS, document["nodes"], "No node yet.")
-    keyspaces = Listing(KEYSPACE_COLUMNS, document["keyspaces"], "No keyspace yet: minkactl keyspace create --help.")
+    nodes = Listing(_narrow(NODE_COLUMNS), document["nodes"], "No node yet.")
+    keyspaces = Listing(
+        _narrow(KEYSPACE_COLUMNS), document["keyspaces"], "No keyspace yet: minkactl keyspace create --help."
+    )
 
     def draw(wide: bool) -> "RenderableType":
         from minkactl import render

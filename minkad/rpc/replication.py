@@ -1,11 +1,13 @@
 """Replication between nodes over gRPC, as raw bytes (see minkad.shard.frames)."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import grpc
 
 from minka._grpc import error_from_call
+from minka.errors import MinkaError
 from minkad.shard.frames import APPEND_METHOD, SHIP_METHOD
 from minkad.shard.manager import ReplicaManager
 
@@ -25,23 +27,51 @@ class GrpcLinks:
     async def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """See ReplicationLinks."""
         method: Any = self._channel_to(node_id).stream_stream(APPEND_METHOD)
-        call = method(frames, metadata=self._identity)
+        source = _Source(frames)
+        call = method(source.messages(), metadata=self._identity)
         try:
             async for answer in call:
                 yield answer
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, node_id, repeatable=True) from error
+        except asyncio.CancelledError:
+            source.reraise()
+            raise
         finally:
             call.cancel()
 
     async def ship(self, node_id: str, messages: AsyncIterator[bytes]) -> bytes:
         """See ReplicationLinks."""
         method: Any = self._channel_to(node_id).stream_unary(SHIP_METHOD)
+        source = _Source(messages)
         try:
-            answer: bytes = await method(messages, metadata=self._identity, timeout=_SHIP_SECONDS)
+            answer: bytes = await method(source.messages(), metadata=self._identity, timeout=_SHIP_SECONDS)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, node_id, repeatable=True) from error
+        except asyncio.CancelledError:
+            source.reraise()
+            raise
         return answer
+
+
+class _Source:
+    """What is sent. When making it fails, gRPC cancels the call, which looks as if the task were cancelled."""
+
+    def __init__(self, messages: AsyncIterator[bytes]) -> None:
+        self._messages = messages
+        self._failure: MinkaError | None = None
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        try:
+            async for message in self._messages:
+                yield message
+        except MinkaError as error:
+            self._failure = error
+            raise
+
+    def reraise(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
 
 def replication_handler(manager: ReplicaManager) -> grpc.GenericRpcHandler:

@@ -117,6 +117,7 @@ class Feed:
         self._followers: dict[int, Follower] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._connection = 0
 
     def add(self, replica: Replica) -> Follower:
         """Begin to care for the node's replica of this partition."""
@@ -151,8 +152,9 @@ class Feed:
         broken = False
         while True:
             reason = "the node ended the stream"
+            self._connection += 1
             try:
-                async for frame in self._links.append(self.node_id, self._frames()):
+                async for frame in self._links.append(self.node_id, self._frames(self._connection)):
                     for ack in decode_acks(frame):
                         self._answered(ack)
                     backoff = _BACKOFF_S[0]
@@ -175,8 +177,9 @@ class Feed:
             follower.acknowledged(ack)
             self._wake.set()
 
-    async def _frames(self) -> AsyncIterator[bytes]:
-        while True:
+    async def _frames(self, connection: int) -> AsyncIterator[bytes]:
+        # gRPC goes on asking for the next frame of a call that has ended, and drops it: it must not get one.
+        while connection == self._connection:
             self._wake.clear()
             appends = self._collect()
             if appends:

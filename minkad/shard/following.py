@@ -139,7 +139,10 @@ class Following:
     def _append(self, replica: Replica, append: Append) -> None:
         log, end = replica.log, replica.log.end
         if append.prev_offset > end:
-            text = f"partition {replica.id}: the leader appends behind {append.prev_offset}, the log ends at {end}"
+            text = (
+                f"partition {replica.id}: the leader appends behind {append.prev_offset}, the log ends at {end} "
+                f"(base {log.base}, durable {replica.durable}, applied {replica.applied})"
+            )
             raise MinkaError(Code.INTERNAL, text)
         if end == 0 and replica.followed_epoch != append.leader_epoch:
             replica.followed_epoch = append.leader_epoch

@@ -162,7 +162,9 @@ class Migration:
         log, end = self.replica.log, self.replica.durable
         if log.base > 0 or end == 0:
             return end == 0
-        return log.read(1, end, self._context.settings.log_only_bytes)[-1].offset == end
+        limit = self._context.settings.log_only_bytes
+        entries = log.read(1, end, limit)
+        return entries[-1].offset == end and sum(len(entry.body) for entry in entries) <= limit
 
     async def _standing(self) -> Ack:
         """The target's answer to a probe; it may come as late as the target is told of the partition."""

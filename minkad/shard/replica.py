@@ -173,12 +173,16 @@ class Replica:
         log_db.put(meta_key(self.id), self.meta())
 
     def open(self) -> None:
-        """Open the data and take over how far it is. Raises CORRUPT_DATA if that does not fit the log."""
+        """Open the data, if there is any, and take over how far it is. Raises CORRUPT_DATA if that does not fit the
+        log.
+        """
         if self.data.is_open:
             return
         if not self.complete:
             raise MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: the copy was being replaced when the node ended")
-        if not self.data.exists() and self.log.base > 0:
+        if not self.data.exists():
+            if self.log.base == 0:
+                return
             raise MinkaError(
                 Code.CORRUPT_DATA,
                 f"partition {self.id}: {self.data.path} is gone; what was written before offset {self.log.base + 1} "

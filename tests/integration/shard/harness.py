@@ -156,6 +156,16 @@ class Cluster:
             await self.nodes[node_id].start()
         return [self.nodes[node_id] for node_id in node_ids]
 
+    def folders(self) -> set[str]:
+        """What there is of partitions on the nodes' disks."""
+        return {
+            f"{node}/{kind}/{entry.name}"
+            for node in self.nodes
+            for kind in ("partitions", "incoming", "outgoing")
+            if (self.path / node / kind).exists()
+            for entry in (self.path / node / kind).iterdir()
+        }
+
     def channel_to(self, node_id: str) -> grpc.aio.Channel:
         """One channel a port."""
         port = self.ports[node_id]

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -331,7 +332,7 @@ def test_1024_partitions_on_four_nodes(tmp_path: Path) -> None:
             watching.cancel()
             assert took < 2, took
             assert longest < 0.2, longest
-            assert not list(tmp_path.glob("*/partitions/*"))
+            assert not any((tmp_path / name / "partitions").exists() for name in names)
             await c.nodes["cyrene"].put(1022, {b"a": b"1"})
 
     asyncio.run(scenario())
@@ -343,7 +344,7 @@ def test_the_stream(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster(tmp_path) as c:
             await started(c, 1)
-            method = c.channel_to("athens").stream_stream(wire.KV_BATCH_METHOD)
+            method: Any = c.channel_to("athens").stream_stream(wire.KV_BATCH_METHOD)
             call = method()
             for i in range(200):
                 group = wire.Group(wire.Op.WRITE, 1, 1, write((b"%d" % i, b"x")))

@@ -37,7 +37,7 @@ def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
         assert data.get([b"a"]) == await data.get_many([b"a"]) == [None]
         assert await data.count() == data.size() == Size()
         assert not data.exists()
-        assert list(tmp_path.iterdir()) == []
+        assert not (tmp_path / "1").exists()
 
     run(tmp_path / "1", scenario)
 
@@ -59,7 +59,7 @@ def test_keys_are_any_bytes(tmp_path: Path) -> None:
     keys = [bytes([first]) + rest for first in range(256) for rest in (b"", b"\x00", b"\xff" * 20)]
 
     async def scenario(data: DataDatabase) -> None:
-        data.write([WriteBody(keys, keys)], Applied(1, 1))
+        data.write([WriteBody(keys, list(keys))], Applied(1, 1))
         await data.flush()
         assert data.get(keys) == keys
         assert (await data.count()).keys == len(keys)
@@ -134,7 +134,7 @@ def test_counting_lets_the_loop_run(tmp_path: Path) -> None:
 
     async def scenario(data: DataDatabase) -> None:
         keys = [b"%06d" % i for i in range(10_000)]
-        data.write([WriteBody(keys, keys)], Applied(1, 1))
+        data.write([WriteBody(keys, list(keys))], Applied(1, 1))
         turns = 0
 
         async def other() -> None:
@@ -156,7 +156,7 @@ def test_closing_waits_for_readers(tmp_path: Path) -> None:
 
     async def scenario(data: DataDatabase) -> None:
         keys = [b"%06d" % i for i in range(10_000)]
-        data.write([WriteBody(keys, keys)], Applied(1, 1))
+        data.write([WriteBody(keys, list(keys))], Applied(1, 1))
         counting = asyncio.create_task(data.count())
         await asyncio.sleep(0)
         await data.close()
@@ -173,7 +173,7 @@ def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
     keys = [b"%06d" % i for i in range(20_000)]
 
     async def fill(data: DataDatabase) -> None:
-        data.write([WriteBody(keys, [random.Random(1).randbytes(50)] * len(keys))], Applied(1, 1))
+        data.write([WriteBody(keys, [random.Random(1).randbytes(50) for _ in keys])], Applied(1, 1))
         await data.flush()
 
     run(tmp_path, fill)

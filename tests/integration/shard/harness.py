@@ -156,6 +156,10 @@ class Cluster:
             await self.nodes[node_id].start()
         return [self.nodes[node_id] for node_id in node_ids]
 
+    def hold_hand_over(self) -> None:
+        """Refuse, until `before_hand_over` is cleared."""
+        self.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 100_000
+
     def folders(self) -> set[str]:
         """What there is of partitions on the nodes' disks."""
         return {

@@ -222,6 +222,7 @@ class Daemon:
             election_tick=self.config.coordinator.election_ticks,
             heartbeat_tick=self.config.coordinator.heartbeat_ticks,
             applied=applied,
+            commit_by_vote=True,
             disable_proposal_forwarding=True,
             logger=lambda level, text: raft_log_lines.debug(text, extra={"raft_level": level}),
         )

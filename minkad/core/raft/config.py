@@ -38,6 +38,8 @@ class Config:
     read_only_option: ReadOnlyOption = ReadOnlyOption.SAFE
     disable_proposal_forwarding: bool = False  # a follower drops proposals instead of passing them on
     disable_conf_change_validation: bool = False  # the caller serializes configuration changes itself
+    commit_by_vote: bool = False  # votes say what is committed, or an election can be stuck while the voters change
+    # (etcd issue 12359); as in raft-rs, etcd/raft does not
     step_down_on_removal: bool = True  # a leader that is removed or made a learner becomes a follower
     logger: Log | None = None
 

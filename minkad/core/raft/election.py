@@ -28,14 +28,15 @@ def hup(r: "Raft", why: CampaignType) -> None:
     if not r.promotable():
         r.say("WARN", f"node {r.id} may not campaign: it is no voter, or has a snapshot to install")
         return
-    if _has_unapplied_conf_change(r):
+    if has_unapplied_conf_change(r):
         r.say("WARN", f"node {r.id} does not campaign before it has applied a configuration change")
         return
     r.say("INFO", f"node {r.id} starts an election ({why.value}) in term {r.term}")
     campaign(r, why)
 
 
-def _has_unapplied_conf_change(r: "Raft") -> bool:
+def has_unapplied_conf_change(r: "Raft") -> bool:
+    """Whether the configuration is behind the commit index."""
     log = r.raft_log
     entries = log.scan(log.applied + 1, log.committed + 1, r.config.max_committed_size_per_ready)
     return any(entry.type != ENTRY_NORMAL for entry in entries)
@@ -55,11 +56,14 @@ def campaign(r: "Raft", why: CampaignType) -> None:
         if voter == r.id:  # its own vote counts once it is durable
             r.send(Message(type=response, to=voter, term=term))
         else:
-            r.send(Message(type=type_, to=voter, term=term, index=last, log_term=last_term, context=context))
+            request = Message(type=type_, to=voter, term=term, index=last, log_term=last_term, context=context)
+            _tell_commit(r, request)
+            r.send(request)
 
 
 def handle_vote(r: "Raft", m: Message) -> None:
     """Answer a MSG_VOTE or MSG_PRE_VOTE."""
+    learn_commit(r, m)
     response = MSG_VOTE_RESP if m.type == MSG_VOTE else MSG_PRE_VOTE_RESP
     free = (
         r.vote == m.from_id or (r.vote == NONE and r.leader_id == NONE) or (m.type == MSG_PRE_VOTE and m.term > r.term)
@@ -67,7 +71,9 @@ def handle_vote(r: "Raft", m: Message) -> None:
     # A learner votes when asked: it may have been made a voter and not know it yet.
     if not (free and r.raft_log.is_up_to_date(m.index, m.log_term)):
         r.say("INFO", f"node {r.id} refuses its vote to {m.from_id} in term {m.term}, it voted {r.vote}")
-        r.send(Message(type=response, to=m.from_id, term=r.term, reject=True))
+        refusal = Message(type=response, to=m.from_id, term=r.term, reject=True)
+        _tell_commit(r, refusal)
+        r.send(refusal)
         return
     # The request's term: a pre-vote is for a term that this node isn't in.
     r.send(Message(type=response, to=m.from_id, term=m.term))
@@ -75,3 +81,18 @@ def handle_vote(r: "Raft", m: Message) -> None:
         r.election_elapsed = 0
         r.vote = m.from_id
         r.say("INFO", f"node {r.id} votes for {m.from_id} in term {m.term}")
+
+
+def _tell_commit(r: "Raft", m: Message) -> None:
+    if r.config.commit_by_vote:
+        m.commit, m.commit_term = r.raft_log.committed, r.raft_log.term(r.raft_log.committed)
+
+
+def learn_commit(r: "Raft", m: Message) -> None:
+    """Commit what the sender of a vote, asked for or refused, knows to be committed.
+
+    A change of the voters takes effect when it is applied. Whoever has it in its log, but doesn't know that it is
+    committed, asks the old voters, who may be gone or have longer logs, so that nobody wins.
+    """
+    if m.commit_term and r.role is not Role.LEADER and r.raft_log.match_term(m.commit, m.commit_term):
+        r.raft_log.commit_to(m.commit)

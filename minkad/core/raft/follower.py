@@ -20,7 +20,7 @@ from minka.v1.raft_pb2 import (
     MSG_VOTE_RESP,
     Message,
 )
-from minkad.core.raft.election import campaign, hup
+from minkad.core.raft.election import campaign, has_unapplied_conf_change, hup, learn_commit
 from minkad.core.raft.leader import broadcast_append
 from minkad.core.raft.quorum import VoteResult
 from minkad.core.raft.types import NONE, CampaignType, ReadState, Role
@@ -74,6 +74,10 @@ def _pass_on(r: "Raft", m: Message) -> None:
 
 def _count_vote(r: "Raft", m: Message) -> None:
     r.say("INFO", f"node {r.id}: node {m.from_id} {'refuses' if m.reject else 'grants'} its vote")
+    learn_commit(r, m)
+    if m.commit_term and has_unapplied_conf_change(r):
+        r.become_follower(r.term, NONE)  # other voters are to be asked
+        return
     r.tracker.record_vote(m.from_id, not m.reject)
     result = r.tracker.tally()
     if result is VoteResult.LOST:

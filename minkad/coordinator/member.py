@@ -89,6 +89,7 @@ class Member:
         self._applied_index = applied_index
         self._now = now
         self._sequence = 0
+        self._stream = 0
         self._sent_at: dict[int, float] = {}
         self._problem = ""
 
@@ -134,7 +135,7 @@ class Member:
 
     async def _send_heartbeats(self, address: str) -> None:
         self._sent_at.clear()
-        responses = self._stub.heartbeat(address, self._heartbeats())
+        responses = self._stub.heartbeat(address, self._heartbeats(self._stream))
         try:
             while True:
                 async with asyncio.timeout(self._settings.silence_timeout):
@@ -143,11 +144,13 @@ class Member:
         except (TimeoutError, StopAsyncIteration) as end:
             raise MinkaError(Code.UNREACHABLE, f"the controller at {address} does not answer heartbeats") from end
         finally:
+            self._stream += 1
             await responses.aclose()
 
-    async def _heartbeats(self) -> AsyncIterator[HeartbeatRequest]:
+    async def _heartbeats(self, stream: int) -> AsyncIterator[HeartbeatRequest]:
         changed_only = False
-        while True:
+        # gRPC goes on asking for the next heartbeat when the call has ended, and drops it: it must not get one.
+        while stream == self._stream:
             self._sequence += 1
             request = HeartbeatRequest(
                 node_id=self.node.id,

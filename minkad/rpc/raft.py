@@ -131,6 +131,7 @@ class _Link:
         self._queue: deque[Message] = deque(maxlen=MAX_QUEUED)
         self._wake = asyncio.Event()
         self._connected = False
+        self._connection = 0
         self.task = asyncio.create_task(self._run(), name=f"raft messages to {raft_id}")
 
     def put(self, message: Message) -> None:
@@ -151,17 +152,22 @@ class _Link:
     async def _stream(self, address: str) -> None:
         stub = RaftStub(self._channels.to(address))
         try:
-            await stub.Send(self._batches(), metadata=self._channels.identity)
+            await stub.Send(self._batches(self._connection), metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
             if self._connected:
                 log.info("raft stream broke", extra={"to": address, "reason": error.details()})
             self._connected = False
+        finally:
+            self._connection += 1
 
-    async def _batches(self) -> AsyncIterator[RaftMessageBatch]:
+    async def _batches(self, connection: int) -> AsyncIterator[RaftMessageBatch]:
         while True:
             await self._wake.wait()
+            # gRPC goes on asking for the next message when the call has ended, and drops it: it must not get one.
+            if connection != self._connection:
+                return
             self._wake.clear()
-            while self._queue:
+            while self._queue and connection == self._connection:
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
                 yield RaftMessageBatch(messages=batch)
                 self._connected = True

@@ -152,7 +152,6 @@ class Feed:
         broken = False
         while True:
             reason = "the node ended the stream"
-            self._connection += 1
             try:
                 async for frame in self._links.append(self.node_id, self._frames(self._connection)):
                     for ack in decode_acks(frame):
@@ -163,6 +162,7 @@ class Feed:
                         log.info("replication goes on", extra={"to": self.node_id})
             except MinkaError as error:
                 reason = str(error)
+            self._connection += 1
             if not broken:
                 broken = True
                 log.info("replication is interrupted", extra={"to": self.node_id, "reason": reason})
@@ -178,7 +178,7 @@ class Feed:
             self._wake.set()
 
     async def _frames(self, connection: int) -> AsyncIterator[bytes]:
-        # gRPC goes on asking for the next frame of a call that has ended, and drops it: it must not get one.
+        # gRPC goes on asking for the next frame when the call has ended, and drops it: it must not get one.
         while connection == self._connection:
             self._wake.clear()
             appends = self._collect()

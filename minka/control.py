@@ -114,6 +114,24 @@ class Control:
         request = admin_pb2.ApplyPlanRequest(plan=plan, requested_by=requested_by, reason=reason)
         return self._call(lambda channel: AdminStub(channel).ApplyPlan, request, repeatable=False).operation
 
+    def transfer_leadership(self, node: str) -> None:
+        """Ask the voter `node` to lead the coordinator. The status shows when it does; a transfer can fail silently."""
+        request = admin_pb2.TransferLeadershipRequest(node=node)
+        self._call(lambda channel: AdminStub(channel).TransferLeadership, request, repeatable=True)
+
+    def change_voters(self, promote: Sequence[str], demote: Sequence[str]) -> None:
+        """Ask for learners to become voters and voters learners, at once. The status shows when they are.
+
+        A change that was lost on the way is to be asked for again; one that is done already changes nothing.
+        """
+        request = admin_pb2.ChangeVotersRequest(promote=promote, demote=demote)
+        self._call(lambda channel: AdminStub(channel).ChangeVoters, request, repeatable=True)
+
+    def remove_node(self, node: str) -> None:
+        """Forget a node that is not LIVE and holds nothing; NODE_IN_USE otherwise."""
+        request = admin_pb2.RemoveNodeRequest(node=node)
+        self._call(lambda channel: AdminStub(channel).RemoveNode, request, repeatable=False)
+
     def operations(
         self, ids: Sequence[int] = (), *, limit: int = 0, with_migrations: bool = False
     ) -> admin_pb2.GetOperationsResponse:

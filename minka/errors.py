@@ -88,6 +88,15 @@ class Code(Enum):
         True,
         "UNAVAILABLE",
     )
+    INVALID_VOTERS = CodeInfo(
+        "The coordinator's voters can't be changed in this way.",
+        "Do what the message says; minkactl raft status shows the voters and the learners.",
+    )
+    VOTERS_CHANGING = CodeInfo(
+        "Another change of the coordinator's voters is under way; nothing was done.",
+        "Wait a moment and try again.",
+        True,
+    )
     UNKNOWN_NODE = CodeInfo("No node has this id.", "List the nodes with: minkactl nodes.", False, "NOT_FOUND")
 
     # Keyspaces and partitions
@@ -152,7 +161,7 @@ class Code(Enum):
     )
     CORRUPT_DATA = CodeInfo(
         "Data on disk does not match its checksum; it was refused, not served.",
-        "Rebuild this node from its peers.",
+        'See docs/operations.md, "A damaged disk"; a node that holds no partitions: minkactl node rebuild.',
         False,
         "DATA_LOSS",
     )

@@ -14,7 +14,14 @@ from minka.v1.records_pb2 import RecordBatch
 from minkad.clock import unix_ms
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
 from minkad.coordinator.raft_driver import RaftDriver
-from minkad.core.controller import Command, CreateCluster, VoterSettings, next_membership_change
+from minkad.core.controller import (
+    Command,
+    CreateCluster,
+    VoterSettings,
+    change_voters,
+    check_transfer,
+    next_membership_change,
+)
 from minkad.core.state import State
 from minkad.failpoints import failpoint
 
@@ -115,6 +122,25 @@ class Coordinator:
         if change is not None:
             log.info("changing the Raft configuration", extra={"change": str(change).replace("\n", " ")})
             driver.propose_conf_change(change)
+
+    # What people ask of the active controller's Raft group
+
+    def change_voters(self, promote: Sequence[str], demote: Sequence[str]) -> None:
+        """Propose it, if the voters aren't so already; a change that is lost is to be asked for again.
+
+        Raises MinkaError, see `minkad.core.controller.change_voters`.
+        """
+        self.controller()
+        driver, own = self.driver, self.driver.raw.basic_status().id
+        change = change_voters(driver.conf_state, self.state.nodes, driver.match(), own, self._voters, promote, demote)
+        if change is not None:
+            log.info("changing the voters as asked", extra={"promote": list(promote), "demote": list(demote)})
+            driver.propose_conf_change(change)
+
+    def transfer_leadership(self, node_id: str) -> None:
+        """Ask a voter to take over, within an election timeout or not at all. Raises MinkaError."""
+        self.controller()
+        self.driver.transfer_leadership(check_transfer(self.driver.conf_state, self.state.nodes, node_id))
 
     def reconfigure(self, settings: ControllerSettings) -> None:
         """The configuration was reloaded."""

@@ -46,7 +46,6 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.v1.coordinator_pb2_grpc import CoordinatorServicer, ReplicaControlServicer
-from minka.v1.raft_pb2 import ConfChangeSingle, ConfChangeType, ConfChangeV2
 from minkad.clock import unix_ms
 from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import ApplyPlan, CreateKeyspace, HandOver, Leave, RemoveNode
@@ -191,26 +190,13 @@ class AdminService(AdminServicer):
         self, request: TransferLeadershipRequest, context: _Context
     ) -> TransferLeadershipResponse:
         """Asked of the present leader; done when another node leads, or not at all."""
-        self._coordinator.controller()
-        self._coordinator.driver.transfer_leadership(self._raft_id(request.node))
+        self._coordinator.transfer_leadership(request.node)
         return TransferLeadershipResponse()
 
     async def ChangeVoters(self, request: ChangeVotersRequest, context: _Context) -> ChangeVotersResponse:
         """Proposed; the status shows when it is done."""
-        self._coordinator.controller()
-        if not request.promote and not request.demote:
-            raise MinkaError(Code.INVALID_ARGUMENT, "name a node to promote or to demote")
-        voter, learner = ConfChangeType.CONF_CHANGE_ADD_NODE, ConfChangeType.CONF_CHANGE_ADD_LEARNER_NODE
-        changes = [ConfChangeSingle(type=voter, node_id=self._raft_id(n)) for n in request.promote]
-        changes += [ConfChangeSingle(type=learner, node_id=self._raft_id(n)) for n in request.demote]
-        self._coordinator.driver.propose_conf_change(ConfChangeV2(changes=changes))
+        self._coordinator.change_voters(request.promote, request.demote)
         return ChangeVotersResponse(coordinator=self._coordinator_status())
-
-    def _raft_id(self, node: str) -> int:
-        row = self._coordinator.state.nodes.get(node)
-        if row is None:
-            raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node}", node=node)
-        return row.raft_id
 
     async def RemoveNode(self, request: RemoveNodeRequest, context: _Context) -> RemoveNodeResponse:
         """Through the log; its seat in the Raft group goes with it."""

@@ -16,7 +16,7 @@ from minkad.core.controller.commands import (
 from minkad.core.controller.decide import decide
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.schedule import MigrationCaps, schedule
-from minkad.core.controller.voters import VoterSettings, next_membership_change
+from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 
 __all__ = [
     "ApplyPlan",
@@ -33,6 +33,8 @@ __all__ = [
     "RemoveNode",
     "ReportReplicas",
     "VoterSettings",
+    "change_voters",
+    "check_transfer",
     "decide",
     "next_membership_change",
     "schedule",

@@ -1,10 +1,15 @@
 """Who votes: the Raft configuration that the cluster ought to have, one safe change at a time."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.raft_pb2 import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState
+
+MAX_VOTERS: Final = 9
+READY_SHARE: Final = 0.9  # of the leader's log, before a learner may vote: as etcd asks of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,79 @@ def next_membership_change(
             (ConfChangeType.CONF_CHANGE_ADD_LEARNER_NODE, min(gone)),
         )
     return None
+
+
+def change_voters(
+    conf: ConfState,
+    nodes: Mapping[str, Node],
+    match: Mapping[int, int],
+    leader: int,
+    settings: VoterSettings,
+    promote: Sequence[str],
+    demote: Sequence[str],
+) -> ConfChangeV2 | None:
+    """The change that a person asks for, as one joint change; None when the voters are already as asked.
+
+    `nodes` by id, `match` and `leader` by raft id. The number of voters never sinks below `settings.voters` by it:
+    `next_membership_change` would fill the seat again at once, perhaps with the node that was demoted.
+    Raises UNKNOWN_NODE, INVALID_VOTERS with the reason, and VOTERS_CHANGING while a joint change is under way.
+    """
+    named = [*promote, *demote]
+    if not named or len(set(named)) != len(named):
+        raise MinkaError(Code.INVALID_ARGUMENT, "name a node to promote or to demote, and each of them once")
+    for name in named:
+        if name not in nodes:
+            raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {name}", node=name)
+    voters = set(conf.voters)
+    up = [nodes[node] for node in promote if nodes[node].raft_id not in voters]
+    down = [nodes[node] for node in demote if nodes[node].raft_id in voters]
+    if not up and not down:
+        return None
+    if conf.voters_outgoing:
+        raise MinkaError(Code.VOTERS_CHANGING, "a joint change of the voters is under way")
+    for node in up:
+        _check_promotable(node, conf, match, leader)
+    if any(node.raft_id == leader for node in down):
+        raise _invalid("the node leads the coordinator: transfer the leadership first", demote)
+    left = len(voters) + len(up) - len(down)
+    if left > MAX_VOTERS:
+        raise _invalid(f"there would be {left} voters; {MAX_VOTERS} are possible", promote)
+    if left < len(voters) and left < settings.voters:
+        raise _invalid(
+            f"{left} voters would be left, and coordinator.voters is {settings.voters}: promote a learner instead of "
+            f"{down[0].id}",
+            demote,
+        )
+    return _change(
+        *((ConfChangeType.CONF_CHANGE_ADD_NODE, node.raft_id) for node in up),
+        *((ConfChangeType.CONF_CHANGE_ADD_LEARNER_NODE, node.raft_id) for node in down),
+    )
+
+
+def _check_promotable(node: Node, conf: ConfState, match: Mapping[int, int], leader: int) -> None:
+    if node.state != NodeState.NODE_STATE_LIVE:
+        raise _invalid(f"{node.id} is not LIVE", [node.id])
+    if node.raft_id not in conf.learners:
+        raise _invalid(f"{node.id} does not have the log yet: it is not a learner", [node.id])
+    has, of = match.get(node.raft_id, 0), match.get(leader, 0)
+    if has < READY_SHARE * of:
+        raise _invalid(f"{node.id} has {has} of {of} entries of the log: it has to catch up first", [node.id])
+
+
+def check_transfer(conf: ConfState, nodes: Mapping[str, Node], node_id: str) -> int:
+    """The raft id of the voter that is to lead. Raises UNKNOWN_NODE, INVALID_VOTERS."""
+    node = nodes.get(node_id)
+    if node is None:
+        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node_id}", node=node_id)
+    if node.raft_id not in conf.voters:
+        raise _invalid(f"{node_id} is a learner, and only a voter can lead: promote it first", [node_id])
+    if node.state != NodeState.NODE_STATE_LIVE:
+        raise _invalid(f"{node_id} is not LIVE, so it can't lead", [node_id])
+    return node.raft_id
+
+
+def _invalid(message: str, nodes: Sequence[str]) -> MinkaError:
+    return MinkaError(Code.INVALID_VOTERS, message, node=",".join(nodes))
 
 
 def _change(*singles: tuple[ConfChangeType.ValueType, int]) -> ConfChangeV2:

@@ -1,8 +1,13 @@
 """Who votes."""
 
+from collections.abc import Sequence
+
+import pytest
+
+from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.raft_pb2 import ConfChangeType, ConfChangeV2, ConfState
-from minkad.core.controller.voters import VoterSettings, next_membership_change
+from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 
 SETTINGS = VoterSettings(voters=3, replace_after_ms=60_000)
 LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
@@ -53,3 +58,91 @@ def test_a_removed_node_is_no_member() -> None:
 
 def test_nothing_before_the_cluster_is_created() -> None:
     assert next_membership_change(ConfState(voters=[1, 2, 3]), [], {}, SETTINGS, 0) is None
+
+
+# What a person asks for: n1 leads, n4 and n5 are learners, n6 is no member yet.
+
+CONF = ConfState(voters=[1, 2, 3], learners=[4, 5])
+NODES = {n.id: n for n in [node(1), node(2), node(3), node(4), node(5, FAILED), node(6)]}
+MATCH = {1: 100, 2: 100, 3: 100, 4: 95, 5: 20}
+
+
+def asked(
+    promote: Sequence[str] = (),
+    demote: Sequence[str] = (),
+    conf: ConfState = CONF,
+    nodes: dict[str, Node] = NODES,
+    match: dict[int, int] = MATCH,
+    voters: int = 3,
+) -> list[tuple[int, int]]:
+    return steps(change_voters(conf, nodes, match, 1, VoterSettings(voters, 60_000), promote, demote))
+
+
+def test_a_learner_takes_a_voters_seat_in_one_change() -> None:
+    assert asked(["n4"], ["n2"]) == [(VOTER, 4), (LEARNER, 2)]
+
+
+def test_one_voter_more_and_one_less() -> None:
+    assert asked(["n4"]) == [(VOTER, 4)]
+    more = ConfState(voters=[1, 2, 3, 4], learners=[5])
+    assert asked(demote=["n2"], conf=more) == [(LEARNER, 2)]
+
+
+def test_what_is_so_already_is_no_change() -> None:
+    assert asked(["n2"], ["n4"]) == []
+    assert asked(["n2"], conf=ConfState(voters=[1, 2, 3], voters_outgoing=[1, 3])) == []
+
+
+@pytest.mark.parametrize(
+    ("promote", "demote", "code", "reason"),
+    [
+        ([], [], Code.INVALID_ARGUMENT, "name a node"),
+        (["n4"], ["n4"], Code.INVALID_ARGUMENT, "each of them once"),
+        (["n9"], [], Code.UNKNOWN_NODE, "n9"),
+        ([], ["n9"], Code.UNKNOWN_NODE, "n9"),
+        (["n5"], [], Code.INVALID_VOTERS, "n5 is not LIVE"),
+        (["n6"], [], Code.INVALID_VOTERS, "not a learner"),
+        (["n4"], ["n1"], Code.INVALID_VOTERS, "transfer the leadership first"),
+        ([], ["n2"], Code.INVALID_VOTERS, "2 voters would be left"),
+        (["n4"], ["n2", "n3"], Code.INVALID_VOTERS, "2 voters would be left"),
+    ],
+)
+def test_changes_that_are_refused(promote: list[str], demote: list[str], code: Code, reason: str) -> None:
+    with pytest.raises(MinkaError, match=reason) as refusal:
+        asked(promote, demote)
+    assert refusal.value.code is code
+
+
+def test_a_learner_that_lags_may_not_vote_yet() -> None:
+    with pytest.raises(MinkaError, match="89 of 100 entries"):
+        asked(["n4"], match=MATCH | {4: 89})
+    assert asked(["n4"], match=MATCH | {4: 90}) == [(VOTER, 4)]
+
+
+def test_no_change_while_a_joint_one_is_under_way() -> None:
+    with pytest.raises(MinkaError) as refusal:
+        asked(["n4"], conf=ConfState(voters=[1, 2, 3], voters_outgoing=[1, 2], learners=[4]))
+    assert refusal.value.code is Code.VOTERS_CHANGING
+
+
+def test_the_last_voter_stays_and_there_are_nine_at_most() -> None:
+    with pytest.raises(MinkaError, match="leads the coordinator"):
+        asked(demote=["n1"], conf=ConfState(voters=[1], learners=[2, 3]), voters=1)
+    nine = ConfState(voters=[1, 2, 3, *range(11, 17)], learners=[4])
+    with pytest.raises(MinkaError, match="10 voters"):
+        asked(["n4"], conf=nine)
+
+
+def test_a_demotion_that_is_allowed_is_not_undone_by_itself() -> None:
+    conf = ConfState(voters=[1, 3, 4], learners=[2, 5])
+    assert next_membership_change(conf, [n for n in NODES.values() if n.id != "n6"], MATCH, SETTINGS, 0) is None
+
+
+def test_only_a_live_voter_can_be_asked_to_lead() -> None:
+    assert check_transfer(CONF, NODES, "n2") == 2
+    with pytest.raises(MinkaError, match="n4 is a learner"):
+        check_transfer(CONF, NODES, "n4")
+    with pytest.raises(MinkaError, match="not LIVE"):
+        check_transfer(CONF, NODES | {"n2": node(2, FAILED)}, "n2")
+    with pytest.raises(MinkaError, match="no node n9"):
+        check_transfer(CONF, NODES, "n9")

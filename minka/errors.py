@@ -67,7 +67,7 @@ class Code(Enum):
     )
     WRONG_DATA_DIRECTORY = CodeInfo(
         "The node comes with another data directory than it was registered with, so it may have lost data.",
-        "Start it with its old data directory, or give it a new node id.",
+        "Start it with its old data directory; if that is lost: minkactl node rebuild, or a new node id.",
     )
     NODE_REMOVED = CodeInfo(
         "The node was removed from the cluster.",

@@ -19,7 +19,7 @@ from minkad.clock import boottime, unix_ms
 from minkad.config import Config
 from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap, Coordinator
-from minkad.coordinator.member import Member, MemberSettings, register_patiently
+from minkad.coordinator.member import Member, MemberSettings
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.raft import Config as RaftConfig
@@ -29,6 +29,7 @@ from minkad.health import Health
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.identity import Identity
+from minkad.joining import new_identity
 from minkad.rpc.channels import Channels
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
@@ -78,43 +79,15 @@ class Daemon:
     # Start
 
     async def _identify(self, incarnation: str) -> Identity:
-        """The identity of the data directory; a new one is made from the bootstrap list, or by joining."""
+        """The identity of the data directory; a new one is made by founding the cluster, or by joining it."""
         config = self.config
         known = identity.load(config.data_dir, config.node.id)
         if known is not None:
             return known
-        voters = [(peer.id, peer.address) for peer in config.cluster.bootstrap]
-        data_id = uuid.uuid4().hex
-        ids = [node for node, _ in voters]
-        if config.node.id in ids:
-            cluster = identity.cluster_id(config.cluster.name, voters)
-            new = Identity(cluster, config.node.id, data_id, ids.index(config.node.id) + 1)
-        else:
-            new = await self._join(data_id, incarnation)
+        node = self._node(uuid.uuid4().hex, incarnation)
+        new = await new_identity(config, node, self._holder_patience(), boottime)
         identity.save(config.data_dir, new)
         return new
-
-    async def _join(self, data_id: str, incarnation: str) -> Identity:
-        """Ask for a raft id at the addresses of `cluster.join`, until one leads to a controller."""
-        addresses = list(self.config.cluster.join) or [peer.address for peer in self.config.cluster.bootstrap]
-        channels = Channels("", self.config.node.id)
-        peers = Peers(channels, lambda _: "")
-        node = self._node(data_id, incarnation)
-        told = False
-        try:
-            while True:
-                try:
-                    answer = await register_patiently(peers, addresses, node, self._holder_patience(), boottime)
-                    return Identity(answer.cluster_id, node.id, data_id, answer.raft_id)
-                except MinkaError as error:
-                    if not error.code.info.retriable:
-                        raise
-                    if not told:
-                        log.info("no cluster to join yet, trying on", extra={"reason": str(error)})
-                        told = True
-                await asyncio.sleep(0.5)
-        finally:
-            await channels.close()
 
     def _holder_patience(self) -> float:
         return 2 * self.config.membership.failure_timeout_ms / 1000 + 1
@@ -139,7 +112,7 @@ class Daemon:
         self.log_db.on_sync = self.telemetry.log_sync.observe
         raft_log = RaftLog(self.log_db)
         bootstrap = self._bootstrap()
-        if raft_log.last_index() == 0 and own.node_id in {node.id for node in bootstrap.voters}:
+        if raft_log.last_index() == 0 and (own.node_id, own.raft_id) in {(n.id, n.raft_id) for n in bootstrap.voters}:
             raft_log.bootstrap(ConfState(voters=[node.raft_id for node in bootstrap.voters]))
             await self.log_db.sync()
         snapshot = raft_log.snapshot()
@@ -179,7 +152,9 @@ class Daemon:
             own.node_id,
             config.data_dir,
             self.log_db,
-            GrpcLinks(lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity),
+            GrpcLinks(
+                lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity, self.telemetry
+            ),
             has_clearance=lambda: self.member.has_clearance(),
             hand_over=lambda request: self.member.hand_over(request),
             clock=boottime,
@@ -194,6 +169,7 @@ class Daemon:
             self._member_settings(),
             self.peers,
             controller_address=self._controller_address,
+            other_addresses=self._other_addresses,
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             now=boottime,
@@ -250,11 +226,20 @@ class Daemon:
         leader = self.coordinator.leader()
         return leader.address if leader else None
 
+    def _other_addresses(self) -> list[str]:
+        """Where the other nodes are, as far as this one knows, by its table and its configuration."""
+        cluster = self.config.cluster
+        known = [node.address for node in self.coordinator.state.nodes.values()]
+        known += [*cluster.join, *(peer.address for peer in cluster.bootstrap)]
+        return [address for address in dict.fromkeys(known) if address and address != self.config.grpc_address]
+
     # Serve
 
     async def _serve(self, stopped: asyncio.Task[Any]) -> None:
         await self.manager.start()
-        server = Server(self.config.listen.grpc, self.identity, self.coordinator, self.manager, self.member)
+        server = Server(
+            self.config.listen.grpc, self.identity, self.coordinator, self.manager, self.member, self.telemetry
+        )
         await server.start()
         runner = await http.start(http.create_app(self.health, create_registry(self.health)), self.config.listen.http)
         # Any of these ending before the stop is a failure.

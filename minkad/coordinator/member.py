@@ -75,6 +75,7 @@ class Member:
         stub: ControllerStub,
         *,
         controller_address: Callable[[], str | None],
+        other_addresses: Callable[[], Sequence[str]],
         data_plane: DataPlane,
         applied_index: Callable[[], int],
         now: Callable[[], float],
@@ -85,6 +86,9 @@ class Member:
         self._settings = settings
         self._stub = stub
         self._controller_address = controller_address
+        self._other_addresses = other_addresses
+        self._unheard_since: float | None = None
+        self._asked = 0
         self._data_plane = data_plane
         self._applied_index = applied_index
         self._now = now
@@ -105,8 +109,7 @@ class Member:
         """Until cancelled. Raises MinkaError with a code of FINAL: give up."""
         while True:
             try:
-                address = self._address()
-                await self._register(address)
+                address = await self._register(self._address_to_register())
                 await self._send_heartbeats(address)
             except MinkaError as error:
                 if error.code in FINAL:
@@ -127,11 +130,31 @@ class Member:
             raise MinkaError(Code.NO_CONTROLLER, "no leader is known")
         return address
 
-    async def _register(self, address: str) -> None:
-        await register_patiently(self._stub, [address], self.node, self._settings.holder_patience, self._now)
+    def _address_to_register(self) -> str:
+        """The active controller; without one for long, the other nodes in turn, any of which may name it.
+
+        No leader sends to a node that was removed, so this is how it hears of it.
+        """
+        address = self._controller_address()
+        if address is not None:
+            self._unheard_since = None
+            return address
+        now = self._now()
+        if self._unheard_since is None:
+            self._unheard_since = now
+        others = self._other_addresses()
+        if now - self._unheard_since < self._settings.silence_timeout or not others:
+            raise MinkaError(Code.NO_CONTROLLER, "no leader is known")
+        self._asked += 1
+        return others[self._asked % len(others)]
+
+    async def _register(self, address: str) -> str:
+        patience = self._settings.holder_patience
+        controller, _ = await register_patiently(self._stub, [address], self.node, patience, self._now)
         self._problem = ""
         self.registered.set()
-        log.info("registered", extra={"controller": address})
+        log.info("registered", extra={"controller": controller})
+        return controller
 
     async def _send_heartbeats(self, address: str) -> None:
         self._sent_at.clear()
@@ -181,8 +204,8 @@ class Member:
 
 async def register_patiently(
     stub: ControllerStub, addresses: Sequence[str], node: Node, holder_patience: float, now: Callable[[], float]
-) -> RegisterResponse:
-    """Register at the active controller, which any of `addresses` may name.
+) -> tuple[str, RegisterResponse]:
+    """Register at the active controller, which any of `addresses` may name; answers its address, and what it said.
 
     A node whose former process has just died has to wait until that one's clearance is over: NODE_ID_TAKEN is
     final only after `holder_patience` seconds, or at once if the holder has another data directory.
@@ -192,7 +215,7 @@ async def register_patiently(
     while True:
         address = candidates.pop(0)
         try:
-            return await stub.register(address, RegisterRequest(node=node), CALL_TIMEOUT)
+            return address, await stub.register(address, RegisterRequest(node=node), CALL_TIMEOUT)
         except MinkaError as error:
             taken_for_now = error.code is Code.NODE_ID_TAKEN and error.details.get("same_data") == "true"
             leader = error.details.get("leader_address", "")

@@ -78,9 +78,13 @@ class RaftDriver:
     # Inputs
 
     def receive(self, messages: Sequence[Message]) -> None:
-        """Messages of other nodes have arrived."""
+        """Messages of other nodes have arrived.
+
+        A node that came back with an empty disk has a new raft id: what is for the old one must not reach it.
+        """
         room = MAX_QUEUED_MESSAGES - len(self._inbox)
-        self._inbox.extend(messages[:room])
+        own = self.raw.basic_status().id
+        self._inbox.extend([message for message in messages if message.to == own][:room])
         self._wake.set()
 
     def propose(self, data: bytes) -> asyncio.Future[None]:

@@ -1,0 +1,89 @@
+"""The first start of a node, with an empty data directory: whether it founds the cluster or joins it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import grpc
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import GetTableRequest
+from minka.v1.admin_pb2_grpc import MetadataStub
+from minka.v1.cluster_pb2 import Node, PartitionTable
+from minkad import identity
+from minkad.config import Config
+from minkad.coordinator.member import register_patiently
+from minkad.identity import Identity
+from minkad.rpc.channels import Channels
+from minkad.rpc.peers import Peers
+
+log: Final = logging.getLogger(__name__)
+
+ASK_TIMEOUT: Final = 1.0
+RETRY: Final = 0.5  # seconds between tries to join
+
+
+async def new_identity(config: Config, node: Node, holder_patience: float, now: Callable[[], float]) -> Identity:
+    """Of `node`, which has its data id already. Waits for a cluster to join, if need be. Raises MinkaError."""
+    channels = Channels("", node.id)
+    try:
+        founders = [(peer.id, peer.address) for peer in config.cluster.bootstrap]
+        ids = [founder for founder, _ in founders]
+        if node.id in ids:
+            cluster = identity.cluster_id(config.cluster.name, founders)
+            others = [address for founder, address in founders if founder != node.id]
+            if not await _was_here_before(channels, [*others, *config.cluster.join], cluster, node.id):
+                return Identity(cluster, node.id, node.data_id, ids.index(node.id) + 1)
+            log.info("the cluster knows this node with another data directory, or has removed it: asking to join")
+        return await _join(config, channels, node, holder_patience, now)
+    finally:
+        await channels.close()
+
+
+async def _was_here_before(channels: Channels, addresses: Sequence[str], cluster: str, node_id: str) -> bool:
+    """Whether a cluster that exists has had this founder, so that its raft id is used up.
+
+    A founder that lost its disk may have voted, and must not vote again under the same raft id. As far as the nodes
+    that answer know: where none does, the cluster is taken for a new one. Raises CLUSTER_MISMATCH.
+    """
+    tables = await asyncio.gather(*(_table(channels, address) for address in addresses))
+    there = [table for table in tables if table is not None and table.cluster.id]
+    if not there:
+        return False
+    newest = max(there, key=lambda table: table.version)
+    if newest.cluster.id != cluster:
+        raise MinkaError(Code.CLUSTER_MISMATCH, f"the nodes of cluster.bootstrap form the cluster {newest.cluster.id}")
+    row = next((row for row in newest.nodes if row.id == node_id), None)
+    return row is None or bool(row.data_id)
+
+
+async def _table(channels: Channels, address: str) -> PartitionTable | None:
+    """A node's copy of the table; None when it does not answer."""
+    stub = MetadataStub(channels.to(address))
+    try:
+        answer = await stub.GetTable(GetTableRequest(), timeout=ASK_TIMEOUT, metadata=channels.identity)
+    except grpc.aio.AioRpcError:
+        return None
+    return answer.table
+
+
+async def _join(
+    config: Config, channels: Channels, node: Node, holder_patience: float, now: Callable[[], float]
+) -> Identity:
+    """Ask for a raft id at the addresses of `cluster.join`, until one leads to a controller."""
+    cluster = config.cluster
+    addresses = list(cluster.join) or [peer.address for peer in cluster.bootstrap if peer.id != node.id]
+    peers = Peers(channels, lambda _: "")
+    told = False
+    while True:
+        try:
+            _, answer = await register_patiently(peers, addresses, node, holder_patience, now)
+            return Identity(answer.cluster_id, node.id, node.data_id, answer.raft_id)
+        except MinkaError as error:
+            if not error.code.info.retriable:
+                raise
+            if not told:
+                log.info("no cluster to join yet, trying on", extra={"reason": str(error)})
+                told = True
+        await asyncio.sleep(RETRY)

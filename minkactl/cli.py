@@ -21,7 +21,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "partitions": "partitions",
         "migrations": "migrations",
     },
-    "Change": {"keyspace": "keyspaces", "reassign": "reassign", "apply": "reassign"},
+    "Change": {"keyspace": "keyspaces", "reassign": "reassign", "apply": "reassign", "raft": "raft", "node": "node"},
     "Data": {"kv": "kv"},
     "Try": {"playground": "playground"},
     "Set up": {"context": "context", "completion": "completion"},

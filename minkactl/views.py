@@ -66,6 +66,15 @@ PARTITION_COLUMNS = (
     Column("LEADER EPOCH", "leader_epoch", Kind.NUMBER, wide=True),
     Column("PARTITION EPOCH", "partition_epoch", Kind.NUMBER, wide=True),
 )
+MEMBER_COLUMNS = (
+    Column("NODE", "id"),
+    Column("ROLE", "role"),
+    Column("STATE", "state", Kind.STATE),
+    Column("APPLIED", "applied_index", Kind.NUMBER),
+    Column("LAG", "lag", Kind.NUMBER),
+    Column("HEARTBEAT", "heartbeat_age_ms", Kind.MILLISECONDS),
+    Column("ADDRESS", "address"),
+)
 
 
 def replica_stats(status: GetStatusResponse) -> dict[int, ReplicaStats]:
@@ -107,6 +116,21 @@ def _role(status: GetStatusResponse, node: Node) -> str:
     if node.id == status.coordinator.controller:
         return "controller"
     return "voter" if node.id in status.coordinator.voters else "learner"
+
+
+def raft_document(status: GetStatusResponse) -> dict[str, Any]:
+    """What `minkactl raft status` says: the coordinator as the answering node knows it, and its members."""
+    coordinator = status.coordinator
+    nodes = {row["id"]: row for row in node_rows(status)}
+    members = []
+    for node in (*coordinator.voters, *coordinator.learners):
+        row = nodes.get(node, {"id": node, "role": "voter" if node in coordinator.voters else "learner"})
+        member = {column.key: row.get(column.key) for column in MEMBER_COLUMNS}
+        applied = member["applied_index"]
+        # A heartbeat told it, so a member that keeps up lags by what was committed since.
+        member["lag"] = None if applied is None else max(coordinator.commit_index - applied, 0)
+        members.append(member)
+    return {"served_by": status.served_by, **to_document(coordinator), "members": members}
 
 
 def keyspace_rows(status: GetStatusResponse) -> list[Row]:

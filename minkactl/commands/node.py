@@ -1,0 +1,57 @@
+"""minkactl node."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from minkactl import options
+from minkactl.commands.raft import remove_node
+from minkactl.completion import complete_node
+from minkactl.output import note
+from minkactl.session import Session
+
+if TYPE_CHECKING:
+    from minka.control import Control
+
+
+@options.group()
+def node() -> None:
+    """Change one node."""
+
+
+@node.command()
+@click.argument("node", shell_complete=complete_node)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@options.common(output=False)
+@options.pass_session
+def rebuild(session: Session, node: str, yes: bool) -> None:
+    """Let NODE, whose data directory is damaged, begin anew with what its peers have.
+
+    What the peers have is the partition table and a seat in the coordinator. They have no copy of NODE's partitions,
+    so it is refused with NODE_IN_USE while the table says that NODE holds any, and while it is LIVE. Otherwise NODE is
+    removed from the cluster; started with an empty data directory, it joins under its old id as a learner.
+
+    Example:
+      minkactl node rebuild cyrene
+    """
+    with session.control() as control:
+        _check_nothing_is_lost(control, node)
+        remove_node(session, control, node, yes, f"Remove {node}, to begin anew with an empty data directory?")
+    note(
+        f"Now, on {node}: move its data_dir away, and start minkad. It joins as a learner and takes the table from its "
+        f"peers.\nIf it was a voter: minkactl raft promote {node} --instead-of VOTER gives it a seat again."
+    )
+
+
+def _check_nothing_is_lost(control: "Control", node: str) -> None:
+    """Say it in the words of this command; the active controller refuses it too. Raises NODE_IN_USE."""
+    from minka.errors import Code, MinkaError
+
+    held = sum(node in partition.replicas for partition in control.status().table.partitions)
+    if held:
+        raise MinkaError(
+            Code.NODE_IN_USE,
+            f"{node} holds {held} partitions, and no other node has a copy of them: they can't be rebuilt from peers. "
+            f"If {node} still starts, move them away; if not, restore its data_dir from a backup",
+            node=node,
+        )

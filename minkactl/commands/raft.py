@@ -1,0 +1,297 @@
+"""minkactl raft."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from minkactl import options
+from minkactl.completion import complete_node
+from minkactl.exits import Exit
+from minkactl.output import Listing, Page, fields, note
+from minkactl.session import REQUEST_TIMEOUT_S, Session
+from minkactl.watch import show
+
+if TYPE_CHECKING:
+    from minka.control import Control
+    from minka.v1.admin_pb2 import GetStatusResponse
+
+WAIT_S: Final = 30.0  # for a change to be seen done, unless --timeout says otherwise
+ASK_AGAIN_S: Final = 2.0  # a transfer or a change of voters that is lost on the way is nobody's to repeat but ours
+POLL_S: Final = 0.05
+
+NodeArgument: Final = click.argument("node", shell_complete=complete_node)
+Yes: Final = click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+
+
+@options.group()
+def raft() -> None:
+    """See and change the coordinator's Raft group: who leads, who votes, who keeps up."""
+
+
+def raft_page(status: "GetStatusResponse") -> Page:
+    """The page of a node's answer."""
+    from minkactl.views import MEMBER_COLUMNS, raft_document
+
+    document = raft_document(status)
+    facts = {key: value for key, value in document.items() if key != "members"}
+    members = document["members"]
+    listings = [fields(facts), Listing(MEMBER_COLUMNS, members, "No member yet.")]
+    return Page(document, listings, [member["id"] for member in members])
+
+
+@raft.command("status")
+@options.common()
+@options.pass_session
+def status_(session: Session) -> Exit:
+    """Show the Raft group: leader, term, indices, voters, learners, and how far each member lags.
+
+    Exit status 5 when there is no active controller.
+
+    Examples:
+      minkactl raft status --watch
+      minkactl raft status -o json | jq '.members[] | select(.lag > 1000).id'
+    """
+    page = show(session, lambda control: raft_page(control.status()))
+    return Exit.OK if page.document["controller"] else Exit.UNHEALTHY
+
+
+@raft.command()
+@NodeArgument
+@Yes
+@options.common(watch=False)
+@options.pass_session
+def transfer(session: Session, node: str, yes: bool) -> None:
+    """Make the voter NODE the leader, hence the active controller, and wait until it is.
+
+    Example:
+      minkactl raft transfer byzantium
+    """
+    with session.control() as control:
+        status = _controller_status(control)
+        if status.coordinator.controller != node:
+            _confirm(f"Transfer the leadership from {status.coordinator.controller} to {node}?", yes)
+        _transfer(session, control, node)
+        _show(session, control)
+
+
+@raft.command()
+@NodeArgument
+@click.option(
+    "--instead-of", metavar="NODE", default="", shell_complete=complete_node,
+    help="The voter that gives up its seat and becomes a learner, in the same change.",
+)  # fmt: skip
+@Yes
+@options.common(watch=False)
+@options.pass_session
+def promote(session: Session, node: str, instead_of: str, yes: bool) -> None:
+    """Make the learner NODE a voter: in the seat of another one, or in a seat of its own.
+
+    Examples:
+      minkactl raft promote ephesus --instead-of cyrene
+      minkactl raft promote ephesus
+    """
+    _change_voters(session, [node], [instead_of] if instead_of else [], yes)
+
+
+@raft.command()
+@NodeArgument
+@Yes
+@options.common(watch=False)
+@options.pass_session
+def add(session: Session, node: str, yes: bool) -> None:
+    """Add a voter: the learner NODE gets a seat of its own, as with promote without --instead-of.
+
+    A node becomes a learner by itself when it joins the cluster. An odd number of voters is best: a fourth one makes
+    the majority larger, and the group survives no more failures.
+
+    Example:
+      minkactl raft add ephesus
+    """
+    _change_voters(session, [node], [], yes)
+
+
+@raft.command()
+@NodeArgument
+@Yes
+@options.common(watch=False)
+@options.pass_session
+def demote(session: Session, node: str, yes: bool) -> None:
+    """Make the voter NODE a learner. If it leads, another voter takes over first.
+
+    Refused where fewer voters than coordinator.voters would be left: then promote a learner instead of it.
+
+    Example:
+      minkactl raft demote cyrene
+    """
+    _change_voters(session, [], [node], yes)
+
+
+@raft.command()
+@NodeArgument
+@Yes
+@options.common(watch=False)
+@options.pass_session
+def remove(session: Session, node: str, yes: bool) -> None:
+    """Forget NODE for good: it must be stopped, and hold no partition. It can't come back with its old data.
+
+    A voter gives up its seat with it. A leader that is stopped (SIGTERM) hands over the leadership first.
+
+    Example:
+      minkactl reassign --to athens,byzantium,cyrene && systemctl --host ephesus stop minkad
+      minkactl raft remove ephesus
+    """
+    with session.control() as control:
+        remove_node(session, control, node, yes, f"Remove {node} from the cluster? It can't come back with its data.")
+        _show(session, control)
+
+
+def remove_node(session: Session, control: "Control", node: str, yes: bool, question: str) -> None:
+    """Ask, remove the node, wait until its seat in the Raft group is gone too. Raises MinkaError."""
+    status = _controller_status(control)
+    _known(status, node)
+    _confirm(question, yes)
+    control.remove_node(node)
+    _wait(session, control, lambda status: _is_gone(status, node), f"{node} is no member any more")
+
+
+def _is_gone(status: "GetStatusResponse", node: str) -> bool:
+    # "?" is a member that is in the Raft group still, and in the table no more.
+    members = [*status.coordinator.voters, *status.coordinator.learners]
+    return not {node, "?"}.intersection(members) and all(row.id != node for row in status.table.nodes)
+
+
+def _known(status: "GetStatusResponse", node: str) -> None:
+    from minka.errors import Code, MinkaError
+
+    if all(row.id != node for row in status.table.nodes):
+        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node}", node=node)
+
+
+def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) -> None:
+    with session.control() as control:
+        status = _controller_status(control)
+        for node in up + down:
+            _known(status, node)
+        leader = status.coordinator.controller
+        successor = _successor(status) if leader in down else ""
+        first = f"{leader} leads: transfer the leadership to {successor}, then " if successor else ""
+        steps = [f"promote {node}" for node in up] + [f"demote {node}" for node in down]
+        done = [f"{node} is a voter" for node in up] + [f"{node} is a learner" for node in down]
+
+        def is_done(status: "GetStatusResponse") -> bool:
+            voters, learners = status.coordinator.voters, status.coordinator.learners
+            return all(node in voters for node in up) and all(node in learners for node in down)
+
+        if not is_done(status):
+            question = f"{first}{' and '.join(steps)}?"
+            _confirm(question[0].upper() + question[1:], yes)
+        if successor:
+            _transfer(session, control, successor)
+        _ask_until(
+            session, control, lambda: control.change_voters(up, down), is_done, " and ".join(done)
+        )  # fmt: skip
+        _show(session, control)
+
+
+def _successor(status: "GetStatusResponse") -> str:
+    """The voter that is to lead instead of the present leader: the LIVE one that lags least. INVALID_VOTERS: none."""
+    from minka.errors import Code, MinkaError
+    from minka.v1.cluster_pb2 import NodeState
+
+    leader = status.coordinator.controller
+    live = {node.id for node in status.table.nodes if node.state == NodeState.NODE_STATE_LIVE}
+    applied = {node.node_id: node.applied_index for node in status.nodes}
+    others = [voter for voter in status.coordinator.voters if voter != leader and voter in live]
+    if not others:
+        raise MinkaError(
+            Code.INVALID_VOTERS, f"{leader} leads, and no other voter is LIVE: add one (minkactl raft add NODE) first"
+        )
+    return max(others, key=lambda voter: applied.get(voter, 0))
+
+
+def _transfer(session: Session, control: "Control", node: str) -> None:
+    _ask_until(
+        session,
+        control,
+        lambda: control.transfer_leadership(node),
+        lambda status: status.coordinator.controller == node,
+        f"{node} is the active controller",
+    )
+
+
+def _ask_until(
+    session: Session,
+    control: "Control",
+    ask: Callable[[], None],
+    is_done: "Callable[[GetStatusResponse], bool]",
+    what: str,
+) -> None:
+    """Ask, again where it was lost, until the active controller's status shows it done."""
+    ask()
+    asked = time.monotonic()
+
+    def look(status: "GetStatusResponse") -> bool:
+        nonlocal asked
+        if is_done(status):
+            return True
+        if time.monotonic() - asked > ASK_AGAIN_S:
+            ask()
+            asked = time.monotonic()
+        return False
+
+    _wait(session, control, look, what)
+
+
+def _wait(session: Session, control: "Control", look: "Callable[[GetStatusResponse], bool]", what: str) -> None:
+    """Until `look` is content with the active controller's status. Raises MinkaError, DEADLINE_EXCEEDED in the end."""
+    from minka.errors import Code, MinkaError
+
+    left = session.seconds_left()
+    end = time.monotonic() + (WAIT_S if left is None else max(left, 0.0))
+    while True:
+        try:
+            status = control.status()
+            if status.from_controller and look(status):
+                note(what)
+                return
+        except MinkaError as error:
+            if not (error.code.info.retriable or error.code is Code.DEADLINE_EXCEEDED):
+                raise
+        if time.monotonic() > end:
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"not seen in time: {what}; see minkactl raft status")
+        time.sleep(POLL_S)
+
+
+def _controller_status(control: "Control") -> "GetStatusResponse":
+    """The active controller's status; while one is being elected, soon. Raises NO_CONTROLLER."""
+    from minka.errors import Code, MinkaError
+
+    end = time.monotonic() + REQUEST_TIMEOUT_S / 2
+    while not (status := control.status()).from_controller:
+        if time.monotonic() > end:
+            voters = ", ".join(status.coordinator.voters)
+            raise MinkaError(Code.NO_CONTROLLER, f"no active controller answers; the voters are {voters}")
+        time.sleep(POLL_S)
+    return status
+
+
+def _confirm(question: str, yes: bool) -> None:
+    """Go on only with a yes. Raises UsageError when nobody can answer, Exit(1) for a no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "this asks before it acts, and stdin is not a terminal: --yes goes ahead", click.get_current_context()
+        )
+    if not click.confirm(question, err=True):
+        note("Nothing was changed.")
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+def _show(session: Session, control: "Control") -> None:
+    from minkactl.output import emit
+
+    emit(raft_page(_controller_status(control)), session.output)

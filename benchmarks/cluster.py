@@ -12,10 +12,12 @@ from benchmarks.kv_worker import VALUE, Done, Work, key
 from benchmarks.processes import Group
 from minka import Client
 from minka.control import Control
+from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import HashFunction, PartitionState
 
 KEYSPACE: Final = "bench"
 _LOAD_BATCH: Final = 10_000
+_LOAD_ATTEMPTS: Final = 5
 _ONLINE_TIMEOUT_S: Final = 30.0
 
 
@@ -78,7 +80,15 @@ def _is_online(control: Control, partitions: int) -> bool:
 
 
 def put_all(endpoints: Sequence[str], count: int) -> None:
-    """Write the keys from 0 on."""
+    """Write the keys from 0 on. Raises MinkaError when they can't be written in several attempts."""
     with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
         for first in range(0, count, _LOAD_BATCH):
-            client.put_many({key(number): VALUE for number in range(first, min(first + _LOAD_BATCH, count))})
+            pairs = {key(number): VALUE for number in range(first, min(first + _LOAD_BATCH, count))}
+            for attempt in range(_LOAD_ATTEMPTS):
+                try:
+                    client.put_many(pairs)
+                    break
+                except MinkaError:  # a busy machine may take a node's clearance; writing once more does no harm
+                    if attempt == _LOAD_ATTEMPTS - 1:
+                        raise
+                    time.sleep(1)

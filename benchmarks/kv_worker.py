@@ -15,6 +15,7 @@ from typing import Final
 import uvloop
 
 import minka.aio
+from benchmarks.processes import answer
 from minka.hashing import murmur3
 
 VALUE: Final = b"v" * 100
@@ -64,7 +65,7 @@ async def work(what: Work) -> Done:
     done = Done()
     async with minka.aio.Client(what.endpoints, keyspace=what.keyspace) as client:
         await client.get_many(keys[:1000])  # connects to every node
-        print(json.dumps("connected"), flush=True)
+        answer("connected")
         sys.stdin.readline()
         asyncio.get_running_loop().add_reader(sys.stdin, _stop, done)
         started = time.monotonic()
@@ -108,7 +109,7 @@ async def _calls(
 
 def main() -> None:
     """The work as JSON in the only argument."""
-    print(json.dumps(asdict(uvloop.run(work(Work(**json.loads(sys.argv[1])))))))
+    answer(asdict(uvloop.run(work(Work(**json.loads(sys.argv[1]))))))
 
 
 if __name__ == "__main__":

@@ -101,6 +101,13 @@ class Talk:
         return json.loads(line)
 
 
+def answer(line: Any) -> None:
+    """The other end of `Talk.hear`, in the process that was started."""
+    # Not through sys.stdout: where that is unbuffered (PYTHONUNBUFFERED), it loses the end of a long line.
+    with open(1, "wb", closefd=False) as out:
+        out.write(json.dumps(line).encode() + b"\n")
+
+
 def free_ports(count: int, above: int = 0) -> list[int]:
     """Loopback ports that nobody listens on now; with `above`, neither on those so much higher."""
     found: list[int] = []

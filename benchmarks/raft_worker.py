@@ -15,6 +15,7 @@ from typing import Any, Final
 import grpc
 import uvloop
 
+from benchmarks.processes import answer
 from minka.v1 import coordinator_pb2_grpc
 from minka.v1.raft_pb2 import ConfState
 from minkad.__main__ import SWITCH_INTERVAL
@@ -130,9 +131,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             request = json.loads(line)
-            answer = self._status() if request["do"] == "status" else await self._propose(**request["load"])
-            sys.stdout.write(json.dumps(answer) + "\n")
-            sys.stdout.flush()
+            answer(self._status() if request["do"] == "status" else await self._propose(**request["load"]))
 
     def _status(self) -> dict[str, Any]:
         syncs = self._log_db.counters.syncs

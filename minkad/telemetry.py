@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal, get_args
 
-Operation = Literal["get", "put", "delete"]
+Operation = Literal["read", "write"]
 Outcome = Literal["ok", "refused", "failed"]
 """ok; refused before anything was done (the client tries elsewhere); failed, or its outcome is unknown."""
 
@@ -50,23 +50,21 @@ class Telemetry:
 
     log_sync: Histogram = field(default_factory=_latency)
     """Seconds of each sync of the log database; its count is the number of syncs."""
-    log_writes: int = 0
-    """Raft and partition log entries that were staged for those syncs."""
     # Every series is there from the start, at 0, so that a rate over its first change is right.
-    kv_operations: dict[tuple[Operation, Outcome], int] = field(
+    kv_batches: dict[tuple[Operation, Outcome], int] = field(
         default_factory=lambda: dict.fromkeys(product(get_args(Operation), get_args(Outcome)), 0)
     )
     kv_seconds: dict[Operation, Histogram] = field(
         default_factory=lambda: {operation: _latency() for operation in get_args(Operation)}
     )
-    """Seconds from an operation's arrival at this node to its answer, of those that ended ok."""
+    """Seconds from a batch's arrival at this node to its answer, of those that ended ok."""
     migration_bytes_sent: int = 0
     migration_bytes_received: int = 0
     migration_write_pause: Histogram = field(default_factory=lambda: Histogram(PAUSE_BOUNDS))
     """Seconds for which a hand-over held writes, measured at the source."""
 
-    def kv(self, operation: Operation, outcome: Outcome, count: int, seconds: float) -> None:
-        """Count the operations of one batch that ended alike, `seconds` after the batch arrived."""
-        self.kv_operations[operation, outcome] += count
+    def kv(self, operation: Operation, outcome: Outcome, seconds: float) -> None:
+        """Count a batch, which is what one client asks of one partition at once, `seconds` after it arrived."""
+        self.kv_batches[operation, outcome] += 1
         if outcome == "ok":
-            self.kv_seconds[operation].observe(seconds, count)
+            self.kv_seconds[operation].observe(seconds)

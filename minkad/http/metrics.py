@@ -108,18 +108,19 @@ def _by_label(name: str, text: str, label: str, values: Mapping[str, int]) -> Ga
 
 
 def _counters(counted: Telemetry) -> Iterator[Metric]:
-    yield CounterMetricFamily("minka_log_writes_total", "Entries put into the log database.", value=counted.log_writes)
     yield _histogram("minka_log_sync_seconds", "Duration of each sync of the log database.", counted.log_sync)
 
-    operations = CounterMetricFamily(
-        "minka_kv_operations_total", "Key operations by how they ended.", labels=["operation", "outcome"]
+    batches = CounterMetricFamily(
+        "minka_kv_batches_total",
+        "Batches, each the keys of one partition in one request, by how they ended.",
+        labels=["operation", "outcome"],
     )
-    for (operation, outcome), count in sorted(counted.kv_operations.items()):
-        operations.add_metric([operation, outcome], count)
-    yield operations
+    for (operation, outcome), count in sorted(counted.kv_batches.items()):
+        batches.add_metric([operation, outcome], count)
+    yield batches
 
     seconds = HistogramMetricFamily(
-        "minka_kv_operation_seconds", "From arrival to answer, of operations that ended ok.", labels=["operation"]
+        "minka_kv_batch_seconds", "From arrival to answer, of batches that ended ok.", labels=["operation"]
     )
     for operation, histogram in counted.kv_seconds.items():
         seconds.add_metric([operation], _buckets(histogram), histogram.total)

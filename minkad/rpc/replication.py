@@ -10,6 +10,7 @@ from minka._grpc import error_from_call
 from minka.errors import MinkaError
 from minkad.shard.frames import APPEND_METHOD, SHIP_METHOD
 from minkad.shard.manager import ReplicaManager
+from minkad.telemetry import Telemetry
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -19,10 +20,11 @@ _SHIP_SECONDS: Final = 3600.0  # the migration's stall timeout comes first
 class GrpcLinks:
     """`ReplicationLinks` on the node's channels."""
 
-    def __init__(self, channel_to: Callable[[str], grpc.aio.Channel], identity: Metadata) -> None:
+    def __init__(self, channel_to: Callable[[str], grpc.aio.Channel], identity: Metadata, telemetry: Telemetry) -> None:
         """`channel_to` gives the channel to a node's id, or raises a MinkaError; `identity` goes with each call."""
         self._channel_to = channel_to
         self._identity = identity
+        self._telemetry = telemetry
 
     async def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """See ReplicationLinks."""
@@ -43,7 +45,7 @@ class GrpcLinks:
     async def ship(self, node_id: str, messages: AsyncIterator[bytes]) -> bytes:
         """See ReplicationLinks."""
         method: Any = self._channel_to(node_id).stream_unary(SHIP_METHOD)
-        source = _Source(messages)
+        source = _Source(self._counted(messages))
         try:
             answer: bytes = await method(source.messages(), metadata=self._identity, timeout=_SHIP_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -52,6 +54,11 @@ class GrpcLinks:
             source.reraise()
             raise
         return answer
+
+    async def _counted(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for message in messages:
+            yield message
+            self._telemetry.migration_bytes_sent += len(message)
 
 
 class _Source:
@@ -74,7 +81,7 @@ class _Source:
             raise self._failure
 
 
-def replication_handler(manager: ReplicaManager) -> grpc.GenericRpcHandler:
+def replication_handler(manager: ReplicaManager, telemetry: Telemetry) -> grpc.GenericRpcHandler:
     """The service, for the server."""
 
     async def append(frames: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
@@ -82,7 +89,12 @@ def replication_handler(manager: ReplicaManager) -> grpc.GenericRpcHandler:
             yield acks
 
     async def ship(messages: AsyncIterator[bytes], _: Any) -> bytes:
-        return await manager.install(aiter(messages))
+        return await manager.install(received(messages))
+
+    async def received(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for message in messages:
+            telemetry.migration_bytes_received += len(message)
+            yield message
 
     service = APPEND_METHOD.strip("/").split("/")[0]
     handlers: dict[str, Any] = {

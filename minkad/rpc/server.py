@@ -23,6 +23,7 @@ from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver
 from minkad.rpc.replication import replication_handler
 from minkad.shard.manager import ReplicaManager
+from minkad.telemetry import Telemetry
 
 _NAMES = [
     service.full_name
@@ -35,7 +36,13 @@ class Server:
     """The services, bound to an address."""
 
     def __init__(
-        self, address: str, identity: Identity, coordinator: Coordinator, manager: ReplicaManager, member: Member
+        self,
+        address: str,
+        identity: Identity,
+        coordinator: Coordinator,
+        manager: ReplicaManager,
+        member: Member,
+        telemetry: Telemetry,
     ) -> None:
         """Raises MinkaError(INVALID_CONFIG) when the address can't be had."""
         options = [("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0), *channel_options(CONNECT_TIMEOUT)]
@@ -49,7 +56,7 @@ class Server:
         control = ReplicaControlService(manager.update_replicas)
         coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(control, self._server)
         coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(coordinator.driver.receive), self._server)
-        self._server.add_generic_rpc_handlers((kv_handler(manager), replication_handler(manager)))
+        self._server.add_generic_rpc_handlers((kv_handler(manager, telemetry), replication_handler(manager, telemetry)))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         try:

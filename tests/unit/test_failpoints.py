@@ -29,10 +29,10 @@ except Exception as error:
 
 def run(file: Path | None, lines: str = "") -> subprocess.CompletedProcess[str]:
     """The script in a process of its own, with these lines in the file."""
-    env = {key: value for key, value in os.environ.items() if key != "MINKAD_FAILPOINTS_FILE"}
+    env = {key: value for key, value in os.environ.items() if key != "MINKA_FAILPOINTS_FILE"}
     if file is not None:
         file.write_text(lines)
-        env["MINKAD_FAILPOINTS_FILE"] = str(file)
+        env["MINKA_FAILPOINTS_FILE"] = str(file)
     return subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=False)
 
 

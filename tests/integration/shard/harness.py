@@ -20,6 +20,7 @@ from minkad.rpc.replication import GrpcLinks, replication_handler
 from minkad.shard.manager import ReplicaManager, StorageSettings
 from minkad.shard.migration import MigrationSettings
 from minkad.storage.log_database import LogDatabase
+from minkad.telemetry import Telemetry
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
 _FIRST_PORT, _LAST_PORT = 21000, 27000
@@ -69,7 +70,9 @@ class TestNode:
     async def start(self) -> None:
         """Open, and listen."""
         self.log_db = LogDatabase.open(self.path / "log")
-        self.links = GrpcLinks(self.cluster.channel_to, (("minka-cluster", "test"), ("minka-node", self.id)))
+        telemetry = Telemetry()
+        identity = (("minka-cluster", "test"), ("minka-node", self.id))
+        self.links = GrpcLinks(self.cluster.channel_to, identity, telemetry)
         self.manager = ReplicaManager(
             self.id,
             self.path,
@@ -84,7 +87,9 @@ class TestNode:
         )
         await self.manager.start()
         self.server = grpc.aio.server(interceptors=[Interceptor("test")], options=OPTIONS)
-        self.server.add_generic_rpc_handlers((kv_handler(self.manager), replication_handler(self.manager)))
+        self.server.add_generic_rpc_handlers(
+            (kv_handler(self.manager, telemetry), replication_handler(self.manager, telemetry))
+        )
         for _ in range(20):
             try:
                 self.server.add_insecure_port(f"127.0.0.1:{self.port}")

@@ -11,8 +11,9 @@ import pytest
 
 from minka import wire
 from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ReplicaOutcome
-from minkad.shard.frames import Append, decode_appends
+from minkad.shard.frames import Append, Entry, decode_acks, decode_appends, encode
 from minkad.shard.manager import StorageSettings
 from minkad.shard.migration import MigrationSettings
 from minkad.shard.replica import Replica
@@ -589,5 +590,34 @@ def test_streams_of_others_are_refused(tmp_path: Path) -> None:
             for messages in ((), (b"\xc1",), (wire.encode([1, 1, []]),)):
                 with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT|NOT_LEADER"):
                     await athens.links.ship("ephesus", frames(*messages))
+
+    asyncio.run(scenario())
+
+
+def test_what_is_sent_twice_is_kept_once(tmp_path: Path) -> None:
+    """A stream broke before the acknowledgement, and the leader begins again where it knows of."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path) as c:
+            (ephesus,) = await c.add("ephesus")
+            c.rows[1] = Partition(id=1, replicas=["athens"], leader="athens", leader_epoch=1, partition_epoch=1)
+            await ephesus.tell(c.add_target(1, "ephesus"))
+            bodies = [wire.encode(wire.WriteBody([b"%d" % i], [b"x"])) for i in range(1, 7)]
+
+            async def frames(prev: int, last: int, enough: int) -> AsyncIterator[bytes]:
+                entries = [Entry(1, body) for body in bodies[prev:last]]
+                yield encode([Append(1, 1, 0, 0, [], True)])
+                yield encode([Append(1, 1, prev, last, entries)])
+                await until(lambda: replica.durable >= enough)
+
+            replica = ephesus.manager._replicas[1]
+            for prev, last, durable in ((0, 3, 3), (1, 3, 3), (2, 5, 5), (0, 6, 6), (6, 6, 6)):
+                acks = [decode_acks(frame) async for frame in ephesus.manager.follow(frames(prev, last, durable))]
+                assert acks[-1][-1].offset == durable
+                assert replica.log.end == durable
+            assert [body for _, _, body in replica.log.read(1, 6, 10_000)] == bodies
+            with pytest.raises(MinkaError, match="appends behind 7"):
+                async for _ in ephesus.manager.follow(frames(7, 7, 0)):
+                    pass
 
     asyncio.run(scenario())

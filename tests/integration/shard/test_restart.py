@@ -27,9 +27,14 @@ async def crash(c: Cluster, node: TestNode) -> None:
 async def restart_from(node: TestNode, left: Path) -> None:
     """With what is in a folder."""
     await node.stop()
-    shutil.rmtree(node.path)
-    left.rename(node.path)
+    replace_folder(node.path, left)
     await node.start()
+
+
+def replace_folder(path: Path, left: Path) -> None:
+    """By another."""
+    shutil.rmtree(path)
+    left.rename(path)
 
 
 async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
@@ -196,6 +201,29 @@ def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) -> Non
             rows = {**ROWS, b"later": b"x"}
             assert await ephesus.get(1, *rows, generation=2) == list(rows.values())
             assert (await ephesus.count())[1] == len(rows)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("which", range(1, 5))
+def test_half_an_installation_is_never_served(tmp_path: Path, which: int) -> None:
+    """Even if the controller were to say so."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path) as c:
+            athens, ephesus = await c.add("athens", "ephesus")
+            await c.create("athens", 1)
+            await athens.put(1, ROWS)
+            copies = snapshots_around(ephesus, ephesus.manager._following, *STEPS)
+            c.hold_hand_over()
+            await c.move("ephesus", 1)
+            await until(lambda: len(c.hand_overs) >= 1)
+            await athens.stop()
+            await restart_from(ephesus, copies[which])
+            (result,) = (await ephesus.tell(c.elect(1, "ephesus"))).results
+            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
+            assert "being replaced" in result.error
+            await athens.start()
 
     asyncio.run(scenario())
 

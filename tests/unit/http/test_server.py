@@ -153,12 +153,11 @@ def test_ipv6() -> None:
 
 def busy_node() -> FakeNode:
     node = FakeNode()
-    node.telemetry.log_writes = 40
     node.telemetry.log_sync.observe(0.0002)
     node.telemetry.log_sync.observe(0.0003)
     node.telemetry.log_sync.observe(99.0)
-    node.telemetry.kv("put", "ok", 1000, 0.004)
-    node.telemetry.kv("put", "refused", 2, 0.001)
+    node.telemetry.kv("write", "ok", 0.004)
+    node.telemetry.kv("write", "refused", 0.001)
     node.telemetry.migration_bytes_sent = 1 << 40
     node.telemetry.migration_write_pause.observe(0.012)
     return node
@@ -190,19 +189,18 @@ def test_metrics_are_the_nodes_numbers() -> None:
         "minka_cluster_partitions,state=offline": 1,
         "minka_replicas,role=leader": 3,
         "minka_migrations_running": 2,
-        "minka_log_writes_total": 40,
         "minka_log_sync_seconds_count": 3,
         "minka_log_sync_seconds_bucket,le=0.0001": 0,
         "minka_log_sync_seconds_bucket,le=0.00025": 1,
         "minka_log_sync_seconds_bucket,le=5.0": 2,
         "minka_log_sync_seconds_bucket,le=+Inf": 3,
-        "minka_kv_operations_total,operation=put,outcome=ok": 1000,
-        "minka_kv_operations_total,operation=put,outcome=refused": 2,
-        "minka_kv_operation_seconds_count,operation=put": 1000,
-        "minka_kv_operation_seconds_sum,operation=put": 4,
-        "minka_kv_operation_seconds_bucket,le=0.0025,operation=put": 0,
-        "minka_kv_operation_seconds_bucket,le=0.005,operation=put": 1000,
-        "minka_kv_operation_seconds_count,operation=get": 0,
+        "minka_kv_batches_total,operation=write,outcome=ok": 1,
+        "minka_kv_batches_total,operation=write,outcome=refused": 1,
+        "minka_kv_batch_seconds_count,operation=write": 1,
+        "minka_kv_batch_seconds_sum,operation=write": 0.004,
+        "minka_kv_batch_seconds_bucket,le=0.0025,operation=write": 0,
+        "minka_kv_batch_seconds_bucket,le=0.005,operation=write": 1,
+        "minka_kv_batch_seconds_count,operation=read": 0,
         "minka_migration_sent_bytes_total": 1 << 40,
         "minka_migration_write_pause_seconds_bucket,le=0.01": 0,
         "minka_migration_write_pause_seconds_bucket,le=0.015": 1,
@@ -217,4 +215,4 @@ def test_metrics_as_openmetrics() -> None:
     assert status == 200
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     families = parse_openmetrics(text)  # type: ignore[no-untyped-call]  # the library leaves it untyped
-    assert "minka_kv_operations" in {family.name for family in families}
+    assert "minka_kv_batches" in {family.name for family in families}

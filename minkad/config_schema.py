@@ -92,7 +92,7 @@ class Membership:
 class Migrations:
     """How many partitions move at once, and when a move that stands still is given up."""
 
-    per_node: int = field(default=4, metadata=_by(Integer(1, 1000)))
+    per_node: int = field(default=1, metadata=_by(Integer(1, 1000)))
     cluster: int = field(default=32, metadata=_by(Integer(1, 10_000)))
     stall_timeout_s: int = field(default=60, metadata=_by(Integer(1, 86_400)))
 

@@ -42,7 +42,7 @@ def test_defaults_fill_what_the_file_leaves_out(tmp_path: Path) -> None:
     assert config.listen.grpc == "127.0.0.1:7400"
     assert config.membership == Membership(200, 1000, 1500)
     assert config.coordinator.voters == 3
-    assert (config.migrations.per_node, config.migrations.cluster) == (4, 32)
+    assert (config.migrations.per_node, config.migrations.cluster) == (1, 32)
     assert config.log.format == "human"
 
 
@@ -241,7 +241,7 @@ def test_diff_says_what_a_reload_changes_and_what_needs_a_restart(tmp_path: Path
     new = replace(new, migrations=Migrations(per_node=5))
     assert diff(old, old) == ([], [])
     assert diff(old, new) == (
-        ["migrations.per_node: 4 → 5", "log.level: info → debug"],
+        ["migrations.per_node: 1 → 5", "log.level: info → debug"],
         ['node.zone: "" → east', 'cluster.join: [] → ["[::1]:1", b:2]'],
     )
     in_force = apply_reload(old, new)

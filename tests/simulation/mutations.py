@@ -1,0 +1,186 @@
+"""Bugs put into the real code on purpose, to show that the simulation finds bugs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from minka.v1.raft_pb2 import ConfState, Entry, Message
+from minkad.core.raft import election, leader
+from minkad.core.raft.log import RaftLog
+from minkad.core.raft.quorum import UNBOUNDED, AckedIndex, JointConfig, MajorityConfig, VoteResult
+from minkad.core.raft.raft import Raft
+from minkad.core.raft.tracker import Progress
+from minkad.core.raft.types import NONE
+
+Patch = tuple[Any, str, Any]  # where, the attribute's name, its new value
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One bug, and the world that has to find it."""
+
+    name: str
+    world: str
+    patches: Callable[[], Sequence[Patch]]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The bug is in the code meanwhile."""
+        patches = self.patches()
+        originals = [(where, name, getattr(where, name)) for where, name, _ in patches]
+        for where, name, value in patches:
+            setattr(where, name, value)
+        try:
+            yield
+        finally:
+            for where, name, value in originals:
+                setattr(where, name, value)
+
+
+# Elections
+
+
+def _forget_vote_on_step_down() -> Sequence[Patch]:
+    original = Raft.become_follower
+
+    def become_follower(self: Raft, term: int, leader_id: int) -> None:
+        original(self, term, leader_id)
+        self.vote = NONE
+
+    return [(Raft, "become_follower", become_follower)]
+
+
+def _half_elects() -> Sequence[Patch]:
+    def vote_result(self: MajorityConfig, votes: dict[int, bool]) -> VoteResult:
+        granted = sum(1 for voter in self if votes.get(voter))
+        missing = sum(1 for voter in self if voter not in votes)
+        if granted >= (len(self) + 1) // 2:
+            return VoteResult.WON
+        return VoteResult.PENDING if missing else VoteResult.LOST
+
+    return [(MajorityConfig, "vote_result", vote_result)]
+
+
+def _vote_for_older_log() -> Sequence[Patch]:
+    return [(RaftLog, "is_up_to_date", lambda *_: True)]
+
+
+# The log
+
+
+def _half_commits() -> Sequence[Patch]:
+    def committed_index(self: MajorityConfig, acked: AckedIndex) -> int:
+        indexes = sorted(acked(voter) or 0 for voter in self)
+        return indexes[len(indexes) - max(1, len(indexes) // 2)] if indexes else UNBOUNDED
+
+    return [(MajorityConfig, "committed_index", committed_index)]
+
+
+def _commit_older_term() -> Sequence[Patch]:
+    def maybe_commit(self: RaftLog, index: int, _term: int) -> bool:
+        if index <= self.committed:
+            return False
+        self.commit_to(index)
+        return True
+
+    return [(RaftLog, "maybe_commit", maybe_commit)]
+
+
+def _keep_conflicting_entries() -> Sequence[Patch]:
+    def maybe_append(self: RaftLog, index: int, term: int, entries: list[Entry], committed: int) -> int | None:
+        if not self.match_term(index, term):
+            return None
+        fresh = [entry for entry in entries if entry.index > self.last_index()]
+        if fresh:
+            self.append(fresh)
+        self.commit_to(min(committed, index + len(entries)))
+        return index + len(entries)
+
+    return [(RaftLog, "maybe_append", maybe_append)]
+
+
+def _apply_before_commit() -> Sequence[Patch]:
+    def next_committed(self: RaftLog) -> list[Entry]:
+        last = self.last_index()
+        return self.slice(self.applying + 1, last + 1, 1 << 20) if self.applying < last else []
+
+    def accept_applying(self: RaftLog, index: int) -> None:
+        self.applying = index
+
+    return [(RaftLog, "next_committed", next_committed), (RaftLog, "accept_applying", accept_applying)]
+
+
+def _rejection_counts() -> Sequence[Patch]:
+    original = leader._handle_append_response
+
+    def handle(r: Raft, m: Message, progress: Progress) -> None:
+        accepted = Message()
+        accepted.CopyFrom(m)
+        accepted.reject = False
+        original(r, accepted, progress)
+
+    return [(leader, "_FROM_PEER", {**leader._FROM_PEER, m_type(original): handle})]
+
+
+def m_type(handler: object) -> int:
+    """Of which message type this is the leader's handler."""
+    return next(type_ for type_, known in leader._FROM_PEER.items() if known is handler)
+
+
+# The configuration
+
+
+def _votes_without_commit() -> Sequence[Patch]:
+    return [(election, "_tell_commit", lambda *_: None)]
+
+
+def _forget_old_half() -> Sequence[Patch]:
+    def committed_index(self: JointConfig, acked: AckedIndex) -> int:
+        return self.incoming.committed_index(acked)
+
+    def vote_result(self: JointConfig, votes: dict[int, bool]) -> VoteResult:
+        return self.incoming.vote_result(votes)
+
+    return [(JointConfig, "committed_index", committed_index), (JointConfig, "vote_result", vote_result)]
+
+
+def _two_changes_at_once() -> Sequence[Patch]:
+    return [(leader, "_admit_conf_change", lambda *_: True)]
+
+
+def _snapshot_without_configuration() -> Sequence[Patch]:
+    original = Raft._restore_config
+
+    def restore_config(self: Raft, state: ConfState) -> None:
+        if not self.tracker.progress:
+            original(self, state)
+
+    return [(Raft, "_restore_config", restore_config)]
+
+
+# Reads
+
+
+def _read_without_quorum() -> Sequence[Patch]:
+    def start_reads(r: Raft, requests: list[Message]) -> None:
+        leader._answer_reads(r, [(m, r.raft_log.committed) for m in requests])
+
+    return [(leader, "_start_reads", start_reads)]
+
+
+MUTATIONS = (
+    Mutation("forget the vote on step-down", "raft", _forget_vote_on_step_down),
+    Mutation("half of the voters elect", "raft", _half_elects),
+    Mutation("vote for a log that lacks entries", "raft", _vote_for_older_log),
+    Mutation("half of the voters commit", "raft", _half_commits),
+    Mutation("commit an entry of an older term", "raft", _commit_older_term),
+    Mutation("keep entries that the leader does not have", "raft", _keep_conflicting_entries),
+    Mutation("apply before commit", "raft", _apply_before_commit),
+    Mutation("take a rejection for an acknowledgement", "raft", _rejection_counts),
+    Mutation("joint: do without the old majority", "raft", _forget_old_half),
+    Mutation("two configuration changes at once", "raft", _two_changes_at_once),
+    Mutation("a snapshot leaves the configuration as it was", "raft", _snapshot_without_configuration),
+    Mutation("votes do not say what is committed", "raft", _votes_without_commit),
+    Mutation("answer a read without asking a quorum", "raft", _read_without_quorum),
+)

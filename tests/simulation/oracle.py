@@ -1,0 +1,172 @@
+"""What must hold for a Raft group as a whole, checked as each node's every step is seen.
+
+Source: Raft, figure 3 (election safety, leader append-only, log matching, leader completeness, state machine safety).
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from minka.v1.raft_pb2 import MSG_APP_RESP, MSG_PRE_VOTE, MSG_PRE_VOTE_RESP, MSG_VOTE_RESP, ConfState, Entry, HardState, Message
+from minkad.core.raft import NONE, Role
+from minkad.core.raft.raft import Raft
+from tests.simulation.trace import Violation
+
+_FUTURE_TERMS: Final = (MSG_PRE_VOTE, MSG_PRE_VOTE_RESP)  # of a term that the sender need not be in
+
+_Seen = tuple[int, int, int, Role]  # term, vote, commit, role
+
+
+class RaftOracle:
+    """Sees every step of every node, every message and every entry; raises Violation.
+
+    `bootstrap_index`: the group begins with a snapshot there, of term 1.
+    """
+
+    def __init__(self, bootstrap_index: int = 1) -> None:
+        self.leaders: dict[int, int] = {}  # by term
+        self.terms: list[int] = [1] * (bootstrap_index + 1)  # of the committed entries, by index
+        self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # the term of the node that committed it first
+        self._entries: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # index, term → predecessor's term, type, data
+        self._seen: dict[int, _Seen] = {}
+        self._promised: dict[int, int] = {}  # by node: the newest term it has told others that it is in
+        self._votes: dict[tuple[int, int], int] = {}  # node, term → whom it told that it votes for
+        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: term, last index it said it has
+        self._states: dict[int, int] = {}  # digest of the state by applied index
+        self._configurations: list[tuple[int, bytes]] = []  # since which applied index, in its order
+
+    @property
+    def committed(self) -> int:
+        """The last index that some node has committed."""
+        return len(self.terms) - 1
+
+    def data(self, index: int) -> bytes:
+        """What was committed there."""
+        return self._entries[index, self.terms[index]][2]
+
+    # Nodes
+
+    def restarted(self, id_: int, state: HardState, last_index: int) -> None:
+        """A node comes back with what its disk kept."""
+        promised = self._promised.get(id_, 0)
+        if state.term < promised:
+            raise Violation("term is monotonic", f"node {id_} has spoken in term {promised}, comes back in {state.term}")
+        vote = self._votes.get((id_, state.term), NONE)
+        if vote not in (NONE, state.vote):
+            raise Violation(
+                "vote is kept", f"node {id_} voted for {vote} in term {state.term}, comes back with vote {state.vote}"
+            )
+        term, acknowledged = self._acknowledged.get(id_, (0, 0))
+        if term == state.term and last_index < acknowledged:
+            raise Violation(
+                "what was acknowledged stays",
+                f"node {id_} has told the leader of term {term} that it has entry {acknowledged}; its log now ends at "
+                f"{last_index}",
+            )
+        self._seen.pop(id_, None)
+
+    def observe(self, raft: Raft) -> None:
+        """A node has done something."""
+        log = raft.raft_log
+        now = (raft.term, raft.vote, log.committed, raft.role)
+        before = self._seen.get(raft.id)
+        if now == before:
+            return
+        self._seen[raft.id] = now
+        if before is not None:
+            self._check_monotonic(raft.id, before, now)
+        if raft.role is Role.LEADER and (before is None or before[0] != raft.term or before[3] is not Role.LEADER):
+            self._check_leader(raft)
+        if before is None or before[2] != log.committed:
+            self._check_committed(raft, log.first_index() if before is None else before[2] + 1)
+
+    def _check_monotonic(self, id_: int, before: _Seen, now: _Seen) -> None:
+        if now[0] < before[0]:
+            raise Violation("term is monotonic", f"node {id_} went from term {before[0]} to {now[0]}")
+        if now[0] == before[0] and before[1] not in (NONE, now[1]):
+            raise Violation("vote is kept", f"node {id_} in term {now[0]} voted for {before[1]}, then for {now[1]}")
+        if now[2] < before[2]:
+            raise Violation("commit is monotonic", f"node {id_} went from commit {before[2]} to {now[2]}")
+
+    def _check_leader(self, raft: Raft) -> None:
+        other = self.leaders.setdefault(raft.term, raft.id)
+        if other != raft.id:
+            raise Violation("one leader a term", f"{other} and {raft.id} both lead term {raft.term}")
+        # Committed in an earlier term, so every later leader has it (and, as logs match, all before it).
+        index = bisect_left(self._committed_in, raft.term) - 1
+        log = raft.raft_log
+        if index >= log.first_index() and log.term_or_zero(index) != self.terms[index]:
+            raise Violation(
+                "leader completeness",
+                f"node {raft.id} leads term {raft.term} without entry {index} of term {self.terms[index]}, which was "
+                f"committed in term {self._committed_in[index]}; its log ends at {log.last_entry()}",
+            )
+
+    def _check_committed(self, raft: Raft, first: int) -> None:
+        log = raft.raft_log
+        for index in range(max(first, log.first_index() - 1), log.committed + 1):
+            term = log.term(index)
+            if index == len(self.terms):
+                self.terms.append(term)
+                self._committed_in.append(max(raft.term, self._committed_in[-1]))
+            elif index > len(self.terms):
+                raise Violation("state machine safety", f"node {raft.id} has committed {index}, nobody the one before")
+            elif term != self.terms[index]:
+                raise Violation(
+                    "state machine safety",
+                    f"entry {index} was committed with term {self.terms[index]}, at node {raft.id} with term {term}",
+                )
+
+    # Messages, entries, state
+
+    def sent(self, message: Message) -> None:
+        """A node lets a message out."""
+        sender, term, type_ = message.from_id, message.term, message.type
+        if type_ in _FUTURE_TERMS or not term:
+            return
+        if term > self._promised.get(sender, 0):
+            self._promised[sender] = term
+        if message.reject:
+            return
+        if type_ == MSG_APP_RESP:
+            self._acknowledged[sender] = max((term, message.index), self._acknowledged.get(sender, (0, 0)))
+        elif type_ == MSG_VOTE_RESP:
+            other = self._votes.setdefault((sender, term), message.to)
+            if other != message.to:
+                raise Violation("one vote a term", f"node {sender} votes in term {term} for {other} and {message.to}")
+
+    def appended(self, id_: int, entries: Sequence[Entry], term_before: int) -> None:
+        """A node writes entries to its log, behind one of `term_before`."""
+        for entry in entries:
+            index, term = entry.index, entry.term
+            content = (term_before, entry.type, entry.data)
+            other = self._entries.setdefault((index, term), content)
+            if other != content:
+                raise Violation(
+                    "log matching",
+                    f"entry {index} of term {term} is {content[2][:20]!r} behind term {content[0]} at node {id_}, "
+                    f"{other[2][:20]!r} behind term {other[0]} elsewhere",
+                )
+            term_before = term
+
+    def applied(self, id_: int, index: int, state: int) -> None:
+        """A node's state after applying `index` has this digest."""
+        if index > self.committed:
+            raise Violation("state machine safety", f"node {id_} applies {index}, committed is {self.committed}")
+        other = self._states.setdefault(index, state)
+        if other != state:
+            raise Violation("equal states", f"node {id_} has another state after entry {index} than another node")
+
+    def configured(self, id_: int, index: int, conf_state: ConfState, *, changed: bool) -> None:
+        """A node that has applied `index`, and no configuration change since, runs with this configuration.
+
+        `changed`: the entry at `index` made it.
+        """
+        conf, known = conf_state.SerializeToString(deterministic=True), self._configurations
+        if changed and (not known or index > known[-1][0]):
+            known.append((index, conf))
+        position = bisect_right(known, index, key=lambda entry: entry[0]) - 1
+        if position >= 0 and known[position][1] != conf:
+            raise Violation(
+                "equal configurations", f"node {id_} has another configuration after entry {index} than another node"
+            )

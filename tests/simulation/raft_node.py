@@ -1,0 +1,146 @@
+"""One node of the raft world: the real core, a disk that forgets what was not synced, and a state that it builds."""
+
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from minka.v1.raft_pb2 import (
+    ConfState,
+    Entry,
+    HardState,
+    Message,
+    Snapshot,
+    SnapshotMetadata,
+)
+from minkad.core.raft import Config, MemoryStorage, RawNode, Ready, Role, from_entry
+from minkad.core.raft.raft import Raft
+
+BOOTSTRAP_INDEX: Final = 1
+
+
+class RaftDisk:
+    """What the node sees, and what is durable of it. One write is atomic, as a write batch of RocksDB is."""
+
+    def __init__(self) -> None:
+        self.seen = MemoryStorage()
+        self._durable = MemoryStorage()
+        self._staged: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def bootstrap(self, conf_state: ConfState) -> None:
+        """As if an entry had made this configuration."""
+        snapshot = Snapshot(metadata=SnapshotMetadata(index=BOOTSTRAP_INDEX, term=1, conf_state=conf_state))
+        self._write(MemoryStorage.apply_snapshot, snapshot)
+        self._write(MemoryStorage.set_hard_state, HardState(term=1, commit=BOOTSTRAP_INDEX))
+        self.sync()
+
+    def stage(self, ready: Ready) -> None:
+        """Write what a Ready wants persisted."""
+        if ready.snapshot is not None:
+            self._write(MemoryStorage.apply_snapshot, ready.snapshot)
+        if ready.entries:
+            self._write(MemoryStorage.append, ready.entries)
+        if ready.hard_state is not None:
+            self._write(MemoryStorage.set_hard_state, ready.hard_state)
+
+    def stage_snapshot(self, index: int, conf_state: ConfState, data: bytes, keep: int) -> None:
+        """Write a snapshot, and drop all but `keep` of the entries that it covers."""
+        self._write(MemoryStorage.create_snapshot, index, conf_state, data)
+        if index - keep >= self.seen.first_index():
+            self._write(MemoryStorage.compact, index - keep)
+
+    def _write(self, operation: Callable[..., object], *arguments: Any) -> None:
+        operation(self.seen, *arguments)
+        self._staged.append((operation, arguments))
+
+    def sync(self) -> None:
+        """Everything written so far is durable."""
+        for operation, arguments in self._staged:
+            operation(self._durable, *arguments)
+        self._staged.clear()
+
+    def crash(self) -> None:
+        """What is not durable is gone."""
+        self._staged.clear()
+        self.seen = MemoryStorage()
+        self.seen.__dict__.update(self._durable.__dict__)
+        self.seen._entries = list(self._durable._entries)
+
+
+class RaftNode:
+    """`raw` is None while the process is down."""
+
+    def __init__(self, id_: int, rng: random.Random, settings: dict[str, Any]) -> None:
+        self.id = id_
+        self.disk = RaftDisk()
+        self.raw: RawNode | None = None
+        self.inbox: deque[Message] = deque()
+        self.waiting: dict[int, tuple[int, bytes]] = {}  # index → term, payload of what a client proposed here
+        self.writing: Ready | None = None
+        self.stopped_until = 0.0
+        self.sync_time = 0.0  # the mean; 0: at once
+        self.kill_after = 0  # so many points of persist, send and apply from now the process dies; 0: it doesn't
+        self.kill_behind_commit = 0  # the process dies as soon as it has committed more than this; 0: it doesn't
+        self.tick_length = 1.0
+        self.incarnation = 0
+        self.applied = 0
+        self.state = 0
+        self.conf_state = ConfState()
+        self._rng = rng
+        self._settings = settings
+
+    def start(self) -> None:
+        """Come up with what the disk has."""
+        snapshot = self.disk.seen.snapshot()
+        self.restore(snapshot)
+        self.incarnation += 1
+        config = Config(
+            id=self.id,
+            storage=self.disk.seen,
+            random=self._rng.randrange,
+            applied=snapshot.metadata.index,
+            **self._settings,
+        )
+        self.raw = RawNode(config)
+
+    def crash(self, *, write_survives: bool) -> None:
+        """The process is gone; a write under way may have become durable."""
+        if write_survives:
+            self.disk.sync()
+        self.disk.crash()
+        self.raw = self.writing = None
+        self.kill_after = self.kill_behind_commit = 0
+        self.inbox.clear()
+        self.waiting.clear()
+
+    @property
+    def raft(self) -> Raft:
+        """The core, while the process is up."""
+        assert self.raw is not None
+        return self.raw._raft
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is up and believes to lead."""
+        return self.raw is not None and self.raft.role is Role.LEADER
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take a snapshot's state."""
+        self.applied = snapshot.metadata.index
+        self.conf_state = snapshot.metadata.conf_state
+        self.state = int.from_bytes(snapshot.data, "big")
+
+    def apply(self, entry: Entry) -> None:
+        """Apply a committed entry: the state is a digest of all of them."""
+        assert self.raw is not None
+        assert entry.index == self.applied + 1, (entry.index, self.applied)
+        self.applied = entry.index
+        self.state = zlib.crc32(entry.data, self.state)
+        change = from_entry(entry)
+        if change is not None:
+            self.conf_state = self.raw.apply_conf_change(change)
+
+    def take_snapshot(self, keep: int) -> None:
+        """Of the state as it is."""
+        self.disk.stage_snapshot(self.applied, self.conf_state, self.state.to_bytes(4, "big"), keep)

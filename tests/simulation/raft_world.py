@@ -1,0 +1,428 @@
+"""The raft world: a group of real cores on a simulated network, disk and clock; the unit of time is the tick.
+
+It drives `RawNode` as `minkad.coordinator.raft_driver` does: persist → send → apply, one write at a time.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Final
+
+from minka.v1.raft_pb2 import MSG_SNAP, ConfState, Message
+from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready
+from tests.simulation.network import Network, NetworkProfile
+from tests.simulation.oracle import RaftOracle
+from tests.simulation.raft_nemesis import Nemesis
+from tests.simulation.raft_node import BOOTSTRAP_INDEX, RaftNode
+from tests.simulation.trace import Trace, Violation
+
+FAULTS_END: Final = 150.0  # ticks
+TICKS_TO_CONVERGE: Final = 400.0
+TICKS_TO_CATCH_UP: Final = 3.0  # an entry: some runs send one at a time
+MAX_INBOX: Final = 256
+_LAST_PAYLOAD: Final = b"last"
+
+
+class Killed(Exception):
+    """The process dies here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run without a violation went."""
+
+    steps: int
+    digest: str
+
+
+class RaftWorld:
+    """One seed's world. `run` raises Violation, or AssertionError out of the core."""
+
+    def __init__(self, seed: int, trace: Trace) -> None:
+        self.rng = rng = random.Random(seed)
+        self.trace = trace
+        self.now = 0.0
+        self.steps = 0
+        self.oracle = RaftOracle(BOOTSTRAP_INDEX)
+        self.network = Network(rng, _network_profile(rng))
+        self.snapshot_entries = rng.choice((8, 20, 60, 1000))
+        self.sync_time = rng.choice((0.0, 0.0, 0.05, 0.3))
+        self.reads: dict[bytes, int] = {}  # by context: what was committed anywhere when the read began
+        self.refused: set[bytes] = set()  # payloads of which a client was told that nothing was done
+        self._payload_size = rng.choice((0, 0, 40))
+        self._restart_time = rng.choice((1.0, 4.0, 10.0))
+        self._client_pause = rng.choice((0.2, 0.5, 2.0))
+        self._numbers = 0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._scheduled = 0
+        self._calm = False
+        self._start(_settings(rng))
+        self.nemesis = Nemesis(self)
+
+    def _start(self, settings: dict[str, Any]) -> None:
+        rng = self.rng
+        voters = rng.choice((1, 2, 3, 3, 3, 4, 5, 5))
+        ids = range(1, voters + rng.choice((0, 1, 2)) + 1)
+        self.nodes = {id_: RaftNode(id_, rng, settings) for id_ in ids}
+        drift = rng.choice((0.0, 0.01, 0.3))
+        for node in self.nodes.values():
+            if node.id <= voters:
+                node.disk.bootstrap(ConfState(voters=range(1, voters + 1)))
+            node.sync_time = self.sync_time
+            node.tick_length = 1 + drift * (rng.random() - 0.5)
+            self.restart(node)
+            self.after(rng.random(), self._tick, node)
+
+    # Events
+
+    def after(self, delay: float, function: Callable[..., None], *arguments: Any) -> None:
+        """Call `function` so many ticks from now."""
+        self._scheduled += 1
+        heappush(self._events, (self.now + delay, self._scheduled, function, arguments))
+
+    def run(self) -> Outcome:
+        """Faults and load, then calm, until all nodes agree again."""
+        self.after(0.5, self._client)
+        self.nemesis.begin()
+        self._run_until(FAULTS_END, lambda: False)
+        self._calm_down()
+        backlog = max(node.disk.seen.last_index() for node in self.nodes.values())
+        patience = TICKS_TO_CONVERGE + TICKS_TO_CATCH_UP * backlog
+        self._run_until(FAULTS_END + patience, self._converged)
+        if not self._converged():
+            raise Violation("liveness", f"no agreement {patience:.0f} ticks after the last fault: {self._where()}")
+        return Outcome(self.steps, self.trace.digest())
+
+    def _run_until(self, end: float, done: Callable[[], bool]) -> None:
+        events = self._events
+        while events and events[0][0] < end:
+            self.now, _, function, arguments = heappop(events)
+            self.steps += 1
+            function(*arguments)
+            if not self.steps % 64 and done():
+                return
+
+    def _tick(self, node: RaftNode) -> None:
+        self.after(node.tick_length, self._tick, node)
+        if node.raw is None or node.writing or self.now < node.stopped_until:
+            return
+        node.raw.tick()
+        self.work(node)
+
+    # The Ready loop
+
+    def work(self, node: RaftNode) -> None:
+        """Take in what has arrived and do what there is to do, up to the next write that takes time."""
+        if node.raw is None or node.writing or self.now < node.stopped_until:
+            return
+        try:
+            self._step_inbox(node, node.raw)
+            while node.raw.has_ready():
+                self._observe(node)
+                ready = node.raw.ready()
+                self._stage(node, ready)
+                if (ready.must_sync or ready.snapshot is not None) and not self._sync(node, ready):
+                    break
+                self._finish(node, node.raw, ready)
+                self._step_inbox(node, node.raw)
+            self._observe(node)
+        except Killed:
+            self.crash(node)
+
+    def _observe(self, node: RaftNode) -> None:
+        leaders = len(self.oracle.leaders)
+        self.oracle.observe(node.raft)
+        if len(self.oracle.leaders) > leaders:
+            self.nemesis.elected(node)
+        if node.kill_behind_commit and node.raft.raft_log.committed > node.kill_behind_commit:
+            self._kill(node)
+
+    def _step_inbox(self, node: RaftNode, raw: RawNode) -> None:
+        inbox = node.inbox
+        while inbox:
+            try:
+                raw.step(inbox.popleft())
+            except RaftError:
+                continue
+
+    def _stage(self, node: RaftNode, ready: Ready) -> None:
+        self._point(node)
+        if ready.entries:
+            before = ready.entries[0].index - 1
+            term = ready.snapshot.metadata.term if ready.snapshot is not None else node.disk.seen.term(before)
+            self.oracle.appended(node.id, ready.entries, term)
+        node.disk.stage(ready)
+        self._point(node)
+
+    def _sync(self, node: RaftNode, ready: Ready) -> bool:
+        """Whether the write is durable already."""
+        if node.sync_time:
+            node.writing = ready
+            self.after(self.rng.expovariate(1 / node.sync_time), self._written, node, node.incarnation)
+            return False
+        node.disk.sync()
+        return True
+
+    def _written(self, node: RaftNode, incarnation: int) -> None:
+        ready = node.writing
+        if node.raw is None or ready is None or node.incarnation != incarnation:
+            return
+        self.trace.add(self.now, node.id, "written")
+        node.writing = None
+        node.disk.sync()
+        try:
+            self._finish(node, node.raw, ready)
+        except Killed:
+            self.crash(node)
+        else:
+            self.work(node)
+
+    def _finish(self, node: RaftNode, raw: RawNode, ready: Ready) -> None:
+        for message in ready.messages:
+            self._point(node)
+            self._send(node, message)
+        if ready.snapshot is not None:
+            node.restore(ready.snapshot)
+            self.oracle.applied(node.id, node.applied, node.state)
+            self.oracle.configured(node.id, node.applied, node.raft.tracker.config.conf_state(), changed=False)
+        changed = False
+        for entry in ready.committed_entries:
+            self._point(node)
+            node.apply(entry)
+            self.oracle.applied(node.id, entry.index, node.state)
+            if entry.type:
+                changed = True
+                self.oracle.configured(node.id, entry.index, node.raft.tracker.config.conf_state(), changed=True)
+            self._answer(node, entry.index, entry.term)
+        for read in ready.read_states:
+            floor = self.reads.pop(read.context, 0)
+            if read.index < floor:
+                raise Violation(
+                    "linearizable reads", f"a read at node {node.id} is answered at {read.index}; {floor} was committed"
+                )
+        raw.advance(ready)
+        self._observe(node)
+        # A node that joins can only take a snapshot in which it is a member.
+        if changed or node.applied - node.disk.seen.snapshot().metadata.index >= self.snapshot_entries:
+            node.take_snapshot(keep=self.snapshot_entries // 2)
+
+    def _point(self, node: RaftNode) -> None:
+        if node.kill_after:
+            node.kill_after -= 1
+            if not node.kill_after:
+                self._kill(node)
+
+    def _kill(self, node: RaftNode) -> None:
+        self.trace.add(self.now, node.id, "killed")
+        raise Killed
+
+    def _send(self, node: RaftNode, message: Message) -> None:
+        oracle, to = self.oracle, message.to
+        oracle.sent(message)
+        delays = self.network.deliveries(node.id, to)
+        for delay in delays:
+            self.after(delay, self._deliver, to, message)
+            if len(delays) > 1:  # who receives a message owns it
+                message = _copy(message)
+        if message.type == MSG_SNAP:
+            self.after(2.0, self._report, node, node.incarnation, to, bool(delays))
+        elif not delays and self.rng.random() < 0.1:
+            self.after(0.5, self._report, node, node.incarnation, to, None)
+
+    def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
+        """The transport knows the fate of a snapshot, or (None) that a node can't be reached."""
+        if node.raw is None or node.incarnation != incarnation:
+            return
+        if snapshot is None:
+            node.raw.report_unreachable(to)
+        else:
+            node.raw.report_snapshot(to, snapshot)
+        self.work(node)
+
+    def _deliver(self, to: int, message: Message) -> None:
+        node = self.nodes.get(to)
+        if node is None or node.raw is None:
+            return
+        self.trace.add(self.now, to, "receive", message)
+        if len(node.inbox) < MAX_INBOX:
+            node.inbox.append(message)
+        self.work(node)
+
+    # Processes
+
+    def crash(self, node: RaftNode) -> None:
+        """Kill the process; it comes back later."""
+        if node.raw is None:
+            return
+        survives = node.writing is not None and self.rng.random() < 0.5
+        self.trace.add(self.now, node.id, "crash", "the write under way survives" if survives else "")
+        node.crash(write_survives=survives)
+        self.after(self.rng.expovariate(1 / self._restart_time), self.restart, node)
+
+    def restart(self, node: RaftNode) -> None:
+        """Start the process unless it runs."""
+        if node.raw is not None:
+            return
+        storage = node.disk.seen
+        state, _ = storage.initial_state()
+        self.trace.add(self.now, node.id, "start", f"term {state.term} vote {state.vote} log {storage.last_index()}")
+        self.oracle.restarted(node.id, state, storage.last_index())
+        node.start()
+        self.oracle.observe(node.raft)
+
+    # Clients
+
+    def leader(self) -> RaftNode | None:
+        """The node that leads the newest term."""
+        leading = [node for node in self.nodes.values() if node.leads]
+        return max(leading, key=lambda node: node.raft.term, default=None)
+
+    def _client(self) -> None:
+        if self._calm:
+            return
+        self.after(self._client_pause * self.rng.random() * 2, self._client)
+        up = [node for node in self.nodes.values() if node.raw is not None and self.now >= node.stopped_until]
+        if not up:
+            return
+        leading = [node for node in up if node.leads]  # one that was deposed and doesn't know it is of interest too
+        node = self.rng.choice(leading if leading and self.rng.random() < 0.8 else up)
+        if self.rng.random() < 0.2:
+            self._read(node)
+        else:
+            self._propose(node, self.rng.randint(1, 3))
+        self.work(node)
+
+    def _propose(self, node: RaftNode, count: int) -> None:
+        assert node.raw is not None
+        payloads = [self._payload() for _ in range(count)]
+        term, leads = node.raft.term, node.leads
+        try:
+            node.raw.propose_batch(payloads)
+        except ProposalDropped:
+            self.refused.update(payloads)
+            return
+        self.trace.add(self.now, node.id, "propose", f"{payloads[0].decode()} and {count - 1} more")
+        if leads:
+            last = node.raw.last_index()
+            node.waiting |= {last - count + 1 + i: (term, payload) for i, payload in enumerate(payloads)}
+
+    def _payload(self) -> bytes:
+        self._numbers += 1
+        return b"%d" % self._numbers + b"." * self._payload_size
+
+    def _answer(self, node: RaftNode, index: int, term: int) -> None:
+        payload = self.oracle.data(index)
+        if payload in self.refused:
+            raise Violation("a refusal means that nothing was done", f"{payload!r} was refused, and is entry {index}")
+        proposed = node.waiting.pop(index, None)
+        if proposed is not None and proposed[0] == term and payload != proposed[1]:
+            raise Violation("what was acknowledged stays", f"{proposed[1]!r} is acknowledged; entry {index} is {payload!r}")
+
+    def _read(self, node: RaftNode) -> None:
+        assert node.raw is not None
+        self._numbers += 1
+        context = b"read %d" % self._numbers
+        try:
+            node.raw.read_index(context)
+        except ProposalDropped:
+            return
+        self.trace.add(self.now, node.id, "read", f"not below {self.oracle.committed}")
+        self.reads[context] = self.oracle.committed
+
+    # The end
+
+    def _calm_down(self) -> None:
+        self._calm = True
+        self.trace.add(self.now, "world", "calm")
+        self.nemesis.end()
+        self.network.calm()
+        for node in self.nodes.values():
+            node.sync_time, node.stopped_until, node.tick_length = 0.0, 0.0, 1.0
+            node.kill_after = node.kill_behind_commit = 0
+            self.restart(node)
+            self.work(node)
+        self._finish_load()
+
+    def _finish_load(self) -> None:
+        """Until a last proposal is committed: leave what is joint, stop who was removed, propose."""
+        self.after(5.0, self._finish_load)
+        leader = self.leader()
+        if leader is not None:
+            self._stop_removed(leader)
+            if leader.raw is None:
+                return
+            self.nemesis.leave_joint(leader)
+            if self._last_committed():
+                return
+            try:
+                leader.raw.propose_batch([_LAST_PAYLOAD])
+            except ProposalDropped:
+                return
+            self.work(leader)
+
+    def _stop_removed(self, leader: RaftNode) -> None:
+        """Who was removed may not know it, and lead on or disturb the others with elections."""
+        members = self._members(leader.conf_state)
+        for node in self.nodes.values():
+            if node.id in members:
+                self.restart(node)
+            elif node.raw is not None:
+                self.trace.add(self.now, node.id, "removed")
+                node.crash(write_survives=True)
+
+    def _last_committed(self) -> bool:
+        return self.oracle.committed > BOOTSTRAP_INDEX and self.oracle.data(self.oracle.committed) == _LAST_PAYLOAD
+
+    def _converged(self) -> bool:
+        leader = self.leader()
+        if not self._calm or leader is None or leader.conf_state.voters_outgoing or not self._last_committed():
+            return False
+        members = [self.nodes[id_] for id_ in self._members(leader.conf_state)]
+        return all(node.raw is not None and node.applied == self.oracle.committed for node in members)
+
+    @staticmethod
+    def _members(conf: ConfState) -> set[int]:
+        return {*conf.voters, *conf.learners, *conf.voters_outgoing, *conf.learners_next}
+
+    def _where(self) -> str:
+        nodes = [
+            f"{n.id}: {n.raft.role.value} term {n.raft.term} applied {n.applied}" if n.raw else f"{n.id}: down"
+            for n in self.nodes.values()
+        ]
+        return f"committed {self.oracle.committed}; {'; '.join(nodes)}"
+
+
+def _copy(message: Message) -> Message:
+    copy = Message()
+    copy.CopyFrom(message)
+    return copy
+
+
+def _network_profile(rng: random.Random) -> NetworkProfile:
+    return NetworkProfile(
+        delay=rng.choice((0.05, 0.2, 0.6)),
+        loss=rng.choice((0.0, 0.0, 0.02, 0.15)),
+        duplication=rng.choice((0.0, 0.0, 0.02, 0.1)),
+        straggling=rng.choice((0.0, 0.0, 0.02, 0.1)),
+    )
+
+
+def _settings(rng: random.Random) -> dict[str, Any]:
+    """Of the core; most runs are as in the daemon."""
+    as_in_daemon = rng.random() < 0.6
+    size = rng.choice((0, 0, 60, 1 << 20))
+    return {
+        "election_tick": rng.choice((3, 4, 8)),
+        "heartbeat_tick": 1,
+        "max_size_per_msg": size,
+        "max_committed_size_per_ready": rng.choice((1, 100, 1 << 20)),
+        "max_uncommitted_entries_size": rng.choice((60, 1 << 20)),
+        "max_inflight_msgs": rng.choice((1, 3, 256)),
+        "max_inflight_bytes": max(size, rng.choice((1, 200, 1 << 20))),
+        "check_quorum": as_in_daemon or rng.random() < 0.5,
+        "pre_vote": as_in_daemon or rng.random() < 0.5,
+        "commit_by_vote": True,
+        "disable_proposal_forwarding": as_in_daemon or rng.random() < 0.5,
+        "step_down_on_removal": as_in_daemon or rng.random() < 0.5,
+    }

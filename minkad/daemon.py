@@ -281,9 +281,14 @@ class Daemon:
         systemd.ready(f"Serving {self.config.grpc_address}")
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Serve nothing any more, hand over the leadership of the coordinator, and say goodbye."""
+        """Answer what was begun, hand over the leadership of the coordinator, and say goodbye."""
         log.info("stopping")
         systemd.stopping("Handing over")
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self.manager.drain()
+        except TimeoutError:
+            log.warning("not everything that was begun could be answered", extra={"seconds": DRAIN_SECONDS})
         tasks[1].cancel()
         await asyncio.gather(tasks[1], return_exceptions=True)
         self.member.clearance.revoke()

@@ -144,6 +144,10 @@ class ReplicaManager:
         replica.durable = partition_log.end
         return replica
 
+    async def drain(self) -> None:
+        """Begin nothing for clients any more; returns once what was begun is answered."""
+        await self._requests.drain()
+
     async def close(self) -> None:
         """Stop serving, flush and close everything, so that the next start has nothing to replay."""
         self._closing = True

@@ -42,9 +42,23 @@ class Requests:
         self._changed: dict[int, asyncio.Future[None]] = {}
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def handle(self, request: Request) -> Response:
         """A result for each group, at the latest at the request's deadline."""
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            return await self._handle(request)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    async def _handle(self, request: Request) -> Response:
         ticket = Ticket(len(request.groups))
         timeout = min(request.timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
         deadline = asyncio.get_running_loop().time() + timeout
@@ -74,6 +88,13 @@ class Requests:
         if future is None:
             future = self._changed[partition_id] = asyncio.get_running_loop().create_future()
         return future
+
+    async def drain(self) -> None:
+        """Refuse what has not begun, and answer the rest."""
+        self._stopping = True
+        for partition_id in list(self._changed):
+            self.notify(partition_id)
+        await self._idle.wait()
 
     async def close(self) -> None:
         """End everything that waits."""
@@ -106,6 +127,8 @@ class Requests:
 
     def _route(self, group: Group) -> Replica | None:
         """The replica that serves the group now, or None if that will be known later. Raises the refusal."""
+        if self._stopping:
+            raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
         replica = self._replicas.get(group.partition_id)
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "this node has no clearance from the active controller")

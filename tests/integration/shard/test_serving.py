@@ -344,3 +344,25 @@ def test_the_stream(tmp_path: Path) -> None:
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     asyncio.run(scenario())
+
+
+def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Path) -> None:
+    """Nobody is left with an unknown outcome by a node that stops in order."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path) as c:
+            athens = await started(c, 1, 2)
+            athens.manager._replicas[2].fenced = True
+            waiting = asyncio.create_task(athens.ask(wire.Op.WRITE, 2, 1, write((b"waits", b"1"))))
+            begun = [asyncio.create_task(athens.put(1, {b"%d" % i: b"x"})) for i in range(50)]
+            await asyncio.sleep(0)
+            assert athens.manager._committer.pending_bytes > 0
+            await athens.manager.drain()
+            assert athens.manager._committer.pending_bytes == 0
+            await asyncio.gather(*begun)
+            with pytest.raises(Refused) as caught:
+                await waiting
+            assert caught.value.error.code is Code.SHUTTING_DOWN
+            assert (await refusal(athens, wire.Op.WRITE, write((b"k", b"v")))).code is Code.SHUTTING_DOWN
+
+    asyncio.run(scenario())

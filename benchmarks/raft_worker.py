@@ -70,7 +70,8 @@ class Worker:
         """Until stdin ends."""
         await self._build()
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(self.driver.receive), server)
+        receiver = RaftReceiver(self.driver.receive, self._transport.heard_from)
+        coordinator_pb2_grpc.add_RaftServicer_to_server(receiver, server)
         server.add_generic_rpc_handlers((_propose_handler(self.driver),))
         server.add_insecure_port(self._addresses[self._id - 1])
         await server.start()
@@ -95,6 +96,7 @@ class Worker:
         await self._log_db.sync()
         self._transport = RaftTransport(
             self._channels,
+            self._addresses[self._id - 1],
             lambda raft_id: self._addresses[raft_id - 1],
             self._unreachable,
             self._snapshot_sent,
@@ -161,8 +163,7 @@ def _propose_handler(driver: RaftDriver) -> grpc.GenericRpcHandler:
     async def propose(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
         async for batch in requests:
             starts = range(0, len(batch), COMMAND_BYTES)
-            for applied in [driver.propose(batch[start : start + COMMAND_BYTES]) for start in starts]:
-                await applied
+            await driver.propose(*(batch[start : start + COMMAND_BYTES] for start in starts))
             yield b""
 
     service, method = PROPOSE_METHOD[1:].split("/")

@@ -129,6 +129,7 @@ class Daemon:
         self.peers = Peers(self.channels, self.coordinator.address_of)
         self.transport = RaftTransport(
             self.channels,
+            config.grpc_address,
             self._raft_address,
             lambda raft_id: self.driver.report_unreachable(raft_id),
             lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
@@ -223,6 +224,8 @@ class Daemon:
         return node.address if node else None
 
     def _controller_address(self) -> str | None:
+        if self.driver.is_leader:
+            return self.config.grpc_address  # the table may have an older one, which only registering puts right
         leader = self.coordinator.leader()
         return leader.address if leader else None
 
@@ -238,7 +241,13 @@ class Daemon:
     async def _serve(self, stopped: asyncio.Task[Any]) -> None:
         await self.manager.start()
         server = Server(
-            self.config.listen.grpc, self.identity, self.coordinator, self.manager, self.member, self.telemetry
+            self.config.listen.grpc,
+            self.identity,
+            self.coordinator,
+            self.manager,
+            self.member,
+            self.telemetry,
+            self.transport,
         )
         await server.start()
         runner = await http.start(http.create_app(self.health, create_registry(self.health)), self.config.listen.http)
@@ -248,6 +257,7 @@ class Daemon:
             asyncio.create_task(self.member.run(), name="member"),
             asyncio.create_task(self._announce(), name="announce"),
             asyncio.create_task(systemd.watchdog(self.health.is_live), name="watchdog"),
+            asyncio.create_task(self._log_failure(), name="log failure"),
         ]
         try:
             await self._wait_for_end(tasks, stopped)
@@ -264,6 +274,14 @@ class Daemon:
             self.transport.close()
             await self.channels.close()
             self.log_db.close()
+
+    async def _log_failure(self) -> None:
+        """Raises the MinkaError for which the log database takes no more writes: the node must stop."""
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.log_db.on_failure = failed.set_exception  # called once
+        if self.log_db.error is not None:
+            raise self.log_db.error
+        await failed
 
     @staticmethod
     async def _wait_for_end(tasks: list[asyncio.Task[None]], stopped: asyncio.Task[Any]) -> None:

@@ -22,19 +22,25 @@ MAX_BATCH: Final = 256
 RECONNECT: Final = 0.1  # seconds
 CHUNK_BYTES: Final = 256 * 1024
 MAX_SNAPSHOT_BYTES: Final = 256 * 1024 * 1024
+ADDRESS_METADATA: Final = "minka-address"
+MAX_HEARD: Final = 4096  # senders whose address is remembered
 
 
 class RaftReceiver(RaftServicer):
-    """Takes messages in."""
+    """Takes messages in, and tells `heard_from` which raft id sends from which address."""
 
-    def __init__(self, receive: Callable[[Sequence[Message]], None]) -> None:
+    def __init__(self, receive: Callable[[Sequence[Message]], None], heard_from: Callable[[int, str], None]) -> None:
         self._receive = receive
+        self._heard_from = heard_from
 
     async def Send(
         self, request_iterator: AsyncIterator[RaftMessageBatch], context: grpc.aio.ServicerContext[Any, Any]
     ) -> RaftSendResponse:
         """Until the sender ends the stream."""
+        address = dict(context.invocation_metadata() or ()).get(ADDRESS_METADATA)
         async for batch in request_iterator:
+            if batch.messages and isinstance(address, str):
+                self._heard_from(batch.messages[0].from_id, address)
             self._receive(batch.messages)
         return RaftSendResponse()
 
@@ -55,18 +61,26 @@ class RaftReceiver(RaftServicer):
 
 
 class RaftTransport:
-    """Sends messages to nodes by raft id. `address_of` answers None for a node that is not known yet."""
+    """Sends messages to nodes by raft id.
+
+    Each stream says at which address its sender is reached, and that counts more than what the table says: a node that
+    has just joined has no table yet, and a voter that moved to another address has it recorded only once it is heard.
+    `address_of` answers for the others; None for a node that is not known yet.
+    """
 
     def __init__(
         self,
         channels: Channels,
+        own_address: str,
         address_of: Callable[[int], str | None],
         unreachable: Callable[[int], None],
         snapshot_sent: Callable[[int, bool], None],
         snapshot_bytes_per_second: int,
     ) -> None:
         self._channels = channels
+        self._metadata = (*channels.identity, (ADDRESS_METADATA, own_address))
         self._address_of = address_of
+        self._heard: dict[int, str] = {}
         self._unreachable = unreachable
         self._snapshot_sent = snapshot_sent
         self._chunk_seconds = CHUNK_BYTES / snapshot_bytes_per_second
@@ -82,17 +96,26 @@ class RaftTransport:
                 task = asyncio.create_task(self._send_snapshot(message), name=f"raft snapshot to {message.to}")
                 self._snapshots[message.to] = task
 
+    def heard_from(self, raft_id: int, address: str) -> None:
+        """A node has sent messages, and said that it is reached there."""
+        self._heard[raft_id] = address
+        if len(self._heard) > MAX_HEARD:
+            del self._heard[next(iter(self._heard))]
+
+    def _where(self, raft_id: int) -> str | None:
+        return self._heard.get(raft_id) or self._address_of(raft_id)
+
     def _link(self, raft_id: int) -> "_Link":
         if raft_id not in self._links:
-            self._links[raft_id] = _Link(raft_id, self._channels, self._address_of, self._unreachable)
+            self._links[raft_id] = _Link(raft_id, self._channels, self._metadata, self._where, self._unreachable)
         return self._links[raft_id]
 
     async def _send_snapshot(self, message: Message) -> None:
-        address, ok = self._address_of(message.to), False
+        address, ok = self._where(message.to), False
         try:
             if address is not None:
                 stub = RaftStub(self._channels.to(address))
-                await stub.SendSnapshot(self._chunks(message), metadata=self._channels.identity)
+                await stub.SendSnapshot(self._chunks(message), metadata=self._metadata)
                 ok = True
         except grpc.aio.AioRpcError as error:
             log.info("a snapshot was not delivered", extra={"to": address, "reason": error.details()})
@@ -121,11 +144,13 @@ class _Link:
         self,
         raft_id: int,
         channels: Channels,
+        metadata: tuple[tuple[str, str], ...],
         address_of: Callable[[int], str | None],
         unreachable: Callable[[int], None],
     ) -> None:
         self._raft_id = raft_id
         self._channels = channels
+        self._metadata = metadata
         self._address_of = address_of
         self._unreachable = unreachable
         self._queue: deque[Message] = deque(maxlen=MAX_QUEUED)
@@ -152,7 +177,7 @@ class _Link:
     async def _stream(self, address: str) -> None:
         stub = RaftStub(self._channels.to(address))
         try:
-            await stub.Send(self._batches(self._connection), metadata=self._channels.identity)
+            await stub.Send(self._batches(self._connection), metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             if self._connected:
                 log.info("raft stream broke", extra={"to": address, "reason": error.details()})

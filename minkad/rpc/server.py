@@ -20,7 +20,7 @@ from minkad.rpc.control import (
 )
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
-from minkad.rpc.raft import RaftReceiver
+from minkad.rpc.raft import RaftReceiver, RaftTransport
 from minkad.rpc.replication import replication_handler
 from minkad.shard.manager import ReplicaManager
 from minkad.telemetry import Telemetry
@@ -43,6 +43,7 @@ class Server:
         manager: ReplicaManager,
         member: Member,
         telemetry: Telemetry,
+        transport: RaftTransport,
     ) -> None:
         """Raises MinkaError(INVALID_CONFIG) when the address can't be had."""
         options = [("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0), *channel_options(CONNECT_TIMEOUT)]
@@ -55,7 +56,8 @@ class Server:
         coordinator_pb2_grpc.add_CoordinatorServicer_to_server(CoordinatorService(coordinator), self._server)
         control = ReplicaControlService(manager.update_replicas)
         coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(control, self._server)
-        coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(coordinator.driver.receive), self._server)
+        raft = RaftReceiver(coordinator.driver.receive, transport.heard_from)
+        coordinator_pb2_grpc.add_RaftServicer_to_server(raft, self._server)
         self._server.add_generic_rpc_handlers((kv_handler(manager, telemetry), replication_handler(manager, telemetry)))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)

@@ -57,6 +57,11 @@ def wait_settled(control: Control, live: int) -> PartitionTable:
     return eventually(f"a settled table with {live} LIVE nodes", probe)
 
 
+def state_of(control: Control, name: str) -> int:
+    """The NodeState of a node."""
+    return next(n.state for n in control.status().table.nodes if n.id == name)
+
+
 def create_keyspace(control: Control, name: str, partitions: int, live: int) -> PartitionTable:
     """A keyspace whose partitions are ONLINE."""
     control.create_keyspace(name, partitions, HashFunction.HASH_FUNCTION_MURMUR3)

@@ -12,11 +12,7 @@ from minka.control import Control
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
 from minkactl.playground import LocalCluster
-from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
-
-
-def state_of(control: Control, name: str) -> int:
-    return next(n.state for n in control.status().table.nodes if n.id == name)
+from tests.cluster.cluster import QUICK, create_keyspace, eventually, state_of, wait_settled
 
 
 def test_a_killed_node_fails_and_returns_with_its_data() -> None:

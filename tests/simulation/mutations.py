@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from minka.v1.raft_pb2 import ConfState, Entry, Message
 from minkad.core.raft import election, leader
@@ -12,6 +12,8 @@ from minkad.core.raft.quorum import UNBOUNDED, AckedIndex, JointConfig, Majority
 from minkad.core.raft.raft import Raft
 from minkad.core.raft.tracker import Progress
 from minkad.core.raft.types import NONE
+
+MAX_SEEDS: Final = 500  # within which each is to be found
 
 Patch = tuple[Any, str, Any]  # where, the attribute's name, its new value
 

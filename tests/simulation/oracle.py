@@ -7,7 +7,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from minka.v1.raft_pb2 import MSG_APP_RESP, MSG_PRE_VOTE, MSG_PRE_VOTE_RESP, MSG_VOTE_RESP, ConfState, Entry, HardState, Message
+from minka.v1.raft_pb2 import (
+    MSG_APP_RESP,
+    MSG_PRE_VOTE,
+    MSG_PRE_VOTE_RESP,
+    MSG_VOTE_RESP,
+    ConfState,
+    Entry,
+    HardState,
+    Message,
+)
 from minkad.core.raft import NONE, Role
 from minkad.core.raft.raft import Raft
 from tests.simulation.trace import Violation
@@ -15,6 +24,7 @@ from tests.simulation.trace import Violation
 _FUTURE_TERMS: Final = (MSG_PRE_VOTE, MSG_PRE_VOTE_RESP)  # of a term that the sender need not be in
 
 _Seen = tuple[int, int, int, Role]  # term, vote, commit, role
+_Content = tuple[int, int, bytes]  # of an entry: its predecessor's term, type, data
 
 
 class RaftOracle:
@@ -27,7 +37,7 @@ class RaftOracle:
         self.leaders: dict[int, int] = {}  # by term
         self.terms: list[int] = [1] * (bootstrap_index + 1)  # of the committed entries, by index
         self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # the term of the node that committed it first
-        self._entries: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # index, term → predecessor's term, type, data
+        self._entries: dict[tuple[int, int], _Content] = {}  # by index, term
         self._seen: dict[int, _Seen] = {}
         self._promised: dict[int, int] = {}  # by node: the newest term it has told others that it is in
         self._votes: dict[tuple[int, int], int] = {}  # node, term → whom it told that it votes for
@@ -50,7 +60,7 @@ class RaftOracle:
         """A node comes back with what its disk kept."""
         promised = self._promised.get(id_, 0)
         if state.term < promised:
-            raise Violation("term is monotonic", f"node {id_} has spoken in term {promised}, comes back in {state.term}")
+            raise Violation("term is monotonic", f"node {id_} spoke in term {promised} and comes back in {state.term}")
         vote = self._votes.get((id_, state.term), NONE)
         if vote not in (NONE, state.vote):
             raise Violation(

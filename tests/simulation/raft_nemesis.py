@@ -39,12 +39,12 @@ class Nemesis:
             self._part,
             self._part_leader,
             self._part_leader,
-            self._part_configuration,
             self._heal,
             self._crash_one,
             self._crash_leader,
             self._crash_leader,
             self._crash_in_the_middle,
+            self._churn,
             self._churn,
             self._crash_all,
             self._stop,
@@ -59,6 +59,7 @@ class Nemesis:
         self._pause = rng.choice((1.5, 3.0, 8.0))
         self._ended = False
         self._churn_until = 0.0
+        self._parts_configurations = rng.random() < 0.7
 
     def begin(self) -> None:
         """Faults from now on."""
@@ -101,17 +102,21 @@ class Nemesis:
         links = between(company, world.nodes.keys() - company, both=world.rng.random() < 0.7)
         self._block(f"leader {leader.id} with {sorted(company)}", links)
 
-    def _part_configuration(self) -> None:
+    def configured(self, leader: RaftNode) -> None:
+        """The leader has applied a configuration change; the others have yet to hear that it is committed."""
+        if self._parts_configurations and not self._ended and self._world.rng.random() < 0.3:
+            self._part_configuration(leader)
+
+    def _part_configuration(self, leader: RaftNode) -> None:
         """Those who vote in the incoming half of a joint configuration from all others."""
-        leader = self._world.leader()
-        if leader is None or not leader.conf_state.voters_outgoing:
+        if not leader.conf_state.voters_outgoing:
             return
         incoming = set(leader.conf_state.voters)
         others = self._world.nodes.keys() - incoming
         self._block(f"incoming voters {sorted(incoming)}", between(incoming, others, both=True))
         if self._world.rng.random() < 0.5:
             for id_ in sorted(others):  # they come back knowing less of what is committed
-                self._world.crash(self._world.nodes[id_])
+                self._world.after(0.0, self._world.crash, self._world.nodes[id_])
 
     def _block(self, name: str, links: list[Link]) -> None:
         world = self._world
@@ -208,7 +213,8 @@ class Nemesis:
         rng, conf = self._world.rng, leader.conf_state
         voters, learners = set(conf.voters), set(conf.learners)
         singles: list[ConfChangeSingle] = []
-        for id_ in rng.sample(list(self._world.nodes), rng.choice((1, 1, 1, min(2, len(self._world.nodes)), len(self._world.nodes)))):
+        nodes = list(self._world.nodes)
+        for id_ in rng.sample(nodes, rng.choice((1, 1, 1, min(2, len(nodes)), len(nodes)))):
             kind = rng.choice((CONF_CHANGE_ADD_NODE, CONF_CHANGE_ADD_LEARNER_NODE, CONF_CHANGE_REMOVE_NODE))
             if kind != CONF_CHANGE_ADD_NODE and voters <= {id_}:
                 continue
@@ -221,8 +227,6 @@ class Nemesis:
             return None
         if len(singles) == 1 and rng.random() < 0.3:
             return ConfChange(type=singles[0].type, node_id=singles[0].node_id)
-        if len(singles) > 1:
-            self._world.after(rng.expovariate(1 / 3), self._part_configuration)
         return ConfChangeV2(changes=singles, transition=rng.choice(_TRANSITIONS))
 
     def _propose(self, leader: RaftNode, change: ConfChange | ConfChangeV2) -> None:

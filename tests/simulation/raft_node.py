@@ -1,71 +1,14 @@
-"""One node of the raft world: the real core, a disk that forgets what was not synced, and a state that it builds."""
+"""One node of the raft world: the real core, a disk, and a state that it builds."""
 
 import random
 import zlib
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from minka.v1.raft_pb2 import (
-    ConfState,
-    Entry,
-    HardState,
-    Message,
-    Snapshot,
-    SnapshotMetadata,
-)
-from minkad.core.raft import Config, MemoryStorage, RawNode, Ready, Role, from_entry
+from minka.v1.raft_pb2 import ConfState, Entry, Message, Snapshot
+from minkad.core.raft import Config, RawNode, Ready, Role, from_entry
 from minkad.core.raft.raft import Raft
-
-BOOTSTRAP_INDEX: Final = 1
-
-
-class RaftDisk:
-    """What the node sees, and what is durable of it. One write is atomic, as a write batch of RocksDB is."""
-
-    def __init__(self) -> None:
-        self.seen = MemoryStorage()
-        self._durable = MemoryStorage()
-        self._staged: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-
-    def bootstrap(self, conf_state: ConfState) -> None:
-        """As if an entry had made this configuration."""
-        snapshot = Snapshot(metadata=SnapshotMetadata(index=BOOTSTRAP_INDEX, term=1, conf_state=conf_state))
-        self._write(MemoryStorage.apply_snapshot, snapshot)
-        self._write(MemoryStorage.set_hard_state, HardState(term=1, commit=BOOTSTRAP_INDEX))
-        self.sync()
-
-    def stage(self, ready: Ready) -> None:
-        """Write what a Ready wants persisted."""
-        if ready.snapshot is not None:
-            self._write(MemoryStorage.apply_snapshot, ready.snapshot)
-        if ready.entries:
-            self._write(MemoryStorage.append, ready.entries)
-        if ready.hard_state is not None:
-            self._write(MemoryStorage.set_hard_state, ready.hard_state)
-
-    def stage_snapshot(self, index: int, conf_state: ConfState, data: bytes, keep: int) -> None:
-        """Write a snapshot, and drop all but `keep` of the entries that it covers."""
-        self._write(MemoryStorage.create_snapshot, index, conf_state, data)
-        if index - keep >= self.seen.first_index():
-            self._write(MemoryStorage.compact, index - keep)
-
-    def _write(self, operation: Callable[..., object], *arguments: Any) -> None:
-        operation(self.seen, *arguments)
-        self._staged.append((operation, arguments))
-
-    def sync(self) -> None:
-        """Everything written so far is durable."""
-        for operation, arguments in self._staged:
-            operation(self._durable, *arguments)
-        self._staged.clear()
-
-    def crash(self) -> None:
-        """What is not durable is gone."""
-        self._staged.clear()
-        self.seen = MemoryStorage()
-        self.seen.__dict__.update(self._durable.__dict__)
-        self.seen._entries = list(self._durable._entries)
+from tests.simulation.disk import RaftDisk
 
 
 class RaftNode:
@@ -143,4 +86,5 @@ class RaftNode:
 
     def take_snapshot(self, keep: int) -> None:
         """Of the state as it is."""
-        self.disk.stage_snapshot(self.applied, self.conf_state, self.state.to_bytes(4, "big"), keep)
+        self.disk.stage_snapshot(self.applied, self.conf_state, self.state.to_bytes(4, "big"))
+        self.disk.compact(self.applied - keep)

@@ -5,35 +5,29 @@ It drives `RawNode` as `minkad.coordinator.raft_driver` does: persist â†’ send â
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Final
 
 from minka.v1.raft_pb2 import MSG_SNAP, ConfState, Message
 from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready
+from tests.simulation.disk import BOOTSTRAP_INDEX
 from tests.simulation.network import Network, NetworkProfile
 from tests.simulation.oracle import RaftOracle
+from tests.simulation.raft_clients import Clients
 from tests.simulation.raft_nemesis import Nemesis
-from tests.simulation.raft_node import BOOTSTRAP_INDEX, RaftNode
-from tests.simulation.trace import Trace, Violation
+from tests.simulation.raft_node import RaftNode
+from tests.simulation.trace import Outcome, Trace, Violation
 
 FAULTS_END: Final = 150.0  # ticks
 TICKS_TO_CONVERGE: Final = 400.0
 TICKS_TO_CATCH_UP: Final = 3.0  # an entry: some runs send one at a time
 MAX_INBOX: Final = 256
+MAX_STEPS: Final = 200_000  # a run has some 3,000
 _LAST_PAYLOAD: Final = b"last"
 
 
 class Killed(Exception):
     """The process dies here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run without a violation went."""
-
-    steps: int
-    digest: str
 
 
 class RaftWorld:
@@ -48,16 +42,12 @@ class RaftWorld:
         self.network = Network(rng, _network_profile(rng))
         self.snapshot_entries = rng.choice((8, 20, 60, 1000))
         self.sync_time = rng.choice((0.0, 0.0, 0.05, 0.3))
-        self.reads: dict[bytes, int] = {}  # by context: what was committed anywhere when the read began
-        self.refused: set[bytes] = set()  # payloads of which a client was told that nothing was done
-        self._payload_size = rng.choice((0, 0, 40))
         self._restart_time = rng.choice((1.0, 4.0, 10.0))
-        self._client_pause = rng.choice((0.2, 0.5, 2.0))
-        self._numbers = 0
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._scheduled = 0
         self._calm = False
         self._start(_settings(rng))
+        self.clients = Clients(self)
         self.nemesis = Nemesis(self)
 
     def _start(self, settings: dict[str, Any]) -> None:
@@ -83,7 +73,7 @@ class RaftWorld:
 
     def run(self) -> Outcome:
         """Faults and load, then calm, until all nodes agree again."""
-        self.after(0.5, self._client)
+        self.clients.begin()
         self.nemesis.begin()
         self._run_until(FAULTS_END, lambda: False)
         self._calm_down()
@@ -100,6 +90,8 @@ class RaftWorld:
             self.now, _, function, arguments = heappop(events)
             self.steps += 1
             function(*arguments)
+            if self.steps > MAX_STEPS:
+                raise Violation("liveness", f"{MAX_STEPS} events without an end: {self._where()}")
             if not self.steps % 64 and done():
                 return
 
@@ -194,15 +186,13 @@ class RaftWorld:
             if entry.type:
                 changed = True
                 self.oracle.configured(node.id, entry.index, node.raft.tracker.config.conf_state(), changed=True)
-            self._answer(node, entry.index, entry.term)
+            self.clients.applied(node, entry)
         for read in ready.read_states:
-            floor = self.reads.pop(read.context, 0)
-            if read.index < floor:
-                raise Violation(
-                    "linearizable reads", f"a read at node {node.id} is answered at {read.index}; {floor} was committed"
-                )
+            self.clients.answered(node, read)
         raw.advance(ready)
         self._observe(node)
+        if changed and node.leads:
+            self.nemesis.configured(node)
         # A node that joins can only take a snapshot in which it is a member.
         if changed or node.applied - node.disk.seen.snapshot().metadata.index >= self.snapshot_entries:
             node.take_snapshot(keep=self.snapshot_entries // 2)
@@ -222,7 +212,7 @@ class RaftWorld:
         oracle.sent(message)
         delays = self.network.deliveries(node.id, to)
         for delay in delays:
-            self.after(delay, self._deliver, to, message)
+            self.after(delay, self._deliver, message)
             if len(delays) > 1:  # who receives a message owns it
                 message = _copy(message)
         if message.type == MSG_SNAP:
@@ -240,11 +230,11 @@ class RaftWorld:
             node.raw.report_snapshot(to, snapshot)
         self.work(node)
 
-    def _deliver(self, to: int, message: Message) -> None:
-        node = self.nodes.get(to)
-        if node is None or node.raw is None:
+    def _deliver(self, message: Message) -> None:
+        node = self.nodes.get(message.to)
+        if node is None or node.raw is None or not self.network.connected(message.from_id, message.to):
             return
-        self.trace.add(self.now, to, "receive", message)
+        self.trace.add(self.now, node.id, "receive", message)
         if len(node.inbox) < MAX_INBOX:
             node.inbox.append(message)
         self.work(node)
@@ -271,64 +261,10 @@ class RaftWorld:
         node.start()
         self.oracle.observe(node.raft)
 
-    # Clients
-
     def leader(self) -> RaftNode | None:
         """The node that leads the newest term."""
         leading = [node for node in self.nodes.values() if node.leads]
         return max(leading, key=lambda node: node.raft.term, default=None)
-
-    def _client(self) -> None:
-        if self._calm:
-            return
-        self.after(self._client_pause * self.rng.random() * 2, self._client)
-        up = [node for node in self.nodes.values() if node.raw is not None and self.now >= node.stopped_until]
-        if not up:
-            return
-        leading = [node for node in up if node.leads]  # one that was deposed and doesn't know it is of interest too
-        node = self.rng.choice(leading if leading and self.rng.random() < 0.8 else up)
-        if self.rng.random() < 0.2:
-            self._read(node)
-        else:
-            self._propose(node, self.rng.randint(1, 3))
-        self.work(node)
-
-    def _propose(self, node: RaftNode, count: int) -> None:
-        assert node.raw is not None
-        payloads = [self._payload() for _ in range(count)]
-        term, leads = node.raft.term, node.leads
-        try:
-            node.raw.propose_batch(payloads)
-        except ProposalDropped:
-            self.refused.update(payloads)
-            return
-        self.trace.add(self.now, node.id, "propose", f"{payloads[0].decode()} and {count - 1} more")
-        if leads:
-            last = node.raw.last_index()
-            node.waiting |= {last - count + 1 + i: (term, payload) for i, payload in enumerate(payloads)}
-
-    def _payload(self) -> bytes:
-        self._numbers += 1
-        return b"%d" % self._numbers + b"." * self._payload_size
-
-    def _answer(self, node: RaftNode, index: int, term: int) -> None:
-        payload = self.oracle.data(index)
-        if payload in self.refused:
-            raise Violation("a refusal means that nothing was done", f"{payload!r} was refused, and is entry {index}")
-        proposed = node.waiting.pop(index, None)
-        if proposed is not None and proposed[0] == term and payload != proposed[1]:
-            raise Violation("what was acknowledged stays", f"{proposed[1]!r} is acknowledged; entry {index} is {payload!r}")
-
-    def _read(self, node: RaftNode) -> None:
-        assert node.raw is not None
-        self._numbers += 1
-        context = b"read %d" % self._numbers
-        try:
-            node.raw.read_index(context)
-        except ProposalDropped:
-            return
-        self.trace.add(self.now, node.id, "read", f"not below {self.oracle.committed}")
-        self.reads[context] = self.oracle.committed
 
     # The end
 
@@ -336,6 +272,7 @@ class RaftWorld:
         self._calm = True
         self.trace.add(self.now, "world", "calm")
         self.nemesis.end()
+        self.clients.end()
         self.network.calm()
         for node in self.nodes.values():
             node.sync_time, node.stopped_until, node.tick_length = 0.0, 0.0, 1.0

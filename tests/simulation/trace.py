@@ -3,6 +3,7 @@
 import zlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from minka.v1.raft_pb2 import Entry, Message, MessageType
@@ -18,6 +19,15 @@ class Violation(Exception):
     def __init__(self, invariant: str, text: str) -> None:
         super().__init__(f"{invariant}: {text}")
         self.invariant = invariant
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run without a violation went; equal for equal runs."""
+
+    steps: int
+    digest: str
 
 
 class Trace:
@@ -33,7 +43,8 @@ class Trace:
         """At `now` (seconds or ticks of true time), `what` happened at `who`."""
         self.events += 1
         content = detail.encode() if isinstance(detail, str) else detail.SerializeToString(deterministic=True)
-        self._crc = zlib.crc32(content, zlib.crc32(b"%s %d %s" % (what.encode(), int(now * 1e6), str(who).encode()), self._crc))
+        head = b"%s %d %s" % (what.encode(), int(now * 1e6), str(who).encode())
+        self._crc = zlib.crc32(content, zlib.crc32(head, self._crc))
         event = (now, who, what, detail)
         self._kept.append(event)
         if self._echo is not None:

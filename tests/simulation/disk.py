@@ -1,0 +1,60 @@
+"""The simulated disk: a crash takes what was not synced. One write is atomic, as a write batch of RocksDB is."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from minka.v1.raft_pb2 import ConfState, HardState, Snapshot, SnapshotMetadata
+from minkad.core.raft import MemoryStorage, Ready
+
+BOOTSTRAP_INDEX: Final = 1
+
+
+class RaftDisk:
+    """What the node sees, and what is durable of it. Written to as `minkad.storage.raft_log` is."""
+
+    def __init__(self) -> None:
+        self.seen = MemoryStorage()
+        self._durable = MemoryStorage()
+        self._staged: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def bootstrap(self, conf_state: ConfState) -> None:
+        """As if an entry had made this configuration."""
+        snapshot = Snapshot(metadata=SnapshotMetadata(index=BOOTSTRAP_INDEX, term=1, conf_state=conf_state))
+        self._write(MemoryStorage.apply_snapshot, snapshot)
+        self._write(MemoryStorage.set_hard_state, HardState(term=1, commit=BOOTSTRAP_INDEX))
+        self.sync()
+
+    def stage(self, ready: Ready) -> None:
+        """Write what a Ready wants persisted."""
+        if ready.snapshot is not None:
+            self._write(MemoryStorage.apply_snapshot, ready.snapshot)
+        if ready.entries:
+            self._write(MemoryStorage.append, ready.entries)
+        if ready.hard_state is not None:
+            self._write(MemoryStorage.set_hard_state, ready.hard_state)
+
+    def stage_snapshot(self, index: int, conf_state: ConfState, data: bytes) -> None:
+        """Write a snapshot; the entries that it covers stay."""
+        self._write(MemoryStorage.create_snapshot, index, conf_state, data)
+
+    def compact(self, index: int) -> None:
+        """Drop the entries up to `index`, if there are any."""
+        if index >= self.seen.first_index():
+            self._write(MemoryStorage.compact, index)
+
+    def _write(self, operation: Callable[..., object], *arguments: Any) -> None:
+        operation(self.seen, *arguments)
+        self._staged.append((operation, arguments))
+
+    def sync(self) -> None:
+        """Everything written so far is durable."""
+        for operation, arguments in self._staged:
+            operation(self._durable, *arguments)
+        self._staged.clear()
+
+    def crash(self) -> None:
+        """What is not durable is gone."""
+        self._staged.clear()
+        self.seen = MemoryStorage()
+        self.seen.__dict__.update(self._durable.__dict__)
+        self.seen._entries = list(self._durable._entries)

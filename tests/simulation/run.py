@@ -1,0 +1,51 @@
+"""Run one seed of one world, and say how it ended."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from minkad.core.raft import RaftError
+from tests.simulation.raft_world import RaftWorld
+from tests.simulation.trace import Outcome, Trace, Violation
+
+SHOWN_EVENTS: Final = 30
+
+
+class World(Protocol):
+    """Everything that a seed decides."""
+
+    def run(self) -> Outcome:
+        """To its end. Raises Violation, or what the real code raised."""
+
+
+WORLDS: Final[dict[str, Callable[[int, Trace], World]]] = {"raft": RaftWorld}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """A run that found a bug, in the code or in the simulation."""
+
+    world: str
+    seed: int
+    invariant: str
+    text: str
+    tail: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tail}\n\nseed {self.seed} of the {self.world} world: {self.invariant}: {self.text}\n"
+            f"again, with every event: python -m tests.simulation --seed {self.seed} --world {self.world} --trace"
+        )
+
+
+def run(world: str, seed: int, echo: Callable[[str], None] | None = None) -> Outcome | Failure:
+    """One seed. What the real code asserts is checked here too; `echo` gets every event."""
+    trace = Trace(echo)
+    try:
+        return WORLDS[world](seed, trace).run()
+    except Violation as violation:
+        return Failure(world, seed, violation.invariant, violation.text, trace.tail(SHOWN_EVENTS))
+    except AssertionError as error:
+        return Failure(world, seed, "assertion in the code", str(error), trace.tail(SHOWN_EVENTS))
+    except RaftError as error:
+        return Failure(world, seed, "exception in the code", repr(error), trace.tail(SHOWN_EVENTS))

@@ -1,0 +1,28 @@
+"""Whole simulated runs; see docs/simulation.md."""
+
+import pytest
+
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.run import WORLDS, Failure, run
+
+_QUICK = ("forget the vote on step-down", "keep entries that the leader does not have")
+
+
+@pytest.mark.seeds(200)
+@pytest.mark.parametrize("world", sorted(WORLDS))
+def test_no_invariant_is_violated(world: str, seed: int) -> None:
+    outcome = run(world, seed)
+    assert not isinstance(outcome, Failure), str(outcome)
+
+
+@pytest.mark.parametrize("world", sorted(WORLDS))
+def test_a_seed_replays_exactly(world: str) -> None:
+    assert run(world, 7) == run(world, 7)
+
+
+@pytest.mark.parametrize("mutation", [m for m in MUTATIONS if m.name in _QUICK], ids=lambda m: m.name)
+def test_bugs_are_found(mutation: Mutation) -> None:
+    with mutation.applied():
+        found = next((seed for seed in range(50) if isinstance(run(mutation.world, seed), Failure)), None)
+    assert found is not None
+    assert not isinstance(run(mutation.world, found), Failure), "it is the mutation that was found"

@@ -11,7 +11,7 @@ from minkactl import options
 from minkactl.completion import complete_node
 from minkactl.exits import Exit
 from minkactl.output import Listing, Page, fields, note
-from minkactl.session import REQUEST_TIMEOUT_S, Session
+from minkactl.session import Session
 from minkactl.watch import show
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def transfer(session: Session, node: str, yes: bool) -> None:
       minkactl raft transfer byzantium
     """
     with session.control() as control:
-        status = _controller_status(control)
+        status = _controller_status(session, control)
         if status.coordinator.controller != node:
             _confirm(f"Transfer the leadership from {status.coordinator.controller} to {node}?", yes)
         _transfer(session, control, node)
@@ -150,7 +150,7 @@ def remove(session: Session, node: str, yes: bool) -> None:
 
 def remove_node(session: Session, control: "Control", node: str, yes: bool, question: str) -> None:
     """Ask, remove the node, wait until its seat in the Raft group is gone too. Raises MinkaError."""
-    status = _controller_status(control)
+    status = _controller_status(session, control)
     _known(status, node)
     _confirm(question, yes)
     control.remove_node(node)
@@ -172,7 +172,7 @@ def _known(status: "GetStatusResponse", node: str) -> None:
 
 def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) -> None:
     with session.control() as control:
-        status = _controller_status(control)
+        status = _controller_status(session, control)
         for node in up + down:
             _known(status, node)
         leader = status.coordinator.controller
@@ -190,9 +190,7 @@ def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) 
             _confirm(question[0].upper() + question[1:], yes)
         if successor:
             _transfer(session, control, successor)
-        _ask_until(
-            session, control, lambda: control.change_voters(up, down), is_done, " and ".join(done)
-        )  # fmt: skip
+        _ask_until(session, control, lambda: control.change_voters(up, down), is_done, " and ".join(done))
         _show(session, control)
 
 
@@ -265,11 +263,11 @@ def _wait(session: Session, control: "Control", look: "Callable[[GetStatusRespon
         time.sleep(POLL_S)
 
 
-def _controller_status(control: "Control") -> "GetStatusResponse":
+def _controller_status(session: Session, control: "Control") -> "GetStatusResponse":
     """The active controller's status; while one is being elected, soon. Raises NO_CONTROLLER."""
     from minka.errors import Code, MinkaError
 
-    end = time.monotonic() + REQUEST_TIMEOUT_S / 2
+    end = time.monotonic() + session.request_timeout_s / 2
     while not (status := control.status()).from_controller:
         if time.monotonic() > end:
             voters = ", ".join(status.coordinator.voters)
@@ -294,4 +292,4 @@ def _confirm(question: str, yes: bool) -> None:
 def _show(session: Session, control: "Control") -> None:
     from minkactl.output import emit
 
-    emit(raft_page(_controller_status(control)), session.output)
+    emit(raft_page(_controller_status(session, control)), session.output)

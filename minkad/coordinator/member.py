@@ -23,7 +23,9 @@ from minkad.core.clearance import Clearance
 
 log: Final = logging.getLogger(__name__)
 
-FINAL: Final = (Code.NODE_ID_TAKEN, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY, Code.CLUSTER_MISMATCH)
+# Only the active controller of this node's own cluster says these. CLUSTER_MISMATCH comes from a stranger, perhaps at
+# the address of a former member: no reason to stop.
+FINAL: Final = (Code.NODE_ID_TAKEN, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY)
 RETRY: Final = 0.1  # seconds between tries to find the controller
 CALL_TIMEOUT: Final = 2.0
 
@@ -122,7 +124,8 @@ class Member:
         """Log each problem once, not at each try."""
         if error.code.name != self._problem:
             self._problem = error.code.name
-            log.info("not in touch with the active controller", extra={"reason": str(error)})
+            level = logging.WARNING if error.code is Code.CLUSTER_MISMATCH else logging.INFO
+            log.log(level, "not in touch with the active controller", extra={"reason": str(error)})
 
     def _address(self) -> str:
         address = self._controller_address()

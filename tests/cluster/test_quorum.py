@@ -1,0 +1,289 @@
+"""Without a quorum nothing is decided, what has clearance is served until that ends, and all comes back by itself."""
+
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from minka import Client, wire
+from minka.control import Control
+from minka.errors import Code
+from minka.hashing import murmur3
+from minka.v1.admin_pb2 import GetStatusRequest, GetStatusResponse
+from minka.v1.admin_pb2_grpc import AdminStub
+from minka.v1.cluster_pb2 import NodeState, PartitionTable
+from minka.v1.errors_pb2 import Error
+from minkactl.cli import cli
+from minkactl.exits import Exit
+from minkactl.playground import LocalCluster, free_addresses
+from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
+
+CLEARANCE_S = 1.5
+CONFIG = {
+    "membership": {"heartbeat_interval_ms": 100, "clearance_ms": int(1000 * CLEARANCE_S), "failure_timeout_ms": 2000},
+    "log": {"level": "debug"},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, config=CONFIG) as cluster, Control(cluster.endpoints) as control:
+        create_keyspace(control, "flights", 9, live=3)
+        yield cluster
+
+
+@contextmanager
+def stopped(cluster: LocalCluster, names: Sequence[str]) -> Iterator[None]:
+    """Processes that stand still, as in a long pause of the machine."""
+    for name in names:
+        cluster.signal(name, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for name in names:
+            cluster.signal(name, signal.SIGCONT)
+
+
+def readyz(cluster: LocalCluster, name: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{cluster.node(name).http_address}/readyz?verbose", timeout=5) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+class Direct:
+    """Asks one node for a key of a partition that it leads, whatever the table has come to say."""
+
+    def __init__(self, cluster: LocalCluster, table: PartitionTable, name: str) -> None:
+        self.partition = next(p for p in table.partitions if p.leader == name)
+        keys = (b"key-%d" % i for i in range(1000))
+        self.key = next(k for k in keys if murmur3(k) % len(table.partitions) == self.partition.slot)
+        self._channel = grpc.insecure_channel(cluster.node(name).address)
+        self._batch: Any = self._channel.stream_stream(wire.KV_BATCH_METHOD)
+
+    def __enter__(self) -> "Direct":
+        self.read()  # connected
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def send(self, timeout: float = 20.0) -> Any:
+        """A read and a write, on their way; `codes` waits for the answers."""
+        keys, partition = [self.key], self.partition
+        groups = [
+            wire.Group(wire.Op.READ, partition.id, partition.generation, wire.encode(keys)),
+            wire.Group(wire.Op.WRITE, partition.id, partition.generation, wire.encode(wire.WriteBody(keys, [b"v"]))),
+        ]
+        frames = [wire.encode(wire.Request(i, 20_000, [group])) for i, group in enumerate(groups)]
+        return self._batch(iter(frames), timeout=timeout)
+
+    @staticmethod
+    def codes(call: Any) -> list[Code | None]:
+        """Of the read and the write: None where it was done."""
+        answers = sorted((wire.decode_response(frame) for frame in call), key=lambda answer: answer.id)
+        errors = [answer.results[0].error for answer in answers]
+        return [None if error is None else Code[Error.FromString(error).code] for error in errors]
+
+    def read(self) -> list[Code | None]:
+        """Send, and wait."""
+        return self.codes(self.send())
+
+
+def test_a_leader_that_was_stopped_finds_itself_replaced(cluster: LocalCluster) -> None:
+    """The ghost leader: what reached it while it stood still is answered by a process that believes to lead."""
+    with Control(cluster.endpoints) as control:
+        table = wait_settled(control, live=3)
+        ghost = control.status().coordinator.controller
+        term = control.status().coordinator.term
+        others = [node.address for name, node in cluster.nodes.items() if name != ghost]
+        with Direct(cluster, table, ghost) as direct, Control(others) as rest:
+            with stopped(cluster, [ghost]):
+                call = direct.send()
+                new = eventually("another leader", lambda: replaced_by(rest, ghost))
+                eventually("it was given up", lambda: "FAILED" in nodes_of(rest, ghost))
+            assert direct.codes(call) == [Code.NO_CLEARANCE, Code.NO_CLEARANCE]
+            wait_settled(rest, live=3)
+            assert rest.status().coordinator.term > term
+            eventually("it follows", lambda: own_status(cluster, ghost).coordinator.controller == new)
+            assert not own_status(cluster, ghost).from_controller
+            eventually("it serves its own partitions again", lambda: direct.read() == [None, None])
+
+
+def own_status(cluster: LocalCluster, name: str) -> GetStatusResponse:
+    """What this node says, and no other."""
+    with grpc.insecure_channel(cluster.node(name).address) as channel:
+        return AdminStub(channel).GetStatus(GetStatusRequest(), timeout=5)
+
+
+def replaced_by(control: Control, ghost: str) -> str | None:
+    status = control.status()
+    leader = status.coordinator.controller
+    return leader if status.from_controller and leader != ghost else None
+
+
+def nodes_of(control: Control, name: str) -> str:
+    return next(NodeState.Name(n.state) for n in control.status().table.nodes if n.id == name)
+
+
+def test_a_leader_without_quorum_steps_down_and_its_clearance_ends(cluster: LocalCluster) -> None:
+    with Control(cluster.endpoints) as control:
+        table = wait_settled(control, live=3)
+        leader = control.status().coordinator.controller
+    others = [name for name in cluster.nodes if name != leader]
+    with Direct(cluster, table, leader) as direct, Control(cluster.endpoints) as control:
+        with stopped(cluster, others):
+            since = time.monotonic()
+            assert direct.read() == [None, None], "what has clearance is served"
+            last = serve_until_refused(direct)
+            assert last - since < CLEARANCE_S, "nothing that was asked for later than that was done"
+            eventually("it leads no more", lambda: not own_status(cluster, leader).coordinator.controller)
+            check_everyone_says_so(cluster, leader)
+        wait_settled(control, live=3)
+        eventually("it serves again", lambda: direct.read() == [None, None])
+    eventually("ready", lambda: all(readyz(cluster, name)[0] == 200 for name in cluster.nodes))
+
+
+def serve_until_refused(direct: Direct) -> float:
+    """When the last request was sent that was served."""
+    end = time.monotonic() + 10 * CLEARANCE_S
+    last = 0.0
+    while time.monotonic() < end:
+        sent = time.monotonic()
+        codes = direct.read()
+        if Code.NO_CLEARANCE in codes:
+            return last
+        assert codes in ([None, None], [None, Code.OUTCOME_UNKNOWN])  # acknowledged without clearance: nobody knows
+        last = sent
+    raise AssertionError("it serves on")
+
+
+def check_everyone_says_so(cluster: LocalCluster, name: str) -> None:
+    status, text = readyz(cluster, name)
+    assert status == 503
+    assert "[-]controller failed: no quorum of voters" in text
+    assert "[-]clearance failed: no clearance: nothing is served" in text
+    assert "[+]replayed ok" in text
+    endpoint = cluster.node(name).address
+    result = CliRunner().invoke(cli, ["status", "--endpoints", endpoint], prog_name="minkactl")
+    assert result.exit_code == Exit.UNHEALTHY
+    assert "no active controller: no quorum of athens, byzantium, cyrene" in result.stdout
+    result = CliRunner().invoke(cli, ["raft", "status", "--endpoints", endpoint], prog_name="minkactl")
+    assert result.exit_code == Exit.UNHEALTHY
+    transfer = ["raft", "transfer", name, "--yes", "--timeout", "0.5", "--endpoints", endpoint]
+    result = CliRunner().invoke(cli, transfer, prog_name="minkactl")
+    assert result.exit_code == Exit.UNREACHABLE
+    assert "error: NO_CONTROLLER: " in result.stderr
+
+
+def test_nodes_that_move_to_other_addresses_find_each_other(cluster: LocalCluster) -> None:
+    """Two of three at once: what is written down of them is wrong until they have a leader that could correct it."""
+    with Client(cluster.endpoints, keyspace="flights") as client:
+        client.put_many({b"key-%d" % i: b"%d" % i for i in range(100)})
+    for name in ("athens", "byzantium"):
+        cluster.kill(name)
+    for name in ("athens", "byzantium"):
+        node = cluster.node(name)
+        grpc_address, http_address = free_addresses(2)
+        listen = {"grpc": grpc_address, "http": http_address}
+        node.config = {"listen": listen, "advertise": listen, "cluster": cluster.configuration(node)["cluster"]}
+    for name in ("athens", "byzantium"):
+        node = cluster.node(name)
+        node.address, node.http_address = node.config["listen"].values()
+        cluster.restart(name, ready=False)
+    cluster.wait_ready()
+    with Control(cluster.endpoints) as control:
+        table = wait_settled(control, live=3)
+        assert {n.address for n in table.nodes} == set(cluster.endpoints)
+    with Client(cluster.endpoints, keyspace="flights") as client:
+        assert client.get_many([b"key-7", b"key-99"]) == {b"key-7": b"7", b"key-99": b"99"}
+
+
+def test_nodes_started_apart_from_one_configuration_are_one_cluster() -> None:
+    apart = LocalCluster(3, config=QUICK | {"log": {"level": "debug"}, "coordinator": {"tick_ms": 20}})
+    try:
+        start_apart(apart)
+    finally:
+        apart.stop()
+
+
+def start_apart(cluster: LocalCluster) -> None:
+    launch(cluster, "athens")
+    eventually("athens has tried to be elected, more than once", lambda: elections(cluster, "athens") > 2)
+    assert "is the leader" not in cluster.log("athens").read_text()
+    assert readyz(cluster, "athens")[0] == 503
+    with Control([cluster.node("athens").address]) as control:
+        assert not control.table().cluster.id
+    # From a list of its own, byzantium is not of their cluster: neither has the other's vote.
+    node = cluster.node("byzantium")
+    node.config = {"cluster": {"bootstrap": [{"id": n, "address": cluster.node(n).address} for n in
+                                             ("athens", "byzantium")]}}  # fmt: skip
+    launch(cluster, "byzantium")
+    eventually("byzantium has tried to be elected, more than once", lambda: elections(cluster, "byzantium") > 2)
+    assert "is the leader" not in cluster.log("byzantium").read_text() + cluster.log("athens").read_text()
+    eventually(
+        "each says why", lambda: all("CLUSTER_MISMATCH" in cluster.log(n).read_text() for n in ("athens", node.name))
+    )
+    cluster.kill("byzantium")
+    node.data_dir.rename(cluster.directory / "mistaken")
+    # From the same list, two of three are enough, and the third finds them.
+    node.config = {}
+    launch(cluster, "byzantium")
+    cluster.wait_ready(["athens", "byzantium"])
+    launch(cluster, "cyrene")
+    cluster.wait_ready()
+    ids = set()
+    for node in cluster.nodes.values():
+        with Control([node.address]) as control:
+            table = wait_settled(control, live=3)
+            ids.add(table.cluster.id)
+            assert [(n.id, n.raft_id) for n in table.nodes] == [("athens", 1), ("byzantium", 2), ("cyrene", 3)]
+    assert len(ids) == 1
+    check_that_a_stranger_is_refused(cluster)
+
+
+def launch(cluster: LocalCluster, name: str) -> None:
+    cluster.restart(name, ready=False)
+    eventually(f"{name} listens", lambda: "daemon: ready" in cluster.log(name).read_text("utf-8"))
+
+
+def elections(cluster: LocalCluster, name: str) -> int:
+    return cluster.log(name).read_text("utf-8").count("(pre-election)")
+
+
+def check_that_a_stranger_is_refused(cluster: LocalCluster) -> None:
+    """A node that would found another cluster with one of these."""
+    grpc_address, http_address = free_addresses(2)
+    config = {
+        "node": {"id": "troy"},
+        "cluster": {
+            "bootstrap": [
+                {"id": "troy", "address": grpc_address},
+                {"id": "athens", "address": cluster.node("athens").address},
+            ]
+        },
+        "data_dir": str(cluster.directory / "troy"),
+        "listen": {"grpc": grpc_address, "http": http_address},
+    }
+    path = cluster.directory / "troy.yaml"
+    path.write_text(yaml.safe_dump(config))
+    run = subprocess.run(
+        [sys.executable, "-m", "minkad", "--config", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "minkad: CLUSTER_MISMATCH: " in run.stderr

@@ -24,39 +24,41 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13minka/v1/raft.proto\x12\x08minka.v1\"U\n\x05\x45ntry\x12!\n\x04type\x18\x01 \x01(\x0e\x32\x13.minka.v1.EntryType\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\r\n\x05index\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"q\n\tConfState\x12\x0e\n\x06voters\x18\x01 \x03(\x04\x12\x10\n\x08learners\x18\x02 \x03(\x04\x12\x17\n\x0fvoters_outgoing\x18\x03 \x03(\x04\x12\x15\n\rlearners_next\x18\x04 \x03(\x04\x12\x12\n\nauto_leave\x18\x05 \x01(\x08\"X\n\x10SnapshotMetadata\x12\'\n\nconf_state\x18\x01 \x01(\x0b\x32\x13.minka.v1.ConfState\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x0c\n\x04term\x18\x03 \x01(\x04\"F\n\x08Snapshot\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12,\n\x08metadata\x18\x02 \x01(\x0b\x32\x1a.minka.v1.SnapshotMetadata\"7\n\tHardState\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0c\n\x04vote\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x04\"\xab\x02\n\x07Message\x12#\n\x04type\x18\x01 \x01(\x0e\x32\x15.minka.v1.MessageType\x12\n\n\x02to\x18\x02 \x01(\x04\x12\x0f\n\x07\x66rom_id\x18\x03 \x01(\x04\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x10\n\x08log_term\x18\x05 \x01(\x04\x12\r\n\x05index\x18\x06 \x01(\x04\x12 \n\x07\x65ntries\x18\x07 \x03(\x0b\x32\x0f.minka.v1.Entry\x12\x0e\n\x06\x63ommit\x18\x08 \x01(\x04\x12$\n\x08snapshot\x18\t \x01(\x0b\x32\x12.minka.v1.Snapshot\x12\x0e\n\x06reject\x18\n \x01(\x08\x12\x13\n\x0breject_hint\x18\x0b \x01(\x04\x12\x0f\n\x07\x63ontext\x18\x0c \x01(\x0c\x12\x0c\n\x04vote\x18\r \x01(\x04\x12\x13\n\x0b\x63ommit_term\x18\x0e \x01(\x04\"7\n\x10RaftMessageBatch\x12#\n\x08messages\x18\x01 \x03(\x0b\x32\x11.minka.v1.Message\"V\n\nConfChange\x12&\n\x04type\x18\x02 \x01(\x0e\x32\x18.minka.v1.ConfChangeType\x12\x0f\n\x07node_id\x18\x03 \x01(\x04\x12\x0f\n\x07\x63ontext\x18\x04 \x01(\x0c\"K\n\x10\x43onfChangeSingle\x12&\n\x04type\x18\x01 \x01(\x0e\x32\x18.minka.v1.ConfChangeType\x12\x0f\n\x07node_id\x18\x02 \x01(\x04\"\x80\x01\n\x0c\x43onfChangeV2\x12\x32\n\ntransition\x18\x01 \x01(\x0e\x32\x1e.minka.v1.ConfChangeTransition\x12+\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x1a.minka.v1.ConfChangeSingle\x12\x0f\n\x07\x63ontext\x18\x03 \x01(\x0c*N\n\tEntryType\x12\x10\n\x0c\x45NTRY_NORMAL\x10\x00\x12\x15\n\x11\x45NTRY_CONF_CHANGE\x10\x01\x12\x18\n\x14\x45NTRY_CONF_CHANGE_V2\x10\x02*\xf3\x02\n\x0bMessageType\x12\x0b\n\x07MSG_HUP\x10\x00\x12\x0c\n\x08MSG_BEAT\x10\x01\x12\x0c\n\x08MSG_PROP\x10\x02\x12\x0b\n\x07MSG_APP\x10\x03\x12\x10\n\x0cMSG_APP_RESP\x10\x04\x12\x0c\n\x08MSG_VOTE\x10\x05\x12\x11\n\rMSG_VOTE_RESP\x10\x06\x12\x0c\n\x08MSG_SNAP\x10\x07\x12\x11\n\rMSG_HEARTBEAT\x10\x08\x12\x16\n\x12MSG_HEARTBEAT_RESP\x10\t\x12\x13\n\x0fMSG_UNREACHABLE\x10\n\x12\x13\n\x0fMSG_SNAP_STATUS\x10\x0b\x12\x14\n\x10MSG_CHECK_QUORUM\x10\x0c\x12\x17\n\x13MSG_TRANSFER_LEADER\x10\r\x12\x13\n\x0fMSG_TIMEOUT_NOW\x10\x0e\x12\x12\n\x0eMSG_READ_INDEX\x10\x0f\x12\x17\n\x13MSG_READ_INDEX_RESP\x10\x10\x12\x10\n\x0cMSG_PRE_VOTE\x10\x11\x12\x15\n\x11MSG_PRE_VOTE_RESP\x10\x12*\x8d\x01\n\x14\x43onfChangeTransition\x12\x1f\n\x1b\x43ONF_CHANGE_TRANSITION_AUTO\x10\x00\x12)\n%CONF_CHANGE_TRANSITION_JOINT_IMPLICIT\x10\x01\x12)\n%CONF_CHANGE_TRANSITION_JOINT_EXPLICIT\x10\x02*\x86\x01\n\x0e\x43onfChangeType\x12\x18\n\x14\x43ONF_CHANGE_ADD_NODE\x10\x00\x12\x1b\n\x17\x43ONF_CHANGE_REMOVE_NODE\x10\x01\x12\x1b\n\x17\x43ONF_CHANGE_UPDATE_NODE\x10\x02\x12 \n\x1c\x43ONF_CHANGE_ADD_LEARNER_NODE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13minka/v1/raft.proto\x12\x08minka.v1\"U\n\x05\x45ntry\x12!\n\x04type\x18\x01 \x01(\x0e\x32\x13.minka.v1.EntryType\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\r\n\x05index\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x1c\n\x08\x43ommands\x12\x10\n\x08\x63ommands\x18\x01 \x03(\x0c\"q\n\tConfState\x12\x0e\n\x06voters\x18\x01 \x03(\x04\x12\x10\n\x08learners\x18\x02 \x03(\x04\x12\x17\n\x0fvoters_outgoing\x18\x03 \x03(\x04\x12\x15\n\rlearners_next\x18\x04 \x03(\x04\x12\x12\n\nauto_leave\x18\x05 \x01(\x08\"X\n\x10SnapshotMetadata\x12\'\n\nconf_state\x18\x01 \x01(\x0b\x32\x13.minka.v1.ConfState\x12\r\n\x05index\x18\x02 \x01(\x04\x12\x0c\n\x04term\x18\x03 \x01(\x04\"F\n\x08Snapshot\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12,\n\x08metadata\x18\x02 \x01(\x0b\x32\x1a.minka.v1.SnapshotMetadata\"7\n\tHardState\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0c\n\x04vote\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x04\"\xab\x02\n\x07Message\x12#\n\x04type\x18\x01 \x01(\x0e\x32\x15.minka.v1.MessageType\x12\n\n\x02to\x18\x02 \x01(\x04\x12\x0f\n\x07\x66rom_id\x18\x03 \x01(\x04\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\x10\n\x08log_term\x18\x05 \x01(\x04\x12\r\n\x05index\x18\x06 \x01(\x04\x12 \n\x07\x65ntries\x18\x07 \x03(\x0b\x32\x0f.minka.v1.Entry\x12\x0e\n\x06\x63ommit\x18\x08 \x01(\x04\x12$\n\x08snapshot\x18\t \x01(\x0b\x32\x12.minka.v1.Snapshot\x12\x0e\n\x06reject\x18\n \x01(\x08\x12\x13\n\x0breject_hint\x18\x0b \x01(\x04\x12\x0f\n\x07\x63ontext\x18\x0c \x01(\x0c\x12\x0c\n\x04vote\x18\r \x01(\x04\x12\x13\n\x0b\x63ommit_term\x18\x0e \x01(\x04\"7\n\x10RaftMessageBatch\x12#\n\x08messages\x18\x01 \x03(\x0b\x32\x11.minka.v1.Message\"V\n\nConfChange\x12&\n\x04type\x18\x02 \x01(\x0e\x32\x18.minka.v1.ConfChangeType\x12\x0f\n\x07node_id\x18\x03 \x01(\x04\x12\x0f\n\x07\x63ontext\x18\x04 \x01(\x0c\"K\n\x10\x43onfChangeSingle\x12&\n\x04type\x18\x01 \x01(\x0e\x32\x18.minka.v1.ConfChangeType\x12\x0f\n\x07node_id\x18\x02 \x01(\x04\"\x80\x01\n\x0c\x43onfChangeV2\x12\x32\n\ntransition\x18\x01 \x01(\x0e\x32\x1e.minka.v1.ConfChangeTransition\x12+\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x1a.minka.v1.ConfChangeSingle\x12\x0f\n\x07\x63ontext\x18\x03 \x01(\x0c*N\n\tEntryType\x12\x10\n\x0c\x45NTRY_NORMAL\x10\x00\x12\x15\n\x11\x45NTRY_CONF_CHANGE\x10\x01\x12\x18\n\x14\x45NTRY_CONF_CHANGE_V2\x10\x02*\xf3\x02\n\x0bMessageType\x12\x0b\n\x07MSG_HUP\x10\x00\x12\x0c\n\x08MSG_BEAT\x10\x01\x12\x0c\n\x08MSG_PROP\x10\x02\x12\x0b\n\x07MSG_APP\x10\x03\x12\x10\n\x0cMSG_APP_RESP\x10\x04\x12\x0c\n\x08MSG_VOTE\x10\x05\x12\x11\n\rMSG_VOTE_RESP\x10\x06\x12\x0c\n\x08MSG_SNAP\x10\x07\x12\x11\n\rMSG_HEARTBEAT\x10\x08\x12\x16\n\x12MSG_HEARTBEAT_RESP\x10\t\x12\x13\n\x0fMSG_UNREACHABLE\x10\n\x12\x13\n\x0fMSG_SNAP_STATUS\x10\x0b\x12\x14\n\x10MSG_CHECK_QUORUM\x10\x0c\x12\x17\n\x13MSG_TRANSFER_LEADER\x10\r\x12\x13\n\x0fMSG_TIMEOUT_NOW\x10\x0e\x12\x12\n\x0eMSG_READ_INDEX\x10\x0f\x12\x17\n\x13MSG_READ_INDEX_RESP\x10\x10\x12\x10\n\x0cMSG_PRE_VOTE\x10\x11\x12\x15\n\x11MSG_PRE_VOTE_RESP\x10\x12*\x8d\x01\n\x14\x43onfChangeTransition\x12\x1f\n\x1b\x43ONF_CHANGE_TRANSITION_AUTO\x10\x00\x12)\n%CONF_CHANGE_TRANSITION_JOINT_IMPLICIT\x10\x01\x12)\n%CONF_CHANGE_TRANSITION_JOINT_EXPLICIT\x10\x02*\x86\x01\n\x0e\x43onfChangeType\x12\x18\n\x14\x43ONF_CHANGE_ADD_NODE\x10\x00\x12\x1b\n\x17\x43ONF_CHANGE_REMOVE_NODE\x10\x01\x12\x1b\n\x17\x43ONF_CHANGE_UPDATE_NODE\x10\x02\x12 \n\x1c\x43ONF_CHANGE_ADD_LEARNER_NODE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minka.v1.raft_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENTRYTYPE']._serialized_start=1109
-  _globals['_ENTRYTYPE']._serialized_end=1187
-  _globals['_MESSAGETYPE']._serialized_start=1190
-  _globals['_MESSAGETYPE']._serialized_end=1561
-  _globals['_CONFCHANGETRANSITION']._serialized_start=1564
-  _globals['_CONFCHANGETRANSITION']._serialized_end=1705
-  _globals['_CONFCHANGETYPE']._serialized_start=1708
-  _globals['_CONFCHANGETYPE']._serialized_end=1842
+  _globals['_ENTRYTYPE']._serialized_start=1139
+  _globals['_ENTRYTYPE']._serialized_end=1217
+  _globals['_MESSAGETYPE']._serialized_start=1220
+  _globals['_MESSAGETYPE']._serialized_end=1591
+  _globals['_CONFCHANGETRANSITION']._serialized_start=1594
+  _globals['_CONFCHANGETRANSITION']._serialized_end=1735
+  _globals['_CONFCHANGETYPE']._serialized_start=1738
+  _globals['_CONFCHANGETYPE']._serialized_end=1872
   _globals['_ENTRY']._serialized_start=33
   _globals['_ENTRY']._serialized_end=118
-  _globals['_CONFSTATE']._serialized_start=120
-  _globals['_CONFSTATE']._serialized_end=233
-  _globals['_SNAPSHOTMETADATA']._serialized_start=235
-  _globals['_SNAPSHOTMETADATA']._serialized_end=323
-  _globals['_SNAPSHOT']._serialized_start=325
-  _globals['_SNAPSHOT']._serialized_end=395
-  _globals['_HARDSTATE']._serialized_start=397
-  _globals['_HARDSTATE']._serialized_end=452
-  _globals['_MESSAGE']._serialized_start=455
-  _globals['_MESSAGE']._serialized_end=754
-  _globals['_RAFTMESSAGEBATCH']._serialized_start=756
-  _globals['_RAFTMESSAGEBATCH']._serialized_end=811
-  _globals['_CONFCHANGE']._serialized_start=813
-  _globals['_CONFCHANGE']._serialized_end=899
-  _globals['_CONFCHANGESINGLE']._serialized_start=901
-  _globals['_CONFCHANGESINGLE']._serialized_end=976
-  _globals['_CONFCHANGEV2']._serialized_start=979
-  _globals['_CONFCHANGEV2']._serialized_end=1107
+  _globals['_COMMANDS']._serialized_start=120
+  _globals['_COMMANDS']._serialized_end=148
+  _globals['_CONFSTATE']._serialized_start=150
+  _globals['_CONFSTATE']._serialized_end=263
+  _globals['_SNAPSHOTMETADATA']._serialized_start=265
+  _globals['_SNAPSHOTMETADATA']._serialized_end=353
+  _globals['_SNAPSHOT']._serialized_start=355
+  _globals['_SNAPSHOT']._serialized_end=425
+  _globals['_HARDSTATE']._serialized_start=427
+  _globals['_HARDSTATE']._serialized_end=482
+  _globals['_MESSAGE']._serialized_start=485
+  _globals['_MESSAGE']._serialized_end=784
+  _globals['_RAFTMESSAGEBATCH']._serialized_start=786
+  _globals['_RAFTMESSAGEBATCH']._serialized_end=841
+  _globals['_CONFCHANGE']._serialized_start=843
+  _globals['_CONFCHANGE']._serialized_end=929
+  _globals['_CONFCHANGESINGLE']._serialized_start=931
+  _globals['_CONFCHANGESINGLE']._serialized_end=1006
+  _globals['_CONFCHANGEV2']._serialized_start=1009
+  _globals['_CONFCHANGEV2']._serialized_end=1137
 # @@protoc_insertion_point(module_scope)

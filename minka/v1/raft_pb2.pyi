@@ -192,6 +192,30 @@ class Entry(_message.Message):
 Global___Entry: _TypeAlias = Entry  # noqa: Y015
 
 @_typing.final
+class Commands(_message.Message):
+    """The data of a normal entry: commands that were proposed together, to be applied in this order. Few large entries cost
+    less than many small ones.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMANDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        commands: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Commands: _TypeAlias = Commands  # noqa: Y015
+
+@_typing.final
 class ConfState(_message.Message):
     """Who votes and who only follows. Joint while voters_outgoing is not empty."""
 

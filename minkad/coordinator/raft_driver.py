@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from minka.errors import Code, MinkaError
-from minka.v1.raft_pb2 import ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message
+from minka.v1.raft_pb2 import Commands, ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message
 from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready, Role
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
@@ -16,13 +16,16 @@ log: Final = logging.getLogger(__name__)
 
 MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats what is lost
 MAX_QUEUED_PROPOSALS: Final = 8192
+MAX_ENTRY_BYTES: Final = 256 * 1024  # of commands that share an entry; one alone may be larger
+
+_Proposals = list[tuple[Sequence[bytes], asyncio.Future[None]]]
 
 
 class StateMachine(Protocol):
     """What the committed entries are applied to."""
 
     def apply(self, data: bytes) -> None:
-        """A normal entry is committed."""
+        """A command is committed."""
 
     def restore(self, data: bytes) -> None:
         """A snapshot replaces everything."""
@@ -66,8 +69,9 @@ class RaftDriver:
         self._snapshot_entries = snapshot_entries
         self._on_progress = on_progress
         self._inbox: deque[Message] = deque()
-        self._proposals: list[tuple[bytes, asyncio.Future[None]]] = []
-        self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()  # index, term: ascending index
+        self._proposals: _Proposals = []
+        self._waiting: deque[tuple[int, int, _Proposals]] = deque()  # index, term: ascending index
+        self._waiting_count = 0
         self._confirmations: dict[bytes, tuple[float, Callable[[float], None]]] = {}
         self._confirmation_number = 0
         self._applied_term = 0
@@ -87,17 +91,17 @@ class RaftDriver:
         self._inbox.extend([message for message in messages if message.to == own][:room])
         self._wake.set()
 
-    def propose(self, data: bytes) -> asyncio.Future[None]:
-        """Resolves when the entry is applied here.
+    def propose(self, *commands: bytes) -> asyncio.Future[None]:
+        """Resolves when the commands are applied here, one after the other or none. What is proposed in one turn of the loop shares entries.
 
         Fails with NOT_CONTROLLER when nothing was appended, and with OUTCOME_UNKNOWN when leadership was lost
-        while the entry was under way.
+        while it was under way.
         """
         future = asyncio.get_running_loop().create_future()
         if len(self._proposals) >= MAX_QUEUED_PROPOSALS:
             future.set_exception(MinkaError(Code.OVERLOADED, f"{MAX_QUEUED_PROPOSALS} proposals are waiting"))
             return future
-        self._proposals.append((data, future))
+        self._proposals.append((commands, future))
         self._wake.set()
         return future
 
@@ -156,7 +160,7 @@ class RaftDriver:
     @property
     def proposals_under_way(self) -> int:
         """Proposals that are neither applied nor failed."""
-        return len(self._proposals) + len(self._waiting)
+        return len(self._proposals) + self._waiting_count
 
     # The loop
 
@@ -198,16 +202,20 @@ class RaftDriver:
 
     def _propose_queued(self) -> None:
         proposals, self._proposals = self._proposals, []
+        shares = _shares(proposals)
+        entries = [
+            Commands(commands=[command for commands, _ in share for command in commands]).SerializeToString()
+            for share in shares
+        ]
         try:
-            self.raw.propose_batch([data for data, _ in proposals])
+            self.raw.propose_batch(entries)
         except ProposalDropped as reason:
-            for _, future in proposals:
-                if not future.done():
-                    future.set_exception(MinkaError(Code.NOT_CONTROLLER, f"nothing was proposed: {reason}"))
+            _answer(proposals, MinkaError(Code.NOT_CONTROLLER, f"nothing was proposed: {reason}"))
             return
-        first = self.raw.last_index() - len(proposals) + 1
+        first = self.raw.last_index() - len(shares) + 1
         term = self.raw.basic_status().term
-        self._waiting.extend((first + i, term, future) for i, (_, future) in enumerate(proposals))
+        self._waiting.extend((first + i, term, share) for i, share in enumerate(shares))
+        self._waiting_count += len(proposals)
 
     async def _handle(self, ready: Ready) -> None:
         self._log.stage(ready)
@@ -241,8 +249,8 @@ class RaftDriver:
         self.applied_index, self._applied_term = entry.index, entry.term
         match entry.type:
             case EntryType.ENTRY_NORMAL:
-                if entry.data:
-                    self._machine.apply(entry.data)
+                for command in Commands.FromString(entry.data).commands:
+                    self._machine.apply(command)
             case EntryType.ENTRY_CONF_CHANGE:
                 self.conf_state = self.raw.apply_conf_change(ConfChange.FromString(entry.data))
                 self._snapshot_due = True
@@ -250,19 +258,17 @@ class RaftDriver:
                 self.conf_state = self.raw.apply_conf_change(ConfChangeV2.FromString(entry.data))
                 self._snapshot_due = True
         while self._waiting and self._waiting[0][0] <= entry.index:
-            index, term, future = self._waiting.popleft()
-            if future.done():
-                continue
+            index, term, proposals = self._waiting.popleft()
+            self._waiting_count -= len(proposals)
             if (index, term) == (entry.index, entry.term):
-                future.set_result(None)
+                _answer(proposals, None)
             else:
-                future.set_exception(MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
+                _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
 
     def _fail_waiting(self, reason: str) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for _, _, future in waiting:
-            if not future.done():
-                future.set_exception(MinkaError(Code.OUTCOME_UNKNOWN, f"proposed, but not seen committed: {reason}"))
+        waiting, self._waiting, self._waiting_count = self._waiting, deque(), 0
+        for _, _, proposals in waiting:
+            _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, f"proposed, but not seen committed: {reason}"))
 
     def _snapshot_if_due(self) -> None:
         # A new member refuses a snapshot from before it was one, so each change of the configuration asks for another.
@@ -276,3 +282,27 @@ class RaftDriver:
         if keep_from >= self._log.first_index():
             self._log.compact(keep_from)
         self.snapshot_index = index
+
+
+def _shares(proposals: _Proposals) -> list[_Proposals]:
+    """Cut into what goes into one entry each."""
+    shares: list[_Proposals] = []
+    size = MAX_ENTRY_BYTES
+    for proposal in proposals:
+        added = sum(map(len, proposal[0]))
+        size += added
+        if size > MAX_ENTRY_BYTES:
+            shares.append([])
+            size = added
+        shares[-1].append(proposal)
+    return shares
+
+
+def _answer(proposals: _Proposals, error: MinkaError | None) -> None:
+    for _, future in proposals:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

@@ -92,7 +92,9 @@ class RaftDriver:
         self._wake.set()
 
     def propose(self, *commands: bytes) -> asyncio.Future[None]:
-        """Resolves when the commands are applied here, one after the other or none. What is proposed in one turn of the loop shares entries.
+        """Resolves when the commands are applied here, one after the other or none.
+
+        What is proposed in one turn of the loop shares entries.
 
         Fails with NOT_CONTROLLER when nothing was appended, and with OUTCOME_UNKNOWN when leadership was lost
         while it was under way.

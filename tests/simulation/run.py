@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from minkad.core.raft import RaftError
+from tests.simulation.full_world import FullWorld
 from tests.simulation.raft_world import RaftWorld
 from tests.simulation.trace import Outcome, Trace, Violation
 
@@ -18,7 +19,7 @@ class World(Protocol):
         """To its end. Raises Violation, or what the real code raised."""
 
 
-WORLDS: Final[dict[str, Callable[[int, Trace], World]]] = {"raft": RaftWorld}
+WORLDS: Final[dict[str, Callable[[int, Trace], World]]] = {"full": FullWorld, "raft": RaftWorld}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,0 +1,170 @@
+"""The calls between simulated nodes, as `minkad.rpc` makes and answers them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minka.v1.coordinator_pb2 import (
+    HandOverRequest,
+    HandOverResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveRequest,
+    RegisterRequest,
+    RegisterResponse,
+    UpdateReplicasRequest,
+    UpdateReplicasResponse,
+)
+from minkad.core.controller import HandOver, Leave
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+R = TypeVar("R")
+
+_UPDATE_TIMEOUT: Final = 2.0
+_SHIP_TIMEOUT: Final = 1.0
+
+
+def settle(future: asyncio.Future[R], result: R | MinkaError) -> None:
+    """The answer has come, unless nobody waits for it any more."""
+    if future.done():
+        return
+    if isinstance(result, MinkaError):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+class Calls:
+    """What one process asks of others, and of itself."""
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+
+    async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
+        """Coordinator.Register."""
+
+        async def serve(server: "Process") -> RegisterResponse:
+            await server.coordinator.controller().register(request.node)
+            state = server.coordinator.state
+            return RegisterResponse(cluster_id=state.cluster.id, raft_id=state.nodes[request.node.id].raft_id)
+
+        return await self._call(address, serve, timeout, Code.UNREACHABLE)
+
+    async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
+        """Coordinator.HandOver."""
+
+        async def serve(server: "Process") -> HandOverResponse:
+            command = HandOver(request.node_id, request.partition_id, request.partition_epoch, request.target)
+            await server.coordinator.controller().submit(command)
+            return HandOverResponse(partition=server.coordinator.state.partitions[request.partition_id])
+
+        return await self._call(address, serve, timeout, Code.OUTCOME_UNKNOWN)
+
+    async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
+        """Coordinator.Leave."""
+
+        async def serve(server: "Process") -> None:
+            await server.coordinator.controller().submit(Leave(request.node_id, request.incarnation))
+
+        await self._call(address, serve, timeout, Code.UNREACHABLE)
+
+    async def update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        """ReplicaControl.UpdateReplicas."""
+
+        async def serve(server: "Process") -> UpdateReplicasResponse:
+            return await server.data_plane.update_replicas(request)
+
+        address = self._process.coordinator.address_of(node_id)
+        return await self._call(address, serve, _UPDATE_TIMEOUT, Code.UNREACHABLE)
+
+    async def ship(self, node_id: str, row: Partition, value: int) -> None:
+        """A partition's data, to a node that adds a replica of it."""
+
+        async def serve(server: "Process") -> None:
+            server.data_plane.receive(row, value)
+
+        await self._call(self._process.coordinator.address_of(node_id), serve, _SHIP_TIMEOUT, Code.UNREACHABLE)
+
+    async def _call(self, address: str, serve: Callable[["Process"], Awaitable[R]], timeout: float, broken: Code) -> R:
+        """Raises what the server raised, `broken` when the connection broke, DEADLINE_EXCEEDED after `timeout`."""
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        client = self._process
+        server = client.world.process_at(address)
+
+        def fail() -> None:
+            settle(answer, MinkaError(broken, f"{address}: the call broke off"))
+
+        async def answer_it() -> None:
+            assert server is not None
+            try:
+                result = await serve(server)
+            except MinkaError as error:
+                refusal = error
+                server.deliver(client, lambda: settle(answer, refusal))
+            else:
+                server.deliver(client, lambda: settle(answer, result))
+
+        if server is None:
+            client.world.after(0.01, client.if_alive, fail)
+        else:
+            client.deliver(server, lambda: server.spawn(answer_it()), fail)
+        try:
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError:
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"{address} did not answer in time") from None
+
+    async def heartbeat(
+        self, address: str, requests: AsyncIterator[HeartbeatRequest]
+    ) -> AsyncGenerator[HeartbeatResponse, None]:
+        """Coordinator.Heartbeat: both directions keep their order, and lose nothing before the stream breaks."""
+        answers: asyncio.Queue[HeartbeatResponse | MinkaError] = asyncio.Queue()
+        pump = asyncio.get_running_loop().create_task(_Stream(self._process, address, answers).run(requests))
+        try:
+            while True:
+                answer = await answers.get()
+                if isinstance(answer, MinkaError):
+                    raise answer
+                yield answer
+        finally:
+            pump.cancel()
+
+
+class _Stream:
+    def __init__(self, client: "Process", address: str, answers: asyncio.Queue[HeartbeatResponse | MinkaError]) -> None:
+        self._client = client
+        self._server = client.world.process_at(address)
+        self._address = address
+        self._answers = answers
+        self._arrived = [0.0, 0.0]  # when the last message gets there, and the last answer back
+
+    async def run(self, requests: AsyncIterator[HeartbeatRequest]) -> None:
+        async for request in requests:
+            if self._server is None:
+                self._break()
+            else:
+                self._send(self._server, request)
+
+    def _break(self) -> None:
+        self._answers.put_nowait(MinkaError(Code.UNREACHABLE, f"{self._address}: the stream broke"))
+
+    def _send(self, server: "Process", request: HeartbeatRequest) -> None:
+        def serve() -> None:
+            answer: HeartbeatResponse | MinkaError
+            try:
+                answer = server.coordinator.controller().heartbeat(request)
+            except MinkaError as error:
+                answer = error
+            except ArithmeticError as error:  # as the servers' interceptor answers it
+                answer = MinkaError(Code.INTERNAL, repr(error))
+            self._pass(1, server, self._client, lambda: self._answers.put_nowait(answer))
+
+        self._pass(0, self._client, server, serve)
+
+    def _pass(self, way: int, sender: "Process", to: "Process", act: Callable[[], None]) -> None:
+        when = sender.deliver(to, act, self._break, not_before=self._arrived[way])
+        self._arrived[way] = max(self._arrived[way], when)

@@ -1,0 +1,153 @@
+"""What goes wrong in the full world."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.network import between, partition
+from tests.simulation.process import Machine, Process
+
+if TYPE_CHECKING:
+    from tests.simulation.full_world import FullWorld
+
+
+class Nemesis:
+    """Each run has some of the faults, in its own mixture and pace."""
+
+    def __init__(self, world: "FullWorld") -> None:
+        self._world = world
+        rng = world.rng
+        faults: list[Callable[[], None]] = [
+            self._part,
+            self._part_controller,
+            self._heal,
+            self._crash_one,
+            self._crash_controller,
+            self._crash_in_the_middle,
+            self._crash_all,
+            self._stop,
+            self._stop_controller,
+            self._slow_disk,
+            self._drift,
+            self._leave,
+        ]
+        weights = [rng.choice((0, 1, 1, 4)) for _ in faults]
+        self._faults = [fault for fault, weight in zip(faults, weights, strict=True) for _ in range(weight)]
+        self._pause = rng.choice((0.3, 0.8, 2.0))
+        self._kills_leaders = rng.random() < 0.2
+        self._ended = False
+
+    def begin(self) -> None:
+        """Faults from now on."""
+        if self._faults:
+            self._world.after(1.5, self._next)
+
+    def end(self) -> None:
+        """No more faults; everything that was broken works."""
+        self._ended = True
+        self._world.network.calm()
+        for machine in self._world.machines:
+            machine.sync_time, machine.stopped_until = 0.0, 0.0
+            if machine.process is None:
+                self._world.after(0.0, self._world.start, machine)
+            else:
+                machine.process.kill_after = 0
+
+    def _next(self) -> None:
+        if self._ended:
+            return
+        world = self._world
+        world.after(world.rng.expovariate(1 / self._pause), self._next)
+        world.rng.choice(self._faults)()
+
+    def _any(self) -> Machine:
+        return self._world.rng.choice(self._world.machines)
+
+    def elected(self, process: Process) -> None:
+        """A process leads a new term."""
+        if self._kills_leaders and not self._ended and self._world.rng.random() < 0.5:
+            process.kill_after = self._world.rng.randint(2, 60)
+
+    # The network
+
+    def _part(self) -> None:
+        numbers = [machine.number for machine in self._world.machines]
+        if len(numbers) > 1:
+            name, links = partition(self._world.rng, numbers)
+            self._block(name, links)
+
+    def _part_controller(self) -> None:
+        """The active controller, maybe with one other node, from the rest."""
+        world, active = self._world, self._world.active()
+        if active is None:
+            return
+        company = {active.machine.number, self._any().number} if world.rng.random() < 0.5 else {active.machine.number}
+        others = {machine.number for machine in world.machines} - company
+        links = between(company, others, both=world.rng.random() < 0.7)
+        self._block(f"controller {active.machine.id} with {sorted(company)}", links)
+
+    def _block(self, name: str, links: list[tuple[int, int]]) -> None:
+        world = self._world
+        world.say("nemesis", "partition", name)
+        world.network.block(links)
+        world.after(world.rng.expovariate(1 / 1.5), self._heal)
+
+    def _heal(self) -> None:
+        self._world.network.heal()
+
+    # Processes, clocks and disks
+
+    def _crash_one(self) -> None:
+        self._crash(self._any().process)
+
+    def _crash(self, process: Process | None) -> None:
+        if process is not None:
+            self._world.crash(process)
+
+    def _crash_controller(self) -> None:
+        self._crash(self._world.active())
+
+    def _crash_in_the_middle(self) -> None:
+        process = self._world.active() if self._world.rng.random() < 0.5 else self._any().process
+        if process is not None:
+            process.kill_after = self._world.rng.randint(1, 40)
+
+    def _crash_all(self) -> None:
+        if self._world.rng.random() < 0.3:
+            for machine in self._world.machines:
+                self._crash(machine.process)
+
+    def _stop(self) -> None:
+        self._stop_machine(self._any())
+
+    def _stop_controller(self) -> None:
+        active = self._world.active()
+        if active is not None:
+            self._stop_machine(active.machine)
+
+    def _stop_machine(self, machine: Machine) -> None:
+        """As SIGSTOP does: when it goes on, its clock has jumped."""
+        world = self._world
+        pause = world.rng.expovariate(1 / 1.0)
+        world.say("nemesis", "stop", f"{machine.id} for {pause:.2f}")
+        machine.stopped_until = world.now + pause
+
+    def _slow_disk(self) -> None:
+        world, machine = self._world, self._any()
+        world.say("nemesis", "slow disk", machine.id)
+        before, machine.sync_time = machine.sync_time, 0.3
+
+        def recover() -> None:
+            machine.sync_time = before
+
+        world.after(world.rng.expovariate(1 / 2), recover)
+
+    def _drift(self) -> None:
+        """A clock runs at another rate, within the bound."""
+        world, machine = self._world, self._any()
+        machine.clock.drift(world.now, world.rng.choice((1 - world.drift, 1 + world.drift)))
+
+    def _leave(self) -> None:
+        process = self._any().process
+        if process is not None and process.built and self._world.now >= process.machine.stopped_until:
+            self._world.say(process.machine.id, "leaves")
+            process.spawn(process.stop())

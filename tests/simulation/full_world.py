@@ -1,0 +1,306 @@
+"""The full world: whole coordinators on simulated machines, under load, with faults; the unit of time is the second."""
+
+import logging
+import random
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, Final
+from unittest import mock
+
+from minka.v1.cluster_pb2 import Cluster, Node, NodeState, OperationState, PartitionState
+from minka.v1.raft_pb2 import ConfState
+from minkad.coordinator import active_controller, coordinator
+from minkad.coordinator.active_controller import ControllerSettings
+from minkad.coordinator.coordinator import Bootstrap
+from minkad.core.controller import MigrationCaps, VoterSettings
+from minkad.core.state import State
+from tests.simulation.disk import BOOTSTRAP_INDEX
+from tests.simulation.full_admin import Admin
+from tests.simulation.full_nemesis import Nemesis
+from tests.simulation.loop import DriftingClock
+from tests.simulation.network import Network, NetworkProfile
+from tests.simulation.oracle import RaftOracle
+from tests.simulation.process import Machine, Process
+from tests.simulation.trace import Outcome, Trace, Violation
+
+FAULTS_END: Final = 10.0  # seconds
+PATIENCE: Final = 60.0
+MAX_STEPS: Final = 300_000
+_DRIFT: Final = 0.045  # two clocks differ by less than the tenth that the configuration demands as a margin
+_UNIX_MS: Final = 1_800_000_000_000
+
+
+class FullWorld:
+    """One seed's world. `run` raises Violation, or what the code raised."""
+
+    def __init__(self, seed: int, trace: Trace) -> None:
+        self.rng = rng = random.Random(seed)
+        self.trace = trace
+        self.now = 0.0
+        self.steps = 0
+        self.oracle = RaftOracle(BOOTSTRAP_INDEX)
+        self.network = Network(rng, _network_profile(rng))
+        self.heartbeat = 0.15
+        self.clearance = rng.choice((0.4, 0.6))
+        self.tick = 0.1
+        self.election_ticks = rng.choice((3, 5))
+        self.snapshot_entries = rng.choice((5, 20, 1000))
+        failure_timeout = self.clearance * 1.1 + self.heartbeat / 2 + rng.choice((0.001, 0.3))
+        self.holder_patience = 2 * failure_timeout + 1
+        self.controller_settings = ControllerSettings(
+            self.clearance, failure_timeout, 2.0, MigrationCaps(per_node=rng.choice((1, 2)), cluster=4)
+        )
+        founders = rng.choice((1, 3, 3, 3))
+        self.voter_settings = VoterSettings(founders, rng.choice((1500, 100_000)))
+        self.written: dict[int, int] = {}  # by partition: how many writes were acknowledged
+        self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch served, and by whom
+        self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and the number of a command in it
+        self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._scheduled = 0
+        self.machines = self._machines(founders, rng.choice((1, 2, 3)))
+        self.by_address = {machine.address: machine for machine in self.machines}
+        voters = [
+            Node(id=m.id, raft_id=m.raft_id, address=m.address, state=NodeState.NODE_STATE_JOINING)
+            for m in self.machines
+            if m.raft_id
+        ]
+        self.bootstrap = Bootstrap(Cluster(id="simulated", name="simulated", min_nodes=1), voters)
+        self.admin = Admin(self)
+        self.nemesis = Nemesis(self)
+
+    def _machines(self, founders: int, joiners: int) -> list[Machine]:
+        machines = []
+        drift = self.rng.choice((0.0, 0.01, _DRIFT))
+        for number in range(1, founders + joiners + 1):
+            clock = DriftingClock(self.rng.uniform(0, 1e6), self.rng.uniform(1 - drift, 1 + drift))
+            machine = Machine(number, f"n{number}", f"10.0.0.{number}:7400", f"data-{number}", clock)
+            machine.sync_time = self.rng.choice((0.0, 0.0, 0.005))
+            if number <= founders:
+                machine.raft_id = number
+                machine.disk.bootstrap(ConfState(voters=range(1, founders + 1)))
+            machines.append(machine)
+        self.drift = drift
+        return machines
+
+    # Events
+
+    def after(self, delay: float, function: Callable[..., object], *arguments: Any) -> None:
+        """Call `function` so many seconds from now."""
+        self._scheduled += 1
+        heappush(self._events, (self.now + delay, self._scheduled, function, arguments))
+
+    def say(self, who: str, what: str, detail: str = "") -> None:
+        """Into the trace."""
+        self.trace.add(self.now, who, what, detail)
+
+    def run(self) -> Outcome:
+        """Faults and load, then calm, until everything is as it ought to be."""
+        logger = logging.getLogger("minkad")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL + 1)
+        try:
+            with (
+                mock.patch.object(active_controller, "unix_ms", self.unix_ms),
+                mock.patch.object(coordinator, "unix_ms", self.unix_ms),
+            ):
+                return self._run()
+        finally:
+            logger.setLevel(level)
+            for machine in self.machines:
+                if machine.process is not None:
+                    machine.process.die()
+                    machine.process.loop.kill()
+
+    def _run(self) -> Outcome:
+        for machine in self.machines:
+            self.after(self.rng.random() * 0.5, self.start, machine)
+        self.admin.begin()
+        self.nemesis.begin()
+        self._run_until(FAULTS_END, lambda: False)
+        self.say("world", "calm")
+        self.nemesis.end()
+        self.admin.end()
+        self._run_until(FAULTS_END + PATIENCE, lambda: not self._missing())
+        if missing := self._missing():
+            raise Violation("every operation ends", f"{PATIENCE:.0f} s after the last fault: {missing}")
+        return Outcome(self.steps, self.trace.digest())
+
+    def _run_until(self, end: float, done: Callable[[], bool]) -> None:
+        events = self._events
+        while events and events[0][0] < end:
+            self.now, _, function, arguments = heappop(events)
+            self.steps += 1
+            if self.steps > MAX_STEPS:
+                raise Violation("every operation ends", f"{MAX_STEPS} events without an end")
+            function(*arguments)
+            if not self.steps % 256 and done():
+                return
+
+    def unix_ms(self) -> int:
+        """Of no importance to anything but what people read, and to how long a voter has been gone."""
+        return _UNIX_MS + int(self.now * 1000)
+
+    # Processes
+
+    def start(self, machine: Machine) -> None:
+        """Start the machine's process unless it runs."""
+        if machine.process is None:
+            self.say(machine.id, "start")
+            machine.process = Process(self, machine)
+
+    def wake(self, process: Process, when: float) -> None:
+        """The process has something to do then."""
+        when = max(when, self.now)
+        if process.wake is None or when < process.wake:
+            process.wake = when
+            self.after(when - self.now, self._turn, process, when)
+
+    def _turn(self, process: Process, when: float) -> None:
+        machine = process.machine
+        if not process.alive or process.wake != when:
+            return
+        process.wake = None
+        if self.now < machine.stopped_until:
+            self.wake(process, machine.stopped_until)
+            return
+        process.loop.turn()
+        if process.loop.halted:
+            self.say(machine.id, "killed")
+            self.crash(process)
+            return
+        due = process.loop.next_due()
+        if due is not None:
+            process.loop_wake(due)
+        if process.built:
+            self.observe(process)
+            self._check_holders(process)
+
+    def crash(self, process: Process) -> None:
+        """Kill the process; it comes back later."""
+        machine = process.machine
+        if machine.process is not process:
+            return
+        process.die()
+        machine.process = None
+        process.loop.kill()
+        survives = process.writing and self.rng.random() < 0.5
+        self.say(machine.id, "crash", "the write under way survives" if survives else "")
+        if survives:
+            machine.disk.sync()
+        machine.disk.crash()
+        self.after(self.rng.expovariate(1 / 0.7), self.start, machine)
+
+    def process_at(self, address: str) -> Process | None:
+        """Who listens there."""
+        machine = self.by_address.get(address)
+        return machine.process if machine is not None else None
+
+    def machine_at(self, address: str) -> Machine | None:
+        """Whose address it is."""
+        return self.by_address.get(address)
+
+    def addresses(self, but: Machine) -> list[str]:
+        """Of all other machines."""
+        return [machine.address for machine in self.machines if machine is not but]
+
+    def processes(self) -> list[Process]:
+        """Those that run and have joined."""
+        return [p for m in self.machines if (p := m.process) is not None and p.alive and p.built]
+
+    # Invariants
+
+    def observe(self, process: Process) -> None:
+        """The process's core has done something."""
+        leaders = len(self.oracle.leaders)
+        self.oracle.observe(process.driver.raw._raft)
+        if len(self.oracle.leaders) > leaders:
+            self.say(process.machine.id, "leads", f"term {process.driver.raw.basic_status().term}")
+            self.nemesis.elected(process)
+
+    def applied(self, process: Process, position: tuple[int, int], digest: int) -> None:
+        """The state after this command: all replicas' are equal."""
+        other = self._digests.setdefault(position, digest)
+        if other != digest:
+            raise Violation(
+                "equal states", f"{process.machine.id} has another state after command {position} than another node"
+            )
+
+    def restored(self, process: Process, index: int, digest: int) -> None:
+        """The state after a snapshot's index."""
+        position = max((p for p in self._digests if p[0] <= index), default=None)
+        if position is not None and self._digests[position] != digest:
+            raise Violation("equal states", f"{process.machine.id} has another state after the snapshot at {index}")
+
+    def _check_holders(self, process: Process) -> None:
+        """Nobody else may serve what this process serves now, and nobody else may ever have at this leader_epoch."""
+        for id_, replica in process.data_plane.replicas.items():
+            if not process.serves(id_):
+                continue
+            mine, epoch = process.machine.id, replica.copy.row.leader_epoch
+            newest, holder = self._served.get(id_, (0, mine))
+            if epoch < newest or (epoch == newest and holder != mine):
+                raise Violation(
+                    "one holder of clearance per partition and leader_epoch",
+                    f"{mine} serves partition {id_} at leader_epoch {epoch}, {holder} served it at {newest}",
+                )
+            self._served[id_] = (epoch, mine)
+            for other in self.processes():
+                if other is not process and other.serves(id_):
+                    raise Violation(
+                        "one holder of clearance per partition and leader_epoch",
+                        f"{mine} and {other.machine.id} serve partition {id_} at the same time",
+                    )
+
+    def write(self, process: Process, partition_id: int) -> None:
+        """A client writes where the partition is served."""
+        plane = process.data_plane
+        value, expected = plane.replicas[partition_id].copy.value, self.written.get(partition_id, 0)
+        if value != expected:
+            raise Violation(
+                "what was acknowledged stays",
+                f"{process.machine.id} serves partition {partition_id} with {value} of {expected} writes",
+            )
+        if plane.write(partition_id):
+            self.written[partition_id] = expected + 1
+
+    # The end
+
+    def active(self) -> Process | None:
+        """The process of the active controller with the newest term."""
+        active = [p for p in self.processes() if p.coordinator.active is not None]
+        return max(active, key=lambda p: p.driver.raw.basic_status().term, default=None)
+
+    def _missing(self) -> str:
+        """What is not as it ought to be in the end."""
+        active = self.active()
+        if active is None:
+            return "no active controller"
+        state = active.coordinator.state
+        for machine in self.machines:
+            node, process = state.nodes.get(machine.id), machine.process
+            if node is None or node.state != NodeState.NODE_STATE_LIVE:
+                return f"{machine.id} is not LIVE"
+            if process is None or not process.built or not process.member.has_clearance():
+                return f"{machine.id} has no clearance"
+            if process.driver.applied_index != active.driver.applied_index:
+                return f"{machine.id} has applied {process.driver.applied_index} of {active.driver.applied_index}"
+        return _unfinished(state) or self.admin.missing(state)
+
+
+def _unfinished(state: State) -> str:
+    for operation in state.operations.values():
+        if operation.state == OperationState.OPERATION_STATE_RUNNING:
+            return f"operation {operation.id} is running"
+    for partition in state.partitions.values():
+        if partition.state != PartitionState.PARTITION_STATE_ONLINE or partition.removing_replicas:
+            return f"partition {' '.join(str(partition).split())}"
+    return ""
+
+
+def _network_profile(rng: random.Random) -> NetworkProfile:
+    return NetworkProfile(
+        delay=rng.choice((0.001, 0.005, 0.02)),
+        loss=rng.choice((0.0, 0.0, 0.02)),
+        duplication=rng.choice((0.0, 0.0, 0.02)),
+        straggling=rng.choice((0.0, 0.01, 0.05)),
+    )

@@ -1,0 +1,162 @@
+"""An event loop for one simulated process: real asyncio code runs on it, on the process's own clock, without a thread,
+a socket or a wait. The world says when it runs.
+"""
+
+import asyncio
+import contextvars
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
+from typing import Any, Final, cast
+
+from minka.errors import MinkaError
+
+_MAX_TURNS: Final = 10_000  # of one moment: more means that something spins
+
+
+class DriftingClock:
+    """Monotonic seconds of one machine; `rate` of its seconds pass in one of true time."""
+
+    def __init__(self, offset: float, rate: float) -> None:
+        self._true = 0.0
+        self._local = offset
+        self._rate = rate
+
+    def at(self, true: float) -> float:
+        """What it shows at this true time."""
+        return self._local + (true - self._true) * self._rate
+
+    def true_at(self, local: float) -> float:
+        """When it shows this, if its rate stays."""
+        return self._true + (local - self._local) / self._rate
+
+    def drift(self, true: float, rate: float) -> None:
+        """From now on it runs at this rate."""
+        self._local, self._true, self._rate = self.at(true), true, rate
+
+
+class ProcessLoop:
+    """As much of `asyncio.AbstractEventLoop` as tasks, futures, timers and what is built of them need.
+
+    `now` answers the process's clock; `wake_at` asks the world to call `turn` when that clock shows a time."""
+
+    def __init__(self, now: Callable[[], float], wake_at: Callable[[float], None]) -> None:
+        self._self = cast("asyncio.AbstractEventLoop", self)
+        self._now = now
+        self._wake_at = wake_at
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._numbers = 0
+        self._running = False
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.error: Exception | None = None  # what the code raised where nothing is to be raised
+        self.halted = False  # the process died in the middle of a turn
+
+    # What asyncio asks of a loop
+
+    def time(self) -> float:
+        return self._now()
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return False
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self._self)
+
+    def create_task(self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, **_: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self._self, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._note(error)
+
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self._self, context)
+        self._ready.append(handle)
+        if not self._running:
+            self._wake_at(self._now())
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self._self, context)
+        self._numbers += 1
+        heappush(self._timers, (when, self._numbers, timer))
+        self._wake_at(when)
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is dropped when its time comes."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if isinstance(error := context.get("exception"), Exception):
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        if not isinstance(error, MinkaError):  # those are answers
+            self.error = self.error or error
+
+    # What the world asks
+
+    def next_due(self) -> float | None:
+        """When there is something to do, by the process's clock."""
+        while self._timers and self._timers[0][2].cancelled():
+            heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def turn(self) -> None:
+        """Run everything that is due. Raises what the code raised where nothing is to be raised."""
+        now = self._now()
+        while self._timers and self._timers[0][0] <= now + 1e-9:
+            timer = heappop(self._timers)[2]
+            if not timer.cancelled():
+                self._ready.append(timer)
+        self._run_ready()
+        if self.error is not None:
+            raise self.error
+
+    def _run_ready(self) -> None:
+        self._running = True
+        events._set_running_loop(self._self)
+        try:
+            for _ in range(_MAX_TURNS):
+                if not self._ready or self.halted:
+                    return
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        finally:
+            events._set_running_loop(None)
+            self._running = False
+        raise AssertionError("the process spins")
+
+    def kill(self) -> None:
+        """End every task, whatever it does meanwhile; its outputs must be cut before."""
+        self.halted = False
+        for _ in range(10):
+            for task in list(self._tasks):
+                task.cancel()
+            self._run_ready()
+            if not self._tasks:
+                break
+        assert not self._tasks, f"tasks that do not end: {list(self._tasks)}"
+        self._timers.clear()

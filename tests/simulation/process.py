@@ -1,0 +1,369 @@
+"""One simulated daemon: the real driver, coordinator and member, wired as `minkad.daemon` wires them."""
+
+import random
+import zlib
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import Node, Partition
+from minka.v1.coordinator_pb2 import HandOverRequest
+from minka.v1.raft_pb2 import MSG_SNAP, ConfState, Entry, HardState, Message, Snapshot
+from minkad.coordinator.coordinator import Coordinator
+from minkad.coordinator.member import Member, MemberSettings, register_patiently
+from minkad.coordinator.raft_driver import RaftDriver
+from minkad.core.raft import Config, RawNode, Ready
+from minkad.core.state import State
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.raft_log import RaftLog
+from tests.simulation.calls import Calls, settle
+from tests.simulation.data_plane import Copy, DataPlane
+from tests.simulation.disk import RaftDisk
+from tests.simulation.loop import DriftingClock, ProcessLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.full_world import FullWorld
+
+JOIN_PAUSE: Final = 0.3  # seconds between tries to join
+
+
+class Killed(BaseException):
+    """The process dies here: no handler of the code may go on."""
+
+
+@dataclass(slots=True)
+class Machine:
+    """What outlives a process."""
+
+    number: int
+    id: str
+    address: str
+    data_id: str
+    clock: DriftingClock
+    raft_id: int = 0  # 0: it has yet to join
+    disk: RaftDisk = field(default_factory=RaftDisk)
+    copies: dict[int, Copy] = field(default_factory=dict)
+    process: "Process | None" = None
+    stopped_until: float = 0.0
+    sync_time: float = 0.0  # seconds, the mean
+    starts: int = 0
+
+
+class Process:
+    """From a start to a crash."""
+
+    coordinator: Coordinator
+    driver: RaftDriver
+    data_plane: DataPlane
+    member: Member
+
+    def __init__(self, world: "FullWorld", machine: Machine) -> None:
+        self.world = world
+        self.machine = machine
+        self.alive = True
+        self.built = False
+        self.kill_after = 0  # so many points of persist, send and apply from now it dies; 0: it doesn't
+        self.wake: float | None = None
+        self.writing = False
+        self.loop = ProcessLoop(self.now, self._wake_at)
+        machine.starts += 1
+        self.calls = Calls(self)
+        self.node = Node(
+            id=machine.id,
+            data_id=machine.data_id,
+            incarnation=f"{machine.id}-{machine.starts}",
+            address=machine.address,
+        )
+        if machine.raft_id:
+            self._build()
+        else:
+            self.spawn(self._join())
+
+    def now(self) -> float:
+        """Seconds of the machine's monotonic clock."""
+        return self.machine.clock.at(self.world.now)
+
+    def loop_wake(self, local: float) -> None:
+        """Its loop has something to do when its clock shows this."""
+        self._wake_at(local)
+
+    def _wake_at(self, local: float) -> None:
+        self.world.wake(self, self.machine.clock.true_at(local))
+
+    async def _join(self) -> None:
+        while not self.machine.raft_id:
+            try:
+                _, answer = await register_patiently(
+                    self.calls, self.world.addresses(but=self.machine), self.node, self.world.holder_patience, self.now
+                )
+                self.machine.raft_id = answer.raft_id
+            except MinkaError:
+                await self._pause(JOIN_PAUSE)
+        self._build()
+
+    async def _pause(self, seconds: float) -> None:
+        future = self.loop.create_future()
+        self.loop.call_later(seconds, settle, future, None)
+        await future
+
+    # Wiring
+
+    def _build(self) -> None:
+        world, machine, disk = self.world, self.machine, self.machine.disk
+        rng = random.Random(world.rng.random())
+        snapshot = disk.seen.snapshot()
+        log = _Log(self, disk)
+        self._transport = Transport(self)
+        self.coordinator = Coordinator(
+            State.from_snapshot(snapshot.data),
+            world.bootstrap,
+            world.controller_settings,
+            world.voter_settings,
+            update_replicas=self.calls.update_replicas,
+            now=self.now,
+            jitter=rng,
+        )
+        self.driver = RaftDriver(
+            RawNode(
+                Config(
+                    id=machine.raft_id,
+                    storage=disk.seen,
+                    random=rng.randrange,
+                    election_tick=world.election_ticks,
+                    heartbeat_tick=1,
+                    applied=snapshot.metadata.index,
+                    commit_by_vote=True,
+                    disable_proposal_forwarding=True,
+                )
+            ),
+            cast("RaftLog", log),
+            cast("LogDatabase", log),
+            self._transport,
+            _Machine(self),
+            tick_seconds=world.tick,
+            snapshot_entries=world.snapshot_entries,
+            conf_state=snapshot.metadata.conf_state,
+            on_progress=self.coordinator.on_progress,
+        )
+        self.coordinator.driver = self.driver
+        self.data_plane = DataPlane(
+            machine.id,
+            machine.copies,
+            rng,
+            self._has_clearance,
+            self._hand_over,
+            self.calls.ship,
+            self._say,
+        )
+        self.member = Member(
+            self.node,
+            MemberSettings(world.heartbeat, max(2 * world.heartbeat, world.clearance), world.holder_patience),
+            self.calls,
+            controller_address=self._controller_address,
+            other_addresses=lambda: world.addresses(but=machine),
+            data_plane=self.data_plane,
+            applied_index=lambda: self.driver.applied_index,
+            now=self.now,
+        )
+        world.oracle.restarted(machine.raft_id, disk.seen.initial_state()[0], disk.seen.last_index())
+        self.built = True
+        self.spawn(self.driver.run())
+        self.spawn(self._member())
+
+    def _say(self, what: str, detail: str) -> None:
+        if self.alive:
+            self.world.say(self.machine.id, what, detail)
+
+    def _controller_address(self) -> str | None:
+        leader = self.node if self.driver.is_leader else self.coordinator.leader()
+        return leader.address if leader else None
+
+    def _has_clearance(self) -> bool:
+        return self.member.has_clearance()
+
+    async def _hand_over(self, request: HandOverRequest) -> Partition:
+        return await self.member.hand_over(request)
+
+    async def _member(self) -> None:
+        try:
+            await self.member.run()
+        except MinkaError as final:  # the daemon gives up, and is started again
+            self.world.say(self.machine.id, "gives up", str(final))
+            self.world.after(0.0, self.world.crash, self)
+
+    async def stop(self) -> None:
+        """In order: serve nothing any more, say so, end."""
+        self.member.clearance.revoke()
+        self.data_plane.close()
+        await self.member.leave(1.0)
+        self.world.after(0.0, self.world.crash, self)
+
+    # Running
+
+    def hear(self, message: Message, sender: str) -> None:
+        """A message has arrived."""
+        self._transport.heard[message.from_id] = sender
+        self.driver.receive([message])
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it as a task of this process."""
+        self.loop.create_task(coroutine)
+
+    def if_alive(self, act: Callable[[], object]) -> None:
+        """Something arrives at this process."""
+        if self.alive:
+            act()
+
+    def deliver(
+        self,
+        to: "Process",
+        act: Callable[[], object],
+        broken: Callable[[], object] | None = None,
+        not_before: float = 0.0,
+    ) -> float:
+        """Let `act` happen there after some time; `broken` here if that process has died meanwhile. Answers when.
+
+        What the network loses, the caller never hears of.
+        """
+        world = self.world
+        arrival = max(world.now + world.network.delay(), not_before)
+
+        def arrive() -> None:
+            if not self.alive or not world.network.connected(self.machine.number, to.machine.number):
+                return
+            if to.alive and (to.built or broken is None):  # who joins gets answers only
+                act()
+            elif broken is not None:
+                world.after(world.network.delay(), self.if_alive, broken)
+
+        if self.alive:
+            world.after(arrival - world.now, arrive)
+        return arrival
+
+    def point(self) -> None:
+        """One step of persist, send or apply. Raises Killed if it is the last."""
+        if self.kill_after:
+            self.kill_after -= 1
+            if not self.kill_after:
+                self.die()
+                raise Killed
+
+    def die(self) -> None:
+        """Nothing that this process does has any effect from here on."""
+        self.alive = False
+        self.loop.halted = True
+
+    def serves(self, partition_id: int) -> bool:
+        """Whether it would answer a read of the partition now."""
+        return self.alive and self.built and self.data_plane.serves(partition_id)
+
+
+class _Log:
+    """The log and its database in one: what RaftDriver asks of `RaftLog` and of `LogDatabase`."""
+
+    def __init__(self, process: Process, disk: RaftDisk) -> None:
+        self._process = process
+        self._disk = disk
+        self.term = disk.seen.term
+        self.first_index = disk.seen.first_index
+        self.initial_state: Callable[[], tuple[HardState, ConfState]] = disk.seen.initial_state
+        self.snapshot: Callable[[], Snapshot] = disk.seen.snapshot
+
+    def stage(self, ready: Ready) -> None:
+        self._process.world.observe(self._process)
+        self._process.point()
+        if ready.entries:
+            self._process.world.oracle.appended(self._process.machine.raft_id, ready.entries, self._term_before(ready))
+        self._disk.stage(ready)
+        self._process.point()
+
+    def _term_before(self, ready: Ready) -> int:
+        if ready.snapshot is not None:
+            return ready.snapshot.metadata.term
+        first: Entry = ready.entries[0]
+        return self._disk.seen.term(first.index - 1)
+
+    def stage_snapshot(self, index: int, term: int, conf_state: ConfState, data: bytes) -> None:
+        assert self.term(index) == term, (index, term)
+        self._disk.stage_snapshot(index, conf_state, data)
+
+    def compact(self, index: int) -> None:
+        self._disk.compact(index)
+
+    async def sync(self) -> None:
+        mean = self._process.machine.sync_time
+        if mean:
+            self._process.writing = True
+            await self._process._pause(self._process.world.rng.expovariate(1 / mean))
+            self._process.writing = False
+        self._disk.sync()
+        self._process.point()
+
+
+class Transport:
+    """Raft messages: lost, doubled and overtaken as the network does."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.heard: dict[int, str] = {}  # by raft id: where its messages say that it is
+
+    def _where(self, raft_id: int) -> str:
+        node = self._process.coordinator.node_with(raft_id)
+        return self.heard.get(raft_id) or (node.address if node is not None else "")
+
+    def send(self, messages: Sequence[Message]) -> None:
+        process = self._process
+        world = process.world
+        for message in messages:
+            process.point()
+            world.oracle.sent(message)
+            machine = world.machine_at(self._where(message.to))
+            delays = world.network.deliveries(process.machine.number, machine.number) if machine is not None else []
+            for delay in delays:
+                assert machine is not None
+                copy = Message()
+                copy.CopyFrom(message)
+                world.after(delay, self._arrive, machine, copy)
+            if message.type == MSG_SNAP:
+                world.after(0.1, process.if_alive, self._report_snapshot(message.to, bool(delays)))
+            elif not delays and world.rng.random() < 0.1:
+                world.after(0.05, process.if_alive, self._report_unreachable(message.to))
+
+    def _arrive(self, machine: Machine, message: Message) -> None:
+        process = machine.process
+        connected = self._process.world.network.connected(self._process.machine.number, machine.number)
+        if process is not None and process.alive and process.built and connected:
+            process.hear(message, self._process.machine.address)
+
+    def _report_snapshot(self, raft_id: int, ok: bool) -> Callable[[], None]:
+        return lambda: self._process.driver.report_snapshot(raft_id, ok)
+
+    def _report_unreachable(self, raft_id: int) -> Callable[[], None]:
+        return lambda: self._process.driver.report_unreachable(raft_id)
+
+
+class _Machine:
+    """The coordinator's state machine, watched."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._position = (0, 0)  # index, commands of it
+
+    def apply(self, data: bytes) -> None:
+        process = self._process
+        process.point()
+        process.coordinator.apply(data)
+        index = process.driver.applied_index
+        self._position = (index, self._position[1] + 1 if self._position[0] == index else 1)
+        process.world.applied(process, self._position, self._digest())
+
+    def restore(self, data: bytes) -> None:
+        self._process.coordinator.restore(data)
+        self._process.world.restored(self._process, self._process.driver.applied_index, self._digest())
+
+    def to_snapshot(self) -> bytes:
+        return self._process.coordinator.to_snapshot()
+
+    def _digest(self) -> int:
+        return zlib.crc32(self._process.coordinator.state.to_snapshot())

@@ -10,11 +10,20 @@ from typing import Final
 import grpc
 
 from minka._call import Call, Part, moved_reads
-from minka._grpc import channel_options, checked_endpoints, clipped, error_from_call, unreachable
+from minka._grpc import (
+    aio_channel,
+    channel_credentials,
+    channel_options,
+    checked_endpoints,
+    clipped,
+    error_from_call,
+    unreachable,
+)
 from minka._retry import delay_s
 from minka._stream import NodeStream
 from minka.errors import Code, MinkaError
 from minka.routing import RoutingTable
+from minka.tls import Tls
 from minka.v1 import admin_pb2, cluster_pb2
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minka.wire import Op
@@ -33,11 +42,12 @@ class Core:
 
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, endpoints: Sequence[str], refresh_interval: float, rng: Random) -> None:
+    def __init__(self, endpoints: Sequence[str], refresh_interval: float, rng: Random, tls: Tls | None) -> None:
         self.table: Final = RoutingTable()
         self.rng: Final = rng
         self.calls: Final[set[Call]] = set()
         self._endpoints: Final = checked_endpoints(endpoints)
+        self._credentials: Final = channel_credentials(tls)
         self._refresh_interval = refresh_interval
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._streams: dict[str, NodeStream] = {}
@@ -184,7 +194,7 @@ class Core:
         channel = self._channels.get(address)
         if channel is None:
             options = channel_options(_CONNECT_TIMEOUT_S)
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=options)
+            channel = self._channels[address] = aio_channel(address, self._credentials, options)
         return channel
 
     def _stream(self, address: str) -> NodeStream:

@@ -6,6 +6,7 @@ from typing import Final
 import grpc
 
 from minka.errors import Code, MinkaError
+from minka.tls import Tls
 from minka.v1 import errors_pb2
 
 ERROR_METADATA: Final = "minka-error-bin"
@@ -14,6 +15,15 @@ _MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024
 
 # How gRPC begins the text of a failure that came before a connection was there, so before anything was sent.
 _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
+
+# What gRPC says when TLS is why there is no connection, and what that means. The first that fits counts.
+_TLS_HINTS: Final = (
+    ("WRONG_VERSION_NUMBER", "TLS is on at this side only"),
+    ("Hostname Verification", "the certificate is not for this address"),
+    ("CERTIFICATE_VERIFY_FAILED", "the certificate is not valid, or from another authority than those in tls.ca"),
+    ("Socket closed", "perhaps TLS is on at the other side only, or it does not accept this side's certificate"),
+    ("Connection reset", "perhaps TLS is on at the other side only, or it does not accept this side's certificate"),
+)
 
 
 def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
@@ -26,6 +36,23 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.enable_http_proxy", 0),  # nodes are reached directly, whatever the environment says about the web
     ]
+
+
+def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
+    """What a channel with these certificates takes; None is a plain one. Raises INVALID_CONFIG for a bad file."""
+    if tls is None:
+        return None
+    pem = tls.read()
+    return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+
+
+def aio_channel(
+    address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, int]]
+) -> grpc.aio.Channel:
+    """A channel, plain without `credentials`. It connects when first used."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
@@ -85,8 +112,11 @@ def clipped(text: str) -> str:
 
 
 def _cause(text: str) -> str:
-    """The last part of gRPC's chain of reasons: "Connection refused"."""
-    return clipped(text.rpartition(": ")[2].rstrip("]") or text)
+    """The last part of gRPC's chain of reasons, "Connection refused", and what it means if TLS is the reason."""
+    # A handshake's chain ends with ": OK", which says nothing.
+    last = text.removesuffix(": OK").rpartition(": ")[2].rstrip("].") or text
+    hint = next((f" ({hint})" for sign, hint in _TLS_HINTS if sign in text), "")
+    return clipped(last) + hint
 
 
 def _with_address(address: str, error: MinkaError) -> str:

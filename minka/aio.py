@@ -16,6 +16,7 @@ from minka._core import Core
 from minka._failures import BatchError, Failure, shown_key
 from minka._lane import FRAME_BYTES
 from minka.errors import Code, MinkaError
+from minka.tls import Tls
 from minka.wire import MAX_BODY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op
 
 __all__ = ["BatchError", "Client", "Failure", "Keyspace"]
@@ -135,7 +136,8 @@ class Client(_Operations):
     `endpoints` are addresses host:port of some of the nodes; the others are found through them. `keyspace` is what
     the client's own put, get, … work on; `keyspace(name)` gives handles on others. `timeout` in seconds holds for
     every call that doesn't state its own. The partition table is fetched again about every `refresh_interval`
-    seconds, and whenever a node's refusal hints at a newer one.
+    seconds, and whenever a node's refusal hints at a newer one. `tls` is for a cluster with TLS; its files are read
+    here and now, and a mistake in them raises INVALID_CONFIG.
     """
 
     def __init__(
@@ -146,8 +148,9 @@ class Client(_Operations):
         timeout: float = 5.0,
         refresh_interval: float = 10.0,
         rng: Random | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        core = Core(endpoints, _checked_timeout(refresh_interval), rng or Random())
+        core = Core(endpoints, _checked_timeout(refresh_interval), rng or Random(), tls)
         super().__init__(core, keyspace, _checked_timeout(timeout))
 
     def keyspace(self, name: str) -> Keyspace:

@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 from minka import aio
 from minka.aio import AnyKey, BatchError, Failure, Key
 from minka.errors import Code, MinkaError
+from minka.tls import Tls
 
 __all__ = ["BatchError", "Client", "Failure", "Keyspace"]
 
@@ -118,8 +119,11 @@ class Client(_Operations):
         timeout: float = 5.0,
         refresh_interval: float = 10.0,
         rng: Random | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        client = aio.Client(endpoints, keyspace=keyspace, timeout=timeout, refresh_interval=refresh_interval, rng=rng)
+        client = aio.Client(
+            endpoints, keyspace=keyspace, timeout=timeout, refresh_interval=refresh_interval, rng=rng, tls=tls
+        )
         super().__init__(client, _Loop())
         self._client: Final = client
         self._stop: Final = weakref.finalize(self, self._loop.stop, client)

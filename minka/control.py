@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import grpc
 
-from minka._grpc import channel_options, checked_endpoints, error_from_call, unreachable
+from minka._grpc import channel_credentials, channel_options, checked_endpoints, error_from_call, unreachable
 from minka.errors import Code, MinkaError
+from minka.tls import Tls
 from minka.v1 import admin_pb2, cluster_pb2
 from minka.v1.admin_pb2_grpc import AdminStub, InventoryStub, MetadataStub
 
@@ -30,14 +31,17 @@ class Control:
     Every method finishes within `timeout` seconds, redirects and repetitions included, and raises only `MinkaError`:
     the node's refusal; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED, which name every endpoint tried and why it
     did not do; OUTCOME_UNKNOWN for a change whose answer was lost. A change is repeated only where a refusal, or a
-    connection that was never made, says that nothing was done.
+    connection that was never made, says that nothing was done. `tls` is for a cluster with TLS; its files are read at
+    the start, and a mistake in them raises INVALID_CONFIG.
     """
 
-    def __init__(self, endpoints: Sequence[str], timeout: float = 5.0) -> None:
+    def __init__(self, endpoints: Sequence[str], timeout: float = 5.0, *, tls: Tls | None = None) -> None:
         if not timeout > 0:
             raise MinkaError(Code.INVALID_ARGUMENT, f"timeout must be positive, not {timeout}")
         self._endpoints: Final = checked_endpoints(endpoints)
         self._timeout: Final = timeout
+        self.tls: Final = tls
+        self._credentials: Final = channel_credentials(tls)
         self._channels: Final[dict[str, grpc.Channel]] = {}
         self._controller = ""  # address of the active controller, as last heard
 
@@ -194,7 +198,11 @@ class Control:
         channel = self._channels.get(address)
         if channel is None:
             options = channel_options(min(timeout, _CONNECT_TIMEOUT_S))
-            channel = self._channels[address] = grpc.insecure_channel(address, options=options)
+            if self._credentials is None:
+                channel = grpc.insecure_channel(address, options=options)
+            else:
+                channel = grpc.secure_channel(address, self._credentials, options=options)
+            self._channels[address] = channel
         try:
             return rpc(channel)(request, timeout=timeout)
         except grpc.RpcError as error:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from minka.control import Control
 from minka.errors import Code, MinkaError
+from minka.tls import Tls
 from minka.v1.admin_pb2 import PartitionCount
 from minka.v1.cluster_pb2 import PartitionTable
 
@@ -28,7 +29,7 @@ def counted(control: Control, keyspace: str, timeout_s: float) -> list[dict[str,
         wanted = _by_leader(table, keyspace, rows)
         if not wanted:
             return [rows[partition_id] for partition_id in sorted(rows)]
-        for row in _ask(table, wanted, timeout_s):
+        for row in _ask(table, wanted, timeout_s, control.tls):
             rows[row["id"]] = row
     raise MinkaError(Code.NOT_LEADER, f"partitions of {keyspace} changed their leaders again and again meanwhile")
 
@@ -49,12 +50,14 @@ def _by_leader(table: PartitionTable, keyspace: str, known: Mapping[int, object]
     return found
 
 
-def _ask(table: PartitionTable, wanted: Mapping[str, Mapping[int, str]], timeout_s: float) -> list[dict[str, Any]]:
+def _ask(
+    table: PartitionTable, wanted: Mapping[str, Mapping[int, str]], timeout_s: float, tls: Tls | None
+) -> list[dict[str, Any]]:
     """What each node counted of what it is wanted for and leads."""
     addresses = {node.id: node.address for node in table.nodes}
 
     def ask_one(node: str) -> list[PartitionCount]:
-        with Control([addresses[node]], timeout=timeout_s) as control:
+        with Control([addresses[node]], timeout_s, tls=tls) as control:
             return control.count_keys(addresses[node], list(wanted[node]))
 
     with ThreadPoolExecutor(min(len(wanted), THREADS)) as pool:

@@ -1,0 +1,90 @@
+"""Mutual TLS: which files, and whether they are what they should be."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_MAX_FILE_BYTES: Final = 1 << 20
+
+
+class Pem(NamedTuple):
+    """What the files hold."""
+
+    ca: bytes
+    cert: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Paths to PEM files for TLS in which both sides show a certificate.
+
+    `ca` holds the certificates of the authorities from which the other side's must come. `cert` is the own
+    certificate, followed by those between it and the authority, if any, and `key` its private key, unencrypted.
+    """
+
+    ca: str | Path
+    cert: str | Path
+    key: str | Path
+
+    def read(self) -> Pem:
+        """The files' content, checked. Raises MinkaError(INVALID_CONFIG), which names every file with a mistake."""
+        pem, mistakes = self._examine()
+        if mistakes:
+            # Imported here: minkactl reads its contexts without what errors need.
+            from minka.errors import Code, MinkaError
+
+            text = "; ".join(f"tls.{name}: {mistake}" for name, mistake in mistakes.items())
+            raise MinkaError(Code.INVALID_CONFIG, text)
+        return pem
+
+    def mistakes(self) -> dict[str, str]:
+        """What is wrong with `ca`, `cert` and `key`; nothing of the key's content is in it."""
+        return self._examine()[1]
+
+    def _examine(self) -> tuple[Pem, dict[str, str]]:
+        contents: dict[str, bytes] = {}
+        mistakes: dict[str, str] = {}
+        for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
+            try:
+                contents[name] = _content(path)
+            except OSError as error:
+                mistakes[name] = f"{path}: {error.strerror}"
+                continue
+            if name != "key" and not _has_certificates(contents[name]):
+                mistakes[name] = f"{path}: holds no certificate in PEM form"
+        if "cert" not in mistakes and "key" not in mistakes and (problem := self._pair_problem()):
+            mistakes["key"] = f"{self.key}: {problem}"
+        return Pem(contents.get("ca", b""), contents.get("cert", b""), contents.get("key", b"")), mistakes
+
+    def _pair_problem(self) -> str:
+        import ssl
+
+        try:
+            # Without a password given, OpenSSL would ask for one on the terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.cert, self.key, password="")
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                return f"is not the key of {self.cert}"
+            return "holds no private key in PEM form, or an encrypted one"
+        except OSError as error:
+            return str(error.strerror)
+        return ""
+
+
+def _content(path: str | Path) -> bytes:
+    with open(path, "rb") as file:
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise OSError(0, "larger than 1 MiB")
+    return content
+
+
+def _has_certificates(pem: bytes) -> bool:
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError):
+        return False
+    return True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from minka.errors import Code, MinkaError
-from minka.v1.raft_pb2 import Commands, ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message
+from minka.v1.raft_pb2 import Commands, ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message, MessageType
 from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready, Role
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
@@ -17,6 +17,8 @@ log: Final = logging.getLogger(__name__)
 MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats what is lost
 MAX_QUEUED_PROPOSALS: Final = 8192
 MAX_ENTRY_BYTES: Final = 256 * 1024  # of commands that share an entry; one alone may be larger
+
+_HEARTBEATS: Final = (MessageType.MSG_HEARTBEAT, MessageType.MSG_HEARTBEAT_RESP)
 
 _Proposals = list[tuple[Sequence[bytes], asyncio.Future[None]]]
 
@@ -76,6 +78,7 @@ class RaftDriver:
         self._confirmation_number = 0
         self._applied_term = 0
         self._tick_due = False
+        self._persisting = False
         self._snapshot_due = False
         self._wake = asyncio.Event()
 
@@ -86,9 +89,16 @@ class RaftDriver:
 
         A node that came back with an empty disk has a new raft id: what is for the old one must not reach it.
         """
-        room = MAX_QUEUED_MESSAGES - len(self._inbox)
         own = self.raw.basic_status().id
-        self._inbox.extend([message for message in messages if message.to == own][:room])
+        for message in messages:
+            if message.to != own:
+                continue
+            if self._persisting and message.type in _HEARTBEATS:
+                self._step(message)
+            elif len(self._inbox) < MAX_QUEUED_MESSAGES:
+                self._inbox.append(message)
+        if self._persisting:
+            self._transport.send(self.raw.heartbeats())
         self._wake.set()
 
     def propose(self, *commands: bytes) -> asyncio.Future[None]:
@@ -186,7 +196,11 @@ class RaftDriver:
         # One tick a wake-up: a process that was stopped for long must not wake up as a candidate at once.
         while True:
             await asyncio.sleep(self._tick_seconds)
-            self._tick_due = True
+            if self._persisting:
+                self.raw.tick()
+                self._transport.send(self.raw.heartbeats())
+            else:
+                self._tick_due = True
             self._wake.set()
 
     def _take_inputs(self) -> None:
@@ -194,13 +208,15 @@ class RaftDriver:
             self._tick_due = False
             self.raw.tick()
         while self._inbox:
-            message = self._inbox.popleft()
-            try:
-                self.raw.step(message)
-            except RaftError as refusal:
-                log.debug("a message was refused", extra={"sender": message.from_id, "reason": str(refusal)})
+            self._step(self._inbox.popleft())
         if self._proposals:
             self._propose_queued()
+
+    def _step(self, message: Message) -> None:
+        try:
+            self.raw.step(message)
+        except RaftError as refusal:
+            log.debug("a message was refused", extra={"sender": message.from_id, "reason": str(refusal)})
 
     def _propose_queued(self) -> None:
         proposals, self._proposals = self._proposals, []
@@ -222,7 +238,10 @@ class RaftDriver:
     async def _handle(self, ready: Ready) -> None:
         self._log.stage(ready)
         if ready.must_sync or ready.snapshot is not None:
+            # Heartbeats go on meanwhile: they need no disk, and a slow one must cost no leadership.
+            self._persisting = True
             await self._log_db.sync()
+            self._persisting = False
         self._transport.send(ready.messages)
         if ready.snapshot is not None:
             self._restore(ready)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, Self
 
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
 
 from minka.errors import MinkaError
-from minkad.storage.rocks import MIB, base_options, is_stalled, pairs, storage_error, table_options
+from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, storage_error, table_options
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
@@ -59,7 +59,7 @@ class LogDatabase:
         self._thread.start()
 
     @classmethod
-    def open(cls, path: Path) -> "LogDatabase":
+    def open(cls, path: Path) -> Self:
         """Open or create. Raises CORRUPT_DATA for a damaged log (a torn tail, never acknowledged, is cut off),
         STORAGE_FAILED for anything else, such as another process that has it open.
         """
@@ -143,6 +143,16 @@ class LogDatabase:
         except Exception as error:
             raise storage_error(error, f"reading the log database {self.path}") from error
         return found
+
+    def count(self, start: bytes, end: bytes) -> int:
+        """How many keys there are with start <= key < end; every block of them is read, and its checksum compared.
+
+        Raises CORRUPT_DATA, STORAGE_FAILED.
+        """
+        try:
+            return count(self._db, start, end)
+        except Exception as error:
+            raise storage_error(error, f"reading the log database {self.path}") from error
 
     def fail(self, error: MinkaError) -> None:
         """Make every later `sync` fail with `error`: the node's disk can't be trusted any more."""

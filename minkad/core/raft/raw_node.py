@@ -9,6 +9,7 @@ from minka.v1.raft_pb2 import (
     MSG_APP_RESP,
     MSG_BEAT,
     MSG_CHECK_QUORUM,
+    MSG_HEARTBEAT,
     MSG_HEARTBEAT_RESP,
     MSG_HUP,
     MSG_PRE_VOTE_RESP,
@@ -40,6 +41,7 @@ from minkad.core.raft.types import (
 )
 
 _LOCAL = (MSG_HUP, MSG_BEAT, MSG_UNREACHABLE, MSG_SNAP_STATUS, MSG_CHECK_QUORUM)
+_HEARTBEATS = (MSG_HEARTBEAT, MSG_HEARTBEAT_RESP)
 _RESPONSES = (MSG_APP_RESP, MSG_VOTE_RESP, MSG_HEARTBEAT_RESP, MSG_READ_INDEX_RESP, MSG_PRE_VOTE_RESP)
 
 
@@ -63,6 +65,7 @@ class RawNode:
         self._raft = Raft(config)
         self._soft_state = self._current_soft_state()
         self._hard_state = self._current_hard_state()
+        self._durable_term = self._raft.term
         self._accepted: _Accepted | None = None
 
     # In
@@ -188,6 +191,7 @@ class RawNode:
         assert accepted is not None, "advance follows ready"
         assert ready.committed_entries is accepted.committed, "advance is called with the last ready"
         self._accepted = None
+        self._durable_term = accepted.term
         r = self._raft
         # First this node's own answers: they read terms, which are still at hand in the unstable entries.
         for message in accepted.to_self:
@@ -200,6 +204,20 @@ class RawNode:
         if accepted.committed:
             r.applied_to(accepted.committed[-1].index)
             r.reduce_uncommitted(accepted.committed)
+
+    def heartbeats(self) -> list[Message]:
+        """Take the heartbeats and answers to heartbeats that wait for the next Ready.
+
+        They say nothing that isn't durable already, so they may be sent while a Ready is being persisted: a slow disk
+        costs no leadership. None while the present term isn't durable.
+        """
+        r = self._raft
+        if r.term != self._durable_term:
+            return []
+        taken = [message for message in r.msgs if message.type in _HEARTBEATS]
+        if taken:
+            r.msgs = [message for message in r.msgs if message.type not in _HEARTBEATS]
+        return taken
 
     # Status
 

@@ -1,0 +1,172 @@
+"""The Ready loop on a real log database whose disk can be made to stand still."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from rocksdict import Rdict, WriteBatch
+
+from minka.v1.raft_pb2 import ConfState, Message, MessageType
+from minkad.coordinator.raft_driver import RaftDriver
+from minkad.core.raft import Config, RawNode
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.raft_log import RaftLog
+from tests.integration.shard.harness import until
+
+TICK_S = 0.01
+ELECTION_TICKS = 10
+
+
+class Machine:
+    """Keeps the commands."""
+
+    def __init__(self) -> None:
+        self.commands: list[bytes] = []
+
+    def apply(self, data: bytes) -> None:
+        self.commands.append(data)
+
+    def restore(self, data: bytes) -> None:
+        raise AssertionError("there are no snapshots here")
+
+    def to_snapshot(self) -> bytes:
+        raise AssertionError("there are no snapshots here")
+
+
+class LogOnDisk(LogDatabase):
+    """Writes when `disk` is set."""
+
+    def __init__(self, path: Path, db: Rdict) -> None:
+        self.disk = threading.Event()
+        self.disk.set()
+        super().__init__(path, db)
+
+    def _write(self, batch: WriteBatch) -> None:
+        self.disk.wait()
+        super()._write(batch)
+
+
+class Node:
+    """One voter of a group in this process."""
+
+    def __init__(self, nodes: "dict[int, Node]", raft_id: int, voters: int, path: Path) -> None:
+        self.nodes = nodes
+        self.machine = Machine()
+        self.log_db = LogOnDisk.open(path / str(raft_id))
+        self.disk = self.log_db.disk
+        conf_state = ConfState(voters=range(1, voters + 1))
+        raft_log = RaftLog(self.log_db)
+        raft_log.bootstrap(conf_state)
+        config = Config(
+            id=raft_id,
+            storage=raft_log,
+            random=Random(raft_id).randrange,
+            election_tick=ELECTION_TICKS,
+            applied=raft_log.snapshot().metadata.index,
+            disable_proposal_forwarding=True,
+        )
+        self.driver = RaftDriver(
+            RawNode(config),
+            raft_log,
+            self.log_db,
+            self,
+            self.machine,
+            tick_seconds=TICK_S,
+            snapshot_entries=1_000_000,
+            conf_state=conf_state,
+            on_progress=lambda: None,
+        )
+        self.terms: set[int] = set()
+        self.sent: list[MessageType.ValueType] = []
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """At once, to the others of this process."""
+        for message in messages:
+            self.terms.add(message.term)
+            self.sent.append(message.type)
+            asyncio.get_running_loop().call_soon(self.nodes[message.to].driver.receive, [message])
+
+
+@asynccontextmanager
+async def group(path: Path, voters: int) -> AsyncIterator[dict[int, Node]]:
+    """Voters 1 to `voters`, running."""
+    nodes: dict[int, Node] = {}
+    for raft_id in range(1, voters + 1):
+        nodes[raft_id] = Node(nodes, raft_id, voters, path)
+    tasks = []
+    try:
+        for node in nodes.values():
+            await node.log_db.sync()
+            tasks.append(asyncio.create_task(node.driver.run()))
+        yield nodes
+    finally:
+        for task in tasks:
+            task.cancel()
+        for node in nodes.values():
+            node.disk.set()
+            node.log_db.close()
+
+
+async def leader_of(nodes: dict[int, Node]) -> Node:
+    """Who leads, once it may propose."""
+    await until(lambda: any(node.driver.leads_with_applied_term for node in nodes.values()))
+    return next(node for node in nodes.values() if node.driver.leads_with_applied_term)
+
+
+@pytest.mark.parametrize("whose", ["the leader's", "a follower's", "everybody's"])
+def test_a_disk_that_stands_still_costs_no_leadership(tmp_path: Path, whose: str) -> None:
+    """Heartbeats and their answers go on while a sync waits, and nothing is committed without a quorum of disks."""
+
+    async def scenario() -> None:
+        async with group(tmp_path, 3) as nodes:
+            leader = await leader_of(nodes)
+            others = [node for node in nodes.values() if node is not leader]
+            term = leader.driver.raw.basic_status().term
+            stuck = {"the leader's": [leader], "a follower's": others[:1], "everybody's": list(nodes.values())}[whose]
+            for node in stuck:
+                node.disk.clear()
+                node.sent.clear()
+            proposal = leader.driver.propose(b"a")
+            # Far more beats than an election takes.
+            beats = 5 * ELECTION_TICKS
+            await until(
+                lambda: all(node.sent.count(MessageType.MSG_HEARTBEAT) >= beats for node in stuck if node is leader)
+            )
+            await until(
+                lambda: all(
+                    node.sent.count(MessageType.MSG_HEARTBEAT_RESP) >= beats for node in stuck if node is not leader
+                )
+            )
+            assert leader.driver.is_leader
+            assert {node.driver.raw.basic_status().term for node in nodes.values()} == {term}
+            assert proposal.done() == (whose == "a follower's")
+            for node in stuck:
+                node.disk.set()
+            await asyncio.wait_for(proposal, 5)
+            await until(lambda: all(node.machine.commands == [b"a"] for node in nodes.values()))
+
+    asyncio.run(scenario())
+
+
+def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path: Path) -> None:
+    """A thousand proposals make few entries; each proposal's commands are applied in order, everywhere."""
+
+    async def scenario() -> None:
+        async with group(tmp_path, 3) as nodes:
+            leader = await leader_of(nodes)
+            before = leader.driver.applied_index
+            pairs = [(b"%d" % i, b"%d'" % i) for i in range(1000)]
+            await asyncio.gather(*(leader.driver.propose(*pair) for pair in pairs))
+            assert leader.driver.applied_index - before == 1
+            wanted = [command for pair in pairs for command in pair]
+            await until(lambda: all(node.machine.commands == wanted for node in nodes.values()))
+            large = [b"x" * 100_000] * 5
+            await asyncio.gather(*(leader.driver.propose(command) for command in large))
+            assert leader.driver.applied_index - before == 1 + 3
+            assert leader.machine.commands == wanted + large
+
+    asyncio.run(scenario())

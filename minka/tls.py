@@ -1,18 +1,19 @@
 """Mutual TLS: which files, and whether they are what they should be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 _MAX_FILE_BYTES: Final = 1 << 20
 
 
-class Pem(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Pem:
     """What the files hold."""
 
     ca: bytes
     cert: bytes
-    key: bytes
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

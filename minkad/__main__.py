@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(config: configuration.Config, path: Path) -> int:
+    # Else gRPC writes lines of its own form for each refused handshake; INFO in the environment shows them.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     import uvloop
 
     from minkad import logs

@@ -69,6 +69,24 @@ def _two_ports(config: Config) -> str | None:
     return "must differ from listen.grpc" if config.listen.http == config.listen.grpc else None
 
 
+def _all_of_tls(name: str) -> Rule:
+    def rule(config: Config) -> str | None:
+        given = [f"tls.{other}" for other in _TLS_FILES if config.value(f"tls.{other}")]
+        missing = given and f"tls.{name}" not in given
+        return f"required, since {given[0]} is given: all three or none" if missing else None
+
+    return rule
+
+
+def _tls_file(name: str) -> Rule:
+    def rule(config: Config) -> str | None:
+        return config.certificates.mistakes().get(name) if config.certificates is not None else None
+
+    return rule
+
+
+_TLS_FILES = ("ca", "cert", "key")
+_TLS = tuple(f"tls.{name}" for name in _TLS_FILES)
 _FAILURE_TIMEOUT, _CLEARANCE = "membership.failure_timeout_ms", "membership.clearance_ms"
 _HEARTBEAT = "membership.heartbeat_interval_ms"
 
@@ -82,5 +100,6 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("cluster.bootstrap", "cluster.join", "node.id"), _has_a_way_in),
     (("advertise.grpc", "listen.grpc", "cluster.bootstrap", "node.id"), _can_be_dialled),
     (("listen.http", "listen.grpc"), _two_ports),
+    *(((f"tls.{name}", *_TLS), rule(name)) for name in _TLS_FILES for rule in (_all_of_tls, _tls_file)),
 )
 """Each rule with the keys it needs, the blamed one first; it returns what is wrong, or None."""

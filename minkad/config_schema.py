@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from minka.tls import Tls as TlsFiles
 from minkad.config_values import (
     Integer,
     ListOf,
@@ -19,6 +20,7 @@ from minkad.config_values import (
     identifier,
     is_wildcard,
     join_address,
+    optional_absolute_path,
     optional_peer_address,
     peer,
     peer_address,
@@ -64,6 +66,15 @@ class Advertise:
 
     grpc: str = field(default="", metadata=_by(optional_peer_address))
     http: str = field(default="", metadata=_by(optional_peer_address))
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Paths of the PEM files for everything over gRPC; all "" is no TLS."""
+
+    ca: str = field(default="", metadata=_by(optional_absolute_path))
+    cert: str = field(default="", metadata=_by(optional_absolute_path))
+    key: str = field(default="", metadata=_by(optional_absolute_path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +133,7 @@ class Config:
     cluster: Cluster = field(default_factory=Cluster)
     listen: Listen = field(default_factory=Listen)
     advertise: Advertise = field(default_factory=Advertise)
+    tls: Tls = field(default_factory=Tls)
     coordinator: Coordinator = field(default_factory=Coordinator)
     membership: Membership = field(default_factory=Membership)
     migrations: Migrations = field(default_factory=Migrations)
@@ -141,6 +153,12 @@ class Config:
         if self.advertise.http or not is_wildcard(self.listen.http):
             return self.advertise.http or self.listen.http
         return join_address(split_address(self.grpc_address)[0], split_address(self.listen.http)[1])
+
+    @property
+    def certificates(self) -> TlsFiles | None:
+        """The files of the section `tls`; None without TLS."""
+        files = TlsFiles(self.tls.ca, self.tls.cert, self.tls.key)
+        return files if files.ca and files.cert and files.key else None
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""

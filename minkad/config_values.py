@@ -113,6 +113,11 @@ def absolute_path(node: yaml.Node) -> Path:
     return Path(value)
 
 
+def optional_absolute_path(node: yaml.Node) -> str:
+    """An absolute path, or "" for none."""
+    return "" if _scalar(node) == "" else str(absolute_path(node))
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Host (IPv6 without its brackets) and port of a checked `host:port` or `[v6]:port`."""
     host, _, port = address.rpartition(":")

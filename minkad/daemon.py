@@ -31,6 +31,7 @@ from minkad.http.metrics import create_registry
 from minkad.identity import Identity
 from minkad.joining import new_identity
 from minkad.rpc.channels import Channels
+from minkad.rpc.credentials import Credentials
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
 from minkad.rpc.replication import GrpcLinks
@@ -56,6 +57,7 @@ class Daemon:
         self.config = config
         self.path = path
         self.telemetry = Telemetry()
+        self.credentials = Credentials(config.certificates) if config.certificates is not None else None
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -85,7 +87,7 @@ class Daemon:
         if known is not None:
             return known
         node = self._node(uuid.uuid4().hex, incarnation)
-        new = await new_identity(config, node, self._holder_patience(), boottime)
+        new = await new_identity(config, node, self.credentials, self._holder_patience(), boottime)
         identity.save(config.data_dir, new)
         return new
 
@@ -116,7 +118,7 @@ class Daemon:
             raft_log.bootstrap(ConfState(voters=[node.raft_id for node in bootstrap.voters]))
             await self.log_db.sync()
         snapshot = raft_log.snapshot()
-        self.channels = Channels(own.cluster_id, own.node_id)
+        self.channels = Channels(own.cluster_id, own.node_id, self.credentials)
         self.coordinator = Coordinator(
             State.from_snapshot(snapshot.data),
             bootstrap,
@@ -248,6 +250,7 @@ class Daemon:
             self.member,
             self.telemetry,
             self.transport,
+            self.credentials,
         )
         await server.start()
         runner = await http.start(http.create_app(self.health, create_registry(self.health)), self.config.listen.http)
@@ -342,12 +345,16 @@ class Daemon:
         systemd.reloading()
         try:
             new = configuration.load(self.path, os.environ)
+            renewed = self.credentials is not None and self.credentials.renew()
         except MinkaError as error:
             log.error("configuration not reloaded", extra={"reason": error.message})
         else:
             changed, needs_restart = configuration.diff(self.config, new)
             self.config = configuration.apply_reload(self.config, new)
             logs.setup(self.config.log.level, self.config.log.format, self.config.node.id)
+            if renewed:
+                changed.append("tls: other certificates in the files")
+                self._renewal = asyncio.create_task(self.channels.renew(), name="channels with other certificates")
             self.coordinator.reconfigure(self._controller_settings(self.config))
             log.info("configuration reloaded", extra={"changed": changed, "needs_restart": needs_restart})
         systemd.ready(f"Serving {self.config.grpc_address}")

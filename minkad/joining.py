@@ -16,6 +16,7 @@ from minkad.config import Config
 from minkad.coordinator.member import register_patiently
 from minkad.identity import Identity
 from minkad.rpc.channels import Channels
+from minkad.rpc.credentials import Credentials
 from minkad.rpc.peers import Peers
 
 log: Final = logging.getLogger(__name__)
@@ -24,9 +25,11 @@ ASK_TIMEOUT: Final = 1.0
 RETRY: Final = 0.5  # seconds between tries to join
 
 
-async def new_identity(config: Config, node: Node, holder_patience: float, now: Callable[[], float]) -> Identity:
+async def new_identity(
+    config: Config, node: Node, credentials: Credentials | None, holder_patience: float, now: Callable[[], float]
+) -> Identity:
     """Of `node`, which has its data id already. Waits for a cluster to join, if need be. Raises MinkaError."""
-    channels = Channels("", node.id)
+    channels = Channels("", node.id, credentials)
     try:
         founders = [(peer.id, peer.address) for peer in config.cluster.bootstrap]
         ids = [founder for founder, _ in founders]

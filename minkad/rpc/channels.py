@@ -2,7 +2,8 @@
 
 import grpc
 
-from minka._grpc import channel_options
+from minka._grpc import aio_channel, channel_options
+from minkad.rpc.credentials import Credentials
 
 CONNECT_TIMEOUT = 2.0  # seconds
 # A peer that vanished without a word (power, network) is noticed by pings, not by TCP's minutes of patience.
@@ -16,23 +17,37 @@ NODE_METADATA = "minka-node"
 
 
 class Channels:
-    """Channels by address, kept until closed. `cluster_id` is "" as long as the node has not joined one."""
+    """Channels by address, kept until closed. `cluster_id` is "" as long as the node has not joined one.
 
-    def __init__(self, cluster_id: str, node_id: str) -> None:
+    They are plain without `credentials`.
+    """
+
+    def __init__(self, cluster_id: str, node_id: str, credentials: Credentials | None = None) -> None:
         cluster = ((CLUSTER_METADATA, cluster_id),) if cluster_id else ()
         self.identity = (*cluster, (NODE_METADATA, node_id))
+        self._credentials = credentials
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._old: list[grpc.aio.Channel] = []
 
     def to(self, address: str) -> grpc.aio.Channel:
         """The channel to a node's gRPC address. Pass `identity` as the metadata of each call on it."""
         if address not in self._channels:
-            self._channels[address] = grpc.aio.insecure_channel(
-                address, options=[*channel_options(CONNECT_TIMEOUT), *KEEPALIVE]
-            )
+            credentials = self._credentials.channel if self._credentials is not None else None
+            self._channels[address] = aio_channel(address, credentials, [*channel_options(CONNECT_TIMEOUT), *KEEPALIVE])
         return self._channels[address]
+
+    async def renew(self) -> None:
+        """Use the credentials as they are now for all calls that begin from now on.
+
+        Streams under way keep their connection until it breaks, or until the next renewal: none has to begin anew
+        because a certificate did.
+        """
+        closing, self._old, self._channels = self._old, list(self._channels.values()), {}
+        for channel in closing:
+            await channel.close()
 
     async def close(self) -> None:
         """Close all; calls under way fail."""
-        channels, self._channels = list(self._channels.values()), {}
+        channels, self._old, self._channels = [*self._old, *self._channels.values()], [], {}
         for channel in channels:
             await channel.close()

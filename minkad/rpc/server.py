@@ -18,6 +18,7 @@ from minkad.rpc.control import (
     MetadataService,
     ReplicaControlService,
 )
+from minkad.rpc.credentials import Credentials
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver, RaftTransport
@@ -44,8 +45,9 @@ class Server:
         member: Member,
         telemetry: Telemetry,
         transport: RaftTransport,
+        credentials: Credentials | None,
     ) -> None:
-        """Raises MinkaError(INVALID_CONFIG) when the address can't be had."""
+        """Plain without `credentials`. Raises MinkaError(INVALID_CONFIG) when the address can't be had."""
         options = [("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0), *channel_options(CONNECT_TIMEOUT)]
         self._server = grpc.aio.server(interceptors=[Interceptor(identity.cluster_id)], options=options)
         self._health = health.aio.HealthServicer()
@@ -62,7 +64,10 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         try:
-            self._server.add_insecure_port(address)
+            if credentials is None:
+                self._server.add_insecure_port(address)
+            else:
+                self._server.add_secure_port(address, credentials.server())
         except RuntimeError as error:
             raise MinkaError(Code.INVALID_CONFIG, f"listen.grpc: can't listen on {address}: {error}") from error
 

@@ -1,0 +1,44 @@
+"""This node's certificates as gRPC takes them, and how they are renewed while it runs."""
+
+import grpc
+
+from minka.tls import Pem, Tls
+
+
+class Credentials:
+    """The server's and the channels'. Raises MinkaError(INVALID_CONFIG) for a mistake in the files."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        self._pem = self._served = tls.read()
+        self.channel = _of_channel(self._pem)
+
+    def server(self) -> grpc.ServerCredentials:
+        """For the server: clients without a certificate of the authority are refused."""
+        return grpc.dynamic_ssl_server_credentials(_of_server(self._pem), self._renewed, True)  # type: ignore[arg-type]  # the stub lacks the None
+
+    def renew(self) -> bool:
+        """Read the files again; whether they have changed. Connections that are made from now on use them.
+
+        Raises MinkaError(INVALID_CONFIG), and what was in force stays.
+        """
+        pem = self._tls.read()
+        if pem == self._pem:
+            return False
+        self._pem, self.channel = pem, _of_channel(pem)
+        return True
+
+    def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Called by a thread of gRPC's before each handshake; None: as before."""
+        if self._served is self._pem:
+            return None
+        self._served = self._pem
+        return _of_server(self._served)
+
+
+def _of_channel(pem: Pem) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+
+
+def _of_server(pem: Pem) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.ca)

@@ -3,11 +3,17 @@
 import sys
 from typing import Final
 
-from benchmarks import keyspace, kv, raft, reassign
+from benchmarks import keyspace, kv, raft, raft_restart, reassign
 from benchmarks.measure import measure, parse
 from minka.errors import MinkaError
 
-ALL: Final = (("raft", raft.run), ("keyspace", keyspace.run), ("kv", kv.run), ("reassign", reassign.run))
+ALL: Final = (
+    ("raft", raft.run),
+    ("raft_restart", raft_restart.run),
+    ("keyspace", keyspace.run),
+    ("kv", kv.run),
+    ("reassign", reassign.run),
+)
 
 
 def main() -> None:

@@ -39,12 +39,15 @@ class RaftLog:
         self._first = compacted.index + 1
         last = db.scan(_key(0), _END, reverse=True, limit=1)
         self._last = int.from_bytes(last[0][0][2:], "big") if last else compacted.index
+        if self._hard_state.commit > self._last:
+            raise self._corrupt(f"entries up to {self._hard_state.commit} were committed, the last is {self._last}")
+        # All are read, so that damage is found now, and not when a follower that lags asks for an old entry.
+        if db.count(_key(self._first), _END) != self._last - compacted.index:
+            raise self._corrupt(f"an entry of {self._first} to {self._last} is missing")
         self._terms = Epochs(compacted.index, compacted.term)
         self._terms.find(self._first, self._last, self._stored_term)
         self._tail: list[Entry] = []  # ends with the last entry
         self._tail_size = 0
-        if self._hard_state.commit > self._last:
-            raise self._corrupt(f"entries up to {self._hard_state.commit} were committed, the last is {self._last}")
 
     # What the core reads
 

@@ -74,3 +74,17 @@ def pairs(db: Rdict, start: bytes, end: bytes | None, reverse: bool = False) -> 
         yield iterator.key(), iterator.value()
         step()
     iterator.status()
+
+
+def count(db: Rdict, start: bytes, end: bytes) -> int:
+    """How many keys there are with start <= key < end, by reading every block of them. Raises what rocksdict raises."""
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    iterator: RdictIter = db.iter(options)
+    iterator.seek(start)
+    found = 0
+    while iterator.valid():
+        found += 1
+        iterator.next()
+    iterator.status()
+    return found

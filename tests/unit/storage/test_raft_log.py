@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -178,18 +179,20 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
-    """In the middle when it is read, at the end at the start."""
+    """At the start; in the middle also when it is read."""
 
     async def scenario() -> None:
         db = LogDatabase.open(tmp_path)
         await filled(db)
+        log = RaftLog(db)
+        log.stage(ready([], HardState(term=1, commit=11)))
         db.delete(b"re" + (7).to_bytes(8, "big"))
         await db.sync()
         with pytest.raises(MinkaError) as caught:
-            RaftLog(db).entries(2, 12, NO_LIMIT)
+            log.entries(2, 12, NO_LIMIT)
         assert caught.value.code is Code.CORRUPT_DATA
-        log = RaftLog(db)
-        log.stage(ready([], HardState(term=1, commit=11)))
+        with pytest.raises(MinkaError, match="an entry of 2 to 11 is missing"):
+            RaftLog(db)
         db.delete(b"re" + (11).to_bytes(8, "big"))
         await db.sync()
         with pytest.raises(MinkaError, match="committed"):
@@ -197,3 +200,34 @@ def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
         db.close()
 
     asyncio.run(scenario())
+
+
+def write_tables(path: Path) -> Path:
+    """Entries in a table of RocksDB's, which is returned."""
+
+    async def scenario() -> None:
+        db = LogDatabase.open(path)
+        log = await filled(db)
+        log.stage(ready([Entry(term=1, index=i, data=random.Random(i).randbytes(1000)) for i in range(12, 500)]))
+        await db.sync()
+        db.close()
+
+    asyncio.run(scenario())
+    LogDatabase.open(path).close()  # writes what was in the write-ahead log
+    (table,) = path.glob("*.sst")
+    return table
+
+
+def test_a_flipped_bit_in_any_entry_is_found_at_the_start(tmp_path: Path) -> None:
+    """Also where nothing lies that is read otherwise; the file is named."""
+    table = write_tables(tmp_path / "log")
+    content = table.read_bytes()
+    for place in range(10_000, 400_000, 130_000):
+        damaged = tmp_path / str(place) / table.name
+        shutil.copytree(table.parent, damaged.parent)
+        damaged.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        db = LogDatabase.open(damaged.parent)
+        with pytest.raises(MinkaError, match=str(damaged)) as caught:
+            RaftLog(db)
+        assert caught.value.code is Code.CORRUPT_DATA
+        db.close()

@@ -1,0 +1,198 @@
+"""How long a restart takes to have the state again: from a snapshot, with a Raft log of a million entries.
+
+The log is written by the real storage, in this process, and read by a new one: the log database, the Raft log, the
+state, and the Ready loop until everything that was committed is applied. Without the start of Python, and an election.
+"""
+
+import asyncio
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measure import MINKA, Goal, Report, Sample, main
+from minka.v1.cluster_pb2 import Cluster, HashFunction, Keyspace, Node, NodeState, Partition, PartitionState
+from minka.v1.raft_pb2 import Commands, ConfState, Entry, HardState, Message, Snapshot, SnapshotMetadata
+from minka.v1.records_pb2 import KeyspaceCreated, PartitionsChanged, Record, RecordBatch
+from minkad.coordinator.raft_driver import RaftDriver
+from minkad.core.raft import Config, RawNode
+from minkad.core.raft.types import Ready
+from minkad.core.state import State
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.raft_log import RaftLog
+
+ENTRIES: Final = 1_000_000
+QUICK_ENTRIES: Final = 100_000
+PARTITIONS: Final = 1024
+VOTERS: Final = ConfState(voters=[1, 2, 3])
+GOAL_S: Final = 3.0
+SNAPSHOT_ENTRIES: Final = 10_000
+CHUNK: Final = 5_000
+TERM: Final = 2
+
+
+def run(report: Report) -> None:
+    """All entries are kept, for followers that lag; `behind` of them came after the snapshot and have to be applied."""
+    count = QUICK_ENTRIES if report.options.quick else ENTRIES
+    report.notes.append(
+        f"Each entry is the changed row of one of {PARTITIONS:,} partitions. A snapshot is due every 10,000 entries if "
+        "coordinator.snapshot_entries does not say otherwise: no node has many more to apply."
+    )
+    for behind, goal in ((0, Goal(at_most=GOAL_S)), (SNAPSHOT_ENTRIES, Goal(at_most=GOAL_S)), (100_000, None)):
+        case = report.case(f"{count:,} entries, {behind:,} to be applied", "s", goal=goal)
+        with tempfile.TemporaryDirectory(prefix="minka-") as directory:
+            asyncio.run(_write(Path(directory), count, count - behind))
+            for number in range(report.options.rounds):
+                copy = f"{directory}/{number}"  # a restart changes it
+                shutil.copytree(directory, copy, ignore=lambda _, names: [name for name in names if name.isdigit()])
+                report.add(case, MINKA, _restart(copy))
+
+
+def _restart(directory: str) -> Sample:
+    command = [sys.executable, "-m", "benchmarks.raft_restart", "--restart", directory]
+    answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300).stdout)
+    return Sample(sum(answer.values()), details={f"{step}_s": seconds for step, seconds in answer.items()})
+
+
+# The log
+
+
+def _first_state() -> State:
+    state = State()
+    node = Node(id="athens", raft_id=1, state=NodeState.NODE_STATE_JOINING)
+    keyspace = Keyspace(id=1, name="flights", partition_count=PARTITIONS, hash=HashFunction.HASH_FUNCTION_MURMUR3)
+    rows = [_row(number, 1, PartitionState.PARTITION_STATE_ASSIGNED) for number in range(PARTITIONS)]
+    state.apply(Record(cluster_created=Cluster(id="1", name="benchmark")))
+    state.apply(Record(node_changed=node))
+    state.apply(Record(keyspace_created=KeyspaceCreated(keyspace=keyspace, partitions=rows)))
+    return state
+
+
+def _row(number: int, epoch: int, state: PartitionState.ValueType) -> Partition:
+    return Partition(
+        id=number + 1, keyspace_id=1, slot=number, replicas=["athens"], isr=["athens"], leader="athens",
+        leader_epoch=1, partition_epoch=epoch, generation=1, state=state,
+    )  # fmt: skip
+
+
+def _entries(count: int) -> Iterator[Entry]:
+    """Entries 2 to count + 1."""
+    for number in range(count):
+        row = _row(number % PARTITIONS, 2 + number // PARTITIONS, PartitionState.PARTITION_STATE_ONLINE)
+        batch = RecordBatch(records=[Record(partitions_changed=PartitionsChanged(partitions=[row]))], time_ms=number)
+        data = Commands(commands=[batch.SerializeToString()]).SerializeToString()
+        yield Entry(term=TERM, index=number + 2, data=data)
+
+
+async def _write(directory: Path, count: int, covered: int) -> None:
+    """`count` committed entries, `covered` of them in the snapshot."""
+    db = LogDatabase.open(directory)
+    try:
+        log, state = RaftLog(db), _first_state()
+        first = Snapshot(data=state.to_snapshot(), metadata=SnapshotMetadata(conf_state=VOTERS, index=1, term=1))
+        log.stage(_ready([], HardState(term=1, commit=1), first))
+        entries = _entries(count)
+        while chunk := list(islice(entries, CHUNK)):
+            log.stage(_ready(chunk, HardState(term=TERM, commit=chunk[-1].index), None))
+            await db.sync()
+        if covered:
+            for number in range(covered - PARTITIONS, covered):
+                epoch = 2 + number // PARTITIONS
+                row = _row(number % PARTITIONS, epoch, PartitionState.PARTITION_STATE_ONLINE)
+                state.partitions[row.id] = row
+            log.stage_snapshot(1 + covered, TERM, VOTERS, state.to_snapshot())
+            await db.sync()
+    finally:
+        db.close()
+
+
+def _ready(entries: list[Entry], hard_state: HardState, snapshot: Snapshot | None) -> Ready:
+    return Ready(None, hard_state, [], entries, snapshot, [], [], True)
+
+
+# The restart, in a process of its own
+
+
+class Machine:
+    """The coordinator's state, and nothing that follows from it."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def apply(self, data: bytes) -> None:
+        """A command of a committed entry."""
+        self.state.apply_batch(RecordBatch.FromString(data))
+
+    def restore(self, data: bytes) -> None:
+        """Not in a restart."""
+        raise AssertionError("nobody sends a snapshot here")
+
+    def to_snapshot(self) -> bytes:
+        """For the next start."""
+        return self.state.to_snapshot()
+
+
+class Nowhere:
+    """The other voters are not there."""
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Lost."""
+
+
+class Steps:
+    """Seconds by step, in their order."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def done(self, step: str) -> None:
+        """The step that has just ended."""
+        now = time.perf_counter()
+        self.seconds[step] = now - self._since
+        self._since = now
+
+
+async def _measure_restart(directory: Path) -> dict[str, float]:
+    steps = Steps()
+    db = LogDatabase.open(directory)
+    steps.done("database")
+    raft_log = RaftLog(db)
+    steps.done("log")
+    snapshot = raft_log.snapshot()
+    machine = Machine(State.from_snapshot(snapshot.data))
+    steps.done("snapshot")
+    hard_state, conf_state = raft_log.initial_state()
+    config = Config(id=1, storage=raft_log, random=random.Random(1).randrange, applied=snapshot.metadata.index)
+    applied = asyncio.Event()
+
+    def on_progress() -> None:
+        if driver.applied_index >= hard_state.commit:
+            applied.set()
+
+    driver = RaftDriver(
+        RawNode(config), raft_log, db, Nowhere(), machine,
+        tick_seconds=0.05, snapshot_entries=SNAPSHOT_ENTRIES, conf_state=conf_state, on_progress=on_progress,
+    )  # fmt: skip
+    driving = asyncio.create_task(driver.run())
+    await applied.wait()
+    steps.done("apply")
+    assert {row.state for row in machine.state.partitions.values()} == {PartitionState.PARTITION_STATE_ONLINE}
+    driving.cancel()
+    await asyncio.gather(driving, return_exceptions=True)
+    db.close()
+    return steps.seconds
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--restart"]:
+        print(json.dumps(asyncio.run(_measure_restart(Path(sys.argv[2])))))
+    else:
+        main("raft_restart", __doc__.splitlines()[0], run)

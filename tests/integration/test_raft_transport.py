@@ -1,0 +1,220 @@
+"""Raft's messages between nodes over real gRPC: a peer that stands still blocks no other, snapshots go in chunks."""
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from minka.v1 import coordinator_pb2_grpc
+from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
+from minka.v1.coordinator_pb2_grpc import RaftStub
+from minka.v1.raft_pb2 import Entry, Message, MessageType, Snapshot, SnapshotMetadata
+from minkactl.playground import free_addresses
+from minkad.rpc import raft
+from minkad.rpc.channels import Channels
+from minkad.rpc.interceptor import Interceptor
+from minkad.rpc.raft import RaftReceiver, RaftTransport
+from tests.integration.shard.harness import until
+
+MIB = 1024 * 1024
+
+
+def free_address() -> str:
+    return free_addresses(1)[0]
+
+
+class Peer:
+    """Takes messages; keeps how many came, and the last one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = Message()
+        self.heard: dict[int, str] = {}
+        self.address = free_address()
+
+    def receive(self, messages: Sequence[Message]) -> None:
+        self.count += len(messages)
+        self.last = messages[-1]
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator["Peer"]:
+        server = grpc.aio.server(interceptors=[Interceptor("test")], options=[("grpc.so_reuseport", 0)])
+        coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(self.receive, self.heard.__setitem__), server)
+        server.add_insecure_port(self.address)
+        await server.start()
+        try:
+            yield self
+        finally:
+            await server.stop(None)
+
+
+class Sender:
+    """The transport of node 1, to nodes at these addresses by raft id."""
+
+    def __init__(self, addresses: dict[int, str], snapshot_bytes_per_second: int = 1000 * MIB) -> None:
+        self.unreachable: list[int] = []
+        self.snapshots: list[tuple[int, bool]] = []
+        self.channels = Channels("test", "athens")
+        self.transport = RaftTransport(
+            self.channels, "127.0.0.1:7400", addresses.get, self.unreachable.append,
+            lambda to, ok: self.snapshots.append((to, ok)), snapshot_bytes_per_second,
+        )  # fmt: skip
+
+    async def __aenter__(self) -> "Sender":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.transport.close()
+        await self.channels.close()
+
+
+def heartbeat(to: int, number: int = 0, size: int = 0) -> Message:
+    return Message(
+        type=MessageType.MSG_APP, to=to, from_id=1, term=2, index=number, entries=[Entry(data=bytes(size))] * (size > 0)
+    )
+
+
+def snapshot(to: int, size: int) -> Message:
+    content = Snapshot(data=os.urandom(size), metadata=SnapshotMetadata(index=7, term=2))
+    return Message(type=MessageType.MSG_SNAP, to=to, from_id=1, term=2, snapshot=content)
+
+
+@asynccontextmanager
+async def stopped_before() -> AsyncIterator[str]:
+    """The address of a process that stands still: the kernel takes connections for it, and nothing is ever read."""
+    kept: list[Any] = []
+    server = await asyncio.start_server(lambda *streams: kept.append(streams), *free_address().split(":"), limit=1)
+    try:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+    finally:
+        server.close()
+        for _, writer in kept:
+            writer.close()
+
+
+class Stopped(RaftReceiver):
+    """Takes a stream, and no message of it."""
+
+    async def Send(self, request_iterator: Any, context: Any) -> RaftSendResponse:
+        await asyncio.get_running_loop().create_future()
+        return RaftSendResponse()
+
+
+@asynccontextmanager
+async def stopped_behind_the_connection() -> AsyncIterator[str]:
+    """The same of one that stopped while it was connected."""
+    server, address = grpc.aio.server(options=[("grpc.so_reuseport", 0)]), free_address()
+    coordinator_pb2_grpc.add_RaftServicer_to_server(Stopped(print, print), server)
+    server.add_insecure_port(address)
+    await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop(None)
+
+
+def test_messages_arrive_in_order_on_one_stream() -> None:
+    async def scenario() -> None:
+        async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
+            for number in range(1, 501):
+                sender.transport.send([heartbeat(2, number)])
+                if number % 100 == 0:
+                    await until(lambda number=number: peer.last.index == number)  # type: ignore[misc]
+            assert peer.count == 500
+            assert peer.heard == {1: "127.0.0.1:7400"}
+            assert not sender.unreachable
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("standing_still", [stopped_before, stopped_behind_the_connection])
+def test_a_peer_that_stands_still_blocks_no_other_and_costs_little_memory(standing_still: Any) -> None:
+    async def scenario() -> None:
+        async with standing_still() as still, Peer().listening() as peer, Sender({2: still, 3: peer.address}) as sender:
+            sent = 20_000
+            for number in range(1, sent + 1):
+                sender.transport.send([heartbeat(2, number, size=2000), heartbeat(3, number)])
+                if number % 500 == 0:
+                    await until(lambda number=number: peer.last.index == number)  # type: ignore[misc]
+            assert peer.count == sent, "all of them, while nobody read the others"
+            gc.collect()
+            waiting = sum(isinstance(one, Message) and one.to == 2 for one in gc.get_objects())
+            assert raft.MAX_QUEUED <= waiting <= raft.MAX_QUEUED + raft.MAX_BATCH
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_goes_in_chunks_at_the_rate_that_is_set_and_messages_overtake_it() -> None:
+    async def scenario() -> None:
+        async with Peer().listening() as peer, Sender({2: peer.address}, snapshot_bytes_per_second=4 * MIB) as sender:
+            message = snapshot(2, 2 * MIB)
+            started = time.monotonic()
+            sender.transport.send([message])
+            sender.transport.send([message])  # Raft asks again: one is under way
+            sender.transport.send([heartbeat(2, 5)])
+            await until(lambda: peer.count == 1)
+            assert peer.last.index == 5
+            await until(lambda: sender.snapshots == [(2, True)])
+            assert time.monotonic() - started >= 2 / 4
+            assert (peer.count, peer.last) == (2, message)
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_that_can_not_be_delivered_is_reported() -> None:
+    async def scenario() -> None:
+        nobody = free_address()
+        async with Sender({2: nobody}) as sender:
+            sender.transport.send([snapshot(2, 1000), snapshot(9, 1000)])
+            await until(lambda: sorted(sender.snapshots) == [(2, False), (9, False)])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("damage", ["a flipped bit", "the end is missing"])
+def test_a_snapshot_that_arrives_damaged_is_refused(damage: str) -> None:
+    async def scenario() -> None:
+        async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
+            chunks = [chunk async for chunk in sender.transport._chunks(snapshot(2, MIB))]
+            assert len(chunks) > 4
+            if damage == "a flipped bit":
+                chunks[1].data = bytes([chunks[1].data[0] ^ 1]) + chunks[1].data[1:]
+            else:
+                chunks.pop()
+            with pytest.raises(grpc.aio.AioRpcError, match="CORRUPT_DATA"):
+                await RaftStub(sender.channels.to(peer.address)).SendSnapshot(
+                    each(chunks), metadata=sender.channels.identity
+                )
+            assert peer.count == 0
+
+    asyncio.run(scenario())
+
+
+async def each(chunks: Sequence[SnapshotChunk]) -> AsyncIterator[SnapshotChunk]:
+    for chunk in chunks:
+        yield chunk
+
+
+def test_a_stream_begins_anew_at_the_address_that_was_heard_last() -> None:
+    async def scenario() -> None:
+        first, second = Peer(), Peer()
+        async with Sender({2: first.address}) as sender, first.listening():
+            sender.transport.send([heartbeat(2, 1)])
+            await until(lambda: first.count == 1)
+            sender.transport.heard_from(2, second.address)
+            async with second.listening():
+                sender.transport.send([heartbeat(2, 2)])
+                await until(lambda: first.count == 2)
+        async with Sender({2: first.address}) as sender, second.listening():
+            sender.transport.heard_from(2, second.address)
+            sender.transport.send([heartbeat(2, 3)])
+            await until(lambda: second.count == 1)
+            assert first.count == 2
+
+    asyncio.run(scenario())

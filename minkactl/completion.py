@@ -65,7 +65,7 @@ def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> 
     except MinkaError:
         return []
     return [
-        CompletionItem(name, help=",".join(addresses))
-        for name, addresses in contexts.items()
+        CompletionItem(name, help=",".join(context.endpoints))
+        for name, context in contexts.items()
         if name.startswith(incomplete)
     ]

@@ -4,17 +4,25 @@ The configuration file is `$XDG_CONFIG_HOME/minka/config.yaml` (default `~/.conf
 
     current: prod
     contexts:
-      prod: {endpoints: [10.0.0.1:7400, 10.0.0.2:7400]}
+      prod:
+        endpoints: [10.0.0.1:7400, 10.0.0.2:7400]
+        tls: {ca: /home/me/prod/ca.pem, cert: /home/me/prod/me.pem, key: /home/me/prod/me.key}
+
+A context says by itself whether there is TLS, and so does the playground: there is none. For endpoints from elsewhere
+MINKA_TLS_CA, MINKA_TLS_CERT and MINKA_TLS_KEY say it.
 """
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from minka.tls import Tls
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
 MAX_ENDPOINTS = 1000
+_TLS_FILES: Final = ("ca", "cert", "key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +31,22 @@ class Endpoints:
 
     addresses: tuple[str, ...]
     source: str
+    tls: Tls | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A cluster with a name; `tls` is None for one without TLS."""
+
+    endpoints: tuple[str, ...]
+    tls: Tls | None = None
 
 
 @dataclass(slots=True)
 class Config:
-    """The configuration file: the contexts by name, each its endpoints, and which one is current ("" for none)."""
+    """The configuration file: the contexts by name, and which one is current ("" for none)."""
 
-    contexts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    contexts: dict[str, Context] = field(default_factory=dict)
     current: str = ""
 
 
@@ -78,8 +95,37 @@ def _parsed(content: Any, path: Path) -> Config:
         listed = entry.get("endpoints") if isinstance(entry, dict) else None
         if not isinstance(listed, list):
             raise invalid(f"{path}: contexts.{name}.endpoints must be a list of host:port", "INVALID_CONFIG")
-        config.contexts[str(name)] = split_endpoints(" ".join(map(str, listed)), f"{path}: contexts.{name}")
+        endpoints = split_endpoints(" ".join(map(str, listed)), f"{path}: contexts.{name}")
+        config.contexts[str(name)] = Context(endpoints, _parsed_tls(entry.get("tls"), f"{path}: contexts.{name}.tls"))
     return config
+
+
+def _parsed_tls(entry: Any, where: str) -> Tls | None:
+    if entry is None:
+        return None
+    if not isinstance(entry, dict) or set(entry) != set(_TLS_FILES):
+        raise invalid(f"{where} must have exactly ca, cert and key", "INVALID_CONFIG")
+    paths = {name: Path(str(path)).expanduser() for name, path in entry.items()}
+    for name, path in paths.items():
+        if not path.is_absolute():
+            raise invalid(f"{where}.{name} must be an absolute path, not {str(path)!r}", "INVALID_CONFIG")
+    return Tls(**paths)
+
+
+def _tls_of(environ: Mapping[str, str]) -> Tls | None:
+    """What MINKA_TLS_… say. Raises MinkaError(INVALID_ARGUMENT) when only some of them are there."""
+    paths = {name: environ.get(f"MINKA_TLS_{name.upper()}", "") for name in _TLS_FILES}
+    if not any(paths.values()):
+        return None
+    for name, path in paths.items():
+        if not path:
+            raise invalid(f"MINKA_TLS_{name.upper()} is missing: MINKA_TLS_CA, …_CERT and …_KEY go together")
+    return Tls(**paths)
+
+
+def tls_document(tls: Tls | None) -> dict[str, str] | None:
+    """The paths, as the file and the outputs have them."""
+    return None if tls is None else {name: str(getattr(tls, name)) for name in _TLS_FILES}
 
 
 def save(config: Config) -> None:
@@ -88,10 +134,12 @@ def save(config: Config) -> None:
 
     path = config_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {
-        "current": config.current,
-        "contexts": {name: {"endpoints": list(addresses)} for name, addresses in config.contexts.items()},
-    }
+    contexts: dict[str, dict[str, Any]] = {}
+    for name, context in config.contexts.items():
+        contexts[name] = {"endpoints": list(context.endpoints)}
+        if context.tls is not None:
+            contexts[name]["tls"] = tls_document(context.tls)
+    content = {"current": config.current, "contexts": contexts}
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.touch(mode=0o600)
     temporary.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")
@@ -105,23 +153,25 @@ def resolve(option: str = "", context: str = "", environ: Mapping[str, str] = os
     Raises MinkaError: INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_CONTEXT.
     """
     if option:
-        return Endpoints(split_endpoints(option, "--endpoints"), "--endpoints")
+        return Endpoints(split_endpoints(option, "--endpoints"), "--endpoints", _tls_of(environ))
     if not context and environ.get("MINKA_ENDPOINTS"):
-        return Endpoints(split_endpoints(environ["MINKA_ENDPOINTS"], "MINKA_ENDPOINTS"), "MINKA_ENDPOINTS")
+        addresses = split_endpoints(environ["MINKA_ENDPOINTS"], "MINKA_ENDPOINTS")
+        return Endpoints(addresses, "MINKA_ENDPOINTS", _tls_of(environ))
     config = load()
     name = context or config.current
     if name:
-        return Endpoints(find(config, name), f"context {name}")
+        found = find(config, name)
+        return Endpoints(found.endpoints, f"context {name}", found.tls)
     from minkactl import pointer
 
     playground = pointer.read()
     if playground is not None:
         return Endpoints(playground.endpoints, "playground")
-    return Endpoints((DEFAULT_ENDPOINT,), "default")
+    return Endpoints((DEFAULT_ENDPOINT,), "default", _tls_of(environ))
 
 
-def find(config: Config, name: str) -> tuple[str, ...]:
-    """The endpoints of a context. Raises MinkaError(UNKNOWN_CONTEXT)."""
+def find(config: Config, name: str) -> Context:
+    """The context of this name. Raises MinkaError(UNKNOWN_CONTEXT)."""
     if name not in config.contexts:
         known = ", ".join(sorted(config.contexts)) or "none"
         raise invalid(f"no context {name!r} in {config_path()}; it has: {known}", "UNKNOWN_CONTEXT")

@@ -170,7 +170,12 @@ class LocalCluster:
         return self
 
     def add(
-        self, name: str = "", *, config: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
+        self,
+        name: str = "",
+        *,
+        config: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        ready: bool = True,
     ) -> LocalNode:
         """Start one more node, which joins through the others; without a name it gets the next of `NAMES`."""
         name = name or next((free for free in NAMES if free not in self.nodes), "")
@@ -180,7 +185,8 @@ class LocalCluster:
         node = self._make(name, bootstrap=False)
         node.config, node.env = dict(config or {}), dict(env or {})
         self._launch(node)
-        self.wait_ready([name])
+        if ready:
+            self.wait_ready([name])
         return node
 
     def kill(self, name: str) -> None:

@@ -50,9 +50,9 @@ class Session:
     @contextmanager
     def control(self) -> "Iterator[Control]":
         """The cluster's control interface, closed at the end. Raises MinkaError."""
-        addresses = self.endpoints().addresses
+        endpoints = self.endpoints()
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core would write its own lines to stderr
         from minka.control import Control
 
-        with Control(addresses, timeout=self.request_timeout_s) as control:
+        with Control(endpoints.addresses, timeout=self.request_timeout_s, tls=endpoints.tls) as control:
             yield control

@@ -1,13 +1,21 @@
 """minkactl context."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import click
 
+from minka.tls import Tls
 from minkactl import options
 from minkactl.completion import complete_context
 from minkactl.output import Column, Listing, Page, emit, note
 from minkactl.session import Session
 
-COLUMNS = (Column("CURRENT", "mark"), Column("CONTEXT", "name"), Column("ENDPOINTS", "endpoints"))
+FILE = click.Path(path_type=Path)
+COLUMNS = (
+    Column("CURRENT", "mark"), Column("CONTEXT", "name"), Column("ENDPOINTS", "endpoints"), Column("TLS", "paths"),
+)  # fmt: skip
 
 
 @options.group()
@@ -15,7 +23,8 @@ def context() -> None:
     """Name clusters, and choose the one to talk to.
 
     What counts, first to last: --endpoints, --context, MINKA_ENDPOINTS, the current context, a running playground,
-    127.0.0.1:7400.
+    127.0.0.1:7400. Whether there is TLS: a context says it by itself; for --endpoints, MINKA_ENDPOINTS and
+    127.0.0.1:7400, MINKA_TLS_CA, MINKA_TLS_CERT and MINKA_TLS_KEY do.
     """
 
 
@@ -24,14 +33,19 @@ def context() -> None:
 @options.pass_session
 def list_(session: Session) -> None:
     """List the contexts."""
-    from minkactl.context import load
+    from minkactl.context import load, tls_document
 
     config = load()
-    rows = [
-        {"name": name, "endpoints": list(addresses), "current": name == config.current}
-        for name, addresses in config.contexts.items()
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "endpoints": list(context.endpoints),
+            "current": name == config.current,
+            "tls": tls_document(context.tls),
+        }
+        for name, context in config.contexts.items()
     ]
-    shown = [row | {"mark": "*" if row["current"] else None} for row in rows]
+    shown = [row | {"mark": "*" if row["current"] else None, "paths": paths(row["tls"])} for row in rows]
     listing = Listing(COLUMNS, shown, "No context yet: minkactl context set --help.")
     emit(Page(rows, [listing], list(config.contexts)), session.output)
 
@@ -39,16 +53,33 @@ def list_(session: Session) -> None:
 @context.command("set")
 @click.argument("name", shell_complete=complete_context)
 @click.argument("endpoints", metavar="HOST:PORT,…")
-def set_(name: str, endpoints: str) -> None:
+@click.option("--tls-ca", type=FILE, metavar="FILE", help="For TLS: the authority of the nodes' certificates.")
+@click.option("--tls-cert", type=FILE, metavar="FILE", help="For TLS: your certificate.")
+@click.option("--tls-key", type=FILE, metavar="FILE", help="For TLS: its private key.")
+@click.option("--no-tls", is_flag=True, help="No TLS any more.")
+def set_(
+    name: str, endpoints: str, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None, no_tls: bool
+) -> None:
     """Create a context, or change where it leads. The first one becomes the current one.
 
-    Example:
+    A context that has TLS keeps it until --no-tls, or other files, are given.
+
+    Examples:
       minkactl context set prod 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400
+      minkactl context set prod 10.0.0.1:7400 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
     """
-    from minkactl.context import config_path, load, save, split_endpoints
+    from minkactl.context import Context, config_path, load, save, split_endpoints
 
     config = load()
-    config.contexts[name] = split_endpoints(endpoints, f"context {name}")
+    files = [path for path in (tls_ca, tls_cert, tls_key) if path is not None]
+    if len(files) not in (0, 3) or (files and no_tls):
+        raise click.UsageError("give --tls-ca, --tls-cert and --tls-key, or --no-tls", click.get_current_context())
+    before = config.contexts.get(name)
+    tls = before.tls if before is not None and not no_tls else None
+    if files:
+        tls = Tls(*(path.absolute() for path in files))
+        tls.read()  # a mistake in them is better known now
+    config.contexts[name] = Context(split_endpoints(endpoints, f"context {name}"), tls)
     config.current = config.current or name
     save(config)
     note(f"context {name} is in {config_path()}{' and is the current one' if config.current == name else ''}")
@@ -71,8 +102,17 @@ def use(name: str) -> None:
 @options.common(watch=False)
 @options.pass_session
 def show_(session: Session) -> None:
-    """Show which endpoints count right now, and who says so."""
+    """Show which endpoints count right now, who says so, and with which files for TLS."""
+    from minkactl.context import tls_document
+
     endpoints = session.endpoints()
-    row = {"source": endpoints.source, "endpoints": list(endpoints.addresses)}
-    columns = (Column("SOURCE", "source"), Column("ENDPOINTS", "endpoints"))
-    emit(Page(row, [Listing(columns, [row])], list(endpoints.addresses)), session.output)
+    tls = tls_document(endpoints.tls)
+    row = {"source": endpoints.source, "endpoints": list(endpoints.addresses), "tls": tls}
+    columns = (Column("SOURCE", "source"), Column("ENDPOINTS", "endpoints"), Column("TLS", "paths"))
+    listing = Listing(columns, [row | {"paths": paths(tls)}])
+    emit(Page(row, [listing], list(endpoints.addresses)), session.output)
+
+
+def paths(tls: Mapping[str, str] | None) -> list[str]:
+    """The cell of the files."""
+    return [] if tls is None else list(tls.values())

@@ -56,12 +56,12 @@ def _with_keyspace(session: Session, name: str, use: "Callable[[Keyspace], Await
     """Run `use` with a client's handle on the keyspace. Raises MinkaError."""
     import asyncio
 
-    addresses = session.endpoints().addresses
+    endpoints = session.endpoints()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # as in session.py
     from minka.aio import Client
 
     async def run() -> T:
-        async with Client(addresses, timeout=session.request_timeout_s) as client:
+        async with Client(endpoints.addresses, timeout=session.request_timeout_s, tls=endpoints.tls) as client:
             return await use(client.keyspace(name))
 
     return asyncio.run(run())

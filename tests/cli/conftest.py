@@ -168,7 +168,8 @@ def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime.mkdir()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    monkeypatch.delenv("MINKA_ENDPOINTS", raising=False)
+    for name in ("ENDPOINTS", "TLS_CA", "TLS_CERT", "TLS_KEY"):
+        monkeypatch.delenv(f"MINKA_{name}", raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 

@@ -140,7 +140,9 @@ class TestEndpoints:
     def show(self, run: Run, *arguments: str) -> list[str]:
         result = run("context", "show", *arguments)
         assert result.exit_code == 0, result.stderr
-        return list(result.stdout.splitlines()[1].split("\t"))
+        *found, tls = result.stdout.splitlines()[1].split("\t")
+        assert tls == "-"
+        return list(found)
 
     def test_the_order(self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert self.show(run) == ["default", "127.0.0.1:7400"]
@@ -170,7 +172,7 @@ class TestEndpoints:
         assert run("context", "set", "prod", "a:1,b:2").exit_code == 0
         assert run("context", "set", "test", "c:3").exit_code == 0
         assert run("context", "use", "test").exit_code == 0
-        assert run("context", "list").stdout.splitlines()[1:] == ["-\tprod\ta:1,b:2", "*\ttest\tc:3"]
+        assert run("context", "list").stdout.splitlines()[1:] == ["-\tprod\ta:1,b:2\t-", "*\ttest\tc:3\t-"]
         path = tmp_path / "config" / "minka" / "config.yaml"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [entry.name for entry in path.parent.iterdir()] == ["config.yaml"]

@@ -20,7 +20,7 @@ from tests.simulation.full_nemesis import Nemesis
 from tests.simulation.loop import DriftingClock
 from tests.simulation.network import Network, NetworkProfile
 from tests.simulation.oracle import RaftOracle
-from tests.simulation.process import Machine, Process
+from tests.simulation.process import Killed, Machine, Process
 from tests.simulation.trace import Outcome, Trace, Violation
 
 FAULTS_END: Final = 10.0  # seconds
@@ -54,6 +54,7 @@ class FullWorld:
         self.voter_settings = VoterSettings(founders, rng.choice((1500, 100_000)))
         self.written: dict[int, int] = {}  # by partition: how many writes were acknowledged
         self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch served, and by whom
+        self._nodes: dict[str, Node] = {}  # by the newest state that any replica has applied
         self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and the number of a command in it
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._scheduled = 0
@@ -132,7 +133,10 @@ class FullWorld:
             self.steps += 1
             if self.steps > MAX_STEPS:
                 raise Violation("every operation ends", f"{MAX_STEPS} events without an end")
-            function(*arguments)
+            try:
+                function(*arguments)
+            except Killed as killed:
+                self.crash(killed.process)
             if not self.steps % 256 and done():
                 return
 
@@ -173,6 +177,7 @@ class FullWorld:
             process.loop_wake(due)
         if process.built:
             self.observe(process)
+            self._check_clearance(process)
             self._check_holders(process)
 
     def crash(self, process: Process) -> None:
@@ -219,8 +224,12 @@ class FullWorld:
 
     def applied(self, process: Process, position: tuple[int, int], digest: int) -> None:
         """The state after this command: all replicas' are equal."""
-        other = self._digests.setdefault(position, digest)
-        if other != digest:
+        if position not in self._digests:
+            self._digests[position] = digest
+            self._nodes = dict(process.coordinator.state.nodes)
+            for holder in self.processes():
+                self._check_clearance(holder)
+        if self._digests[position] != digest:
             raise Violation(
                 "equal states", f"{process.machine.id} has another state after command {position} than another node"
             )
@@ -230,6 +239,18 @@ class FullWorld:
         position = max((p for p in self._digests if p[0] <= index), default=None)
         if position is not None and self._digests[position] != digest:
             raise Violation("equal states", f"{process.machine.id} has another state after the snapshot at {index}")
+
+    def _check_clearance(self, process: Process) -> None:
+        """Only the present process of a LIVE node may hold clearance: what it serves is nobody else's."""
+        if not process.member.has_clearance():
+            return
+        node = self._nodes.get(process.machine.id)
+        if node is None or node.state != NodeState.NODE_STATE_LIVE or node.incarnation != process.node.incarnation:
+            what = NodeState.Name(node.state) if node is not None else "unknown"
+            raise Violation(
+                "clearance ends before the controller acts",
+                f"{process.node.incarnation} holds clearance; {process.machine.id} is recorded as {what}",
+            )
 
     def _check_holders(self, process: Process) -> None:
         """Nobody else may serve what this process serves now, and nobody else may ever have at this leader_epoch."""

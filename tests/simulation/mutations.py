@@ -3,19 +3,19 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from minka.v1.raft_pb2 import ConfState, Entry, Message
 from minkad.core.raft import election, leader
 from minkad.core.raft.log import RaftLog
 from minkad.core.raft.quorum import UNBOUNDED, AckedIndex, JointConfig, MajorityConfig, VoteResult
 from minkad.core.raft.raft import Raft
-from minkad.core.raft.tracker import Progress
+from minkad.core.raft.tracker import Progress, ProgressTracker
 from minkad.core.raft.types import NONE
+from tests.simulation import mutations_full as full
+from tests.simulation.mutations_full import Patch
 
 MAX_SEEDS: Final = 500  # within which each is to be found
-
-Patch = tuple[Any, str, Any]  # where, the attribute's name, its new value
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,27 @@ def m_type(handler: object) -> int:
     return next(type_ for type_, known in leader._FROM_PEER.items() if known is handler)
 
 
+def _accept_any_previous() -> Sequence[Patch]:
+    def maybe_append(self: RaftLog, index: int, _term: int, entries: list[Entry], committed: int) -> int | None:
+        if index > self.last_index():
+            return None
+        fresh = self._first_difference(entries)
+        if fresh < len(entries):
+            self.append(entries[fresh:])
+        self.commit_to(min(committed, index + len(entries)))
+        return index + len(entries)
+
+    return [(RaftLog, "maybe_append", maybe_append)]
+
+
 # The configuration
+
+
+def _learners_count() -> Sequence[Patch]:
+    def committed(self: ProgressTracker) -> int:
+        return MajorityConfig(self.progress).committed_index(self._match)
+
+    return [(ProgressTracker, "committed", committed)]
 
 
 def _votes_without_commit() -> Sequence[Patch]:
@@ -178,11 +198,25 @@ MUTATIONS = (
     Mutation("half of the voters commit", "raft", _half_commits),
     Mutation("commit an entry of an older term", "raft", _commit_older_term),
     Mutation("keep entries that the leader does not have", "raft", _keep_conflicting_entries),
+    Mutation("append without a look at the previous term", "raft", _accept_any_previous),
     Mutation("apply before commit", "raft", _apply_before_commit),
     Mutation("take a rejection for an acknowledgement", "raft", _rejection_counts),
     Mutation("joint: do without the old majority", "raft", _forget_old_half),
+    Mutation("count learners as voters", "raft", _learners_count),
     Mutation("two configuration changes at once", "raft", _two_changes_at_once),
     Mutation("a snapshot leaves the configuration as it was", "raft", _snapshot_without_configuration),
     Mutation("votes do not say what is committed", "raft", _votes_without_commit),
     Mutation("answer a read without asking a quorum", "raft", _read_without_quorum),
+    Mutation("send before fsync", "full", full.send_before_fsync),
+    Mutation("a snapshot with another configuration than its index", "full", full.snapshot_with_old_configuration),
+    Mutation("control before what was committed is applied", "full", full.active_before_applied),
+    Mutation("acknowledge a command when it is proposed", "full", full.answer_when_proposed),
+    Mutation("serve after clearance has ended", "full", full.serve_after_clearance),
+    Mutation("grant clearance without a quorum's word", "full", full.grant_unconfirmed),
+    Mutation("a new controller that does not wait", "full", full.no_grace),
+    Mutation("fail a node that may hold clearance", "full", full.fail_too_early),
+    Mutation("control on after a proposal was lost", "full", full.go_on_after_loss),
+    Mutation("elect without a new leader_epoch", "full", full.election_without_epoch),
+    Mutation("a state snapshot without migrations", "full", full.snapshot_forgets),
+    Mutation("operations that do not end", "full", full.never_finish),
 )

@@ -31,6 +31,10 @@ JOIN_PAUSE: Final = 0.3  # seconds between tries to join
 class Killed(BaseException):
     """The process dies here: no handler of the code may go on."""
 
+    def __init__(self, process: "Process") -> None:
+        super().__init__(process.node.incarnation)
+        self.process = process
+
 
 @dataclass(slots=True)
 class Machine:
@@ -169,7 +173,7 @@ class Process:
         world.oracle.restarted(machine.raft_id, disk.seen.initial_state()[0], disk.seen.last_index())
         self.built = True
         self.spawn(self.driver.run())
-        self.spawn(self._member())
+        self._membership = self.loop.create_task(self._member())
 
     def _say(self, what: str, detail: str) -> None:
         if self.alive:
@@ -194,6 +198,8 @@ class Process:
 
     async def stop(self) -> None:
         """In order: serve nothing any more, say so, end."""
+        self._membership.cancel()
+        await self._pause(0.0)
         self.member.clearance.revoke()
         self.data_plane.close()
         await self.member.leave(1.0)
@@ -247,7 +253,7 @@ class Process:
             self.kill_after -= 1
             if not self.kill_after:
                 self.die()
-                raise Killed
+                raise Killed(self)
 
     def die(self) -> None:
         """Nothing that this process does has any effect from here on."""

@@ -1,10 +1,10 @@
 """Run one seed of one world, and say how it ended."""
 
 import dataclasses
+import traceback
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from minkad.core.raft import RaftError
 from tests.simulation.full_world import FullWorld
 from tests.simulation.raft_world import RaftWorld
 from tests.simulation.trace import Outcome, Trace, Violation
@@ -46,7 +46,8 @@ def run(world: str, seed: int, echo: Callable[[str], None] | None = None) -> Out
         return WORLDS[world](seed, trace).run()
     except Violation as violation:
         return Failure(world, seed, violation.invariant, violation.text, trace.tail(SHOWN_EVENTS))
-    except AssertionError as error:
-        return Failure(world, seed, "assertion in the code", str(error), trace.tail(SHOWN_EVENTS))
-    except RaftError as error:
-        return Failure(world, seed, "exception in the code", repr(error), trace.tail(SHOWN_EVENTS))
+    except Exception as error:  # noqa: BLE001 - whatever the code raises is a finding
+        kind = "assertion" if isinstance(error, AssertionError) else "exception"
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__} in {where.name}, line {where.lineno} of {where.filename}: {error}"
+        return Failure(world, seed, f"{kind} in the code", text, trace.tail(SHOWN_EVENTS))

@@ -1,0 +1,128 @@
+"""Bugs in what is around the Raft core: the driver, the controller, the clearance, the state."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from minka.v1.cluster_pb2 import Partition, StateSnapshot
+from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse
+from minka.v1.raft_pb2 import ConfState
+from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.raft_driver import RaftDriver
+from minkad.core.clearance import Clearance
+from minkad.core.controller import membership, operations, rows
+from minkad.core.controller.failure_detector import FailureDetector
+from minkad.core.raft import Ready
+from minkad.core.state import State
+
+Patch = tuple[Any, str, Any]  # where, the attribute's name, its new value
+
+
+# The driver
+
+
+def send_before_fsync() -> Sequence[Patch]:
+    original = RaftDriver._handle
+
+    async def handle(self: RaftDriver, ready: Ready) -> None:
+        self._transport.send(ready.messages)
+        ready.messages = []
+        await original(self, ready)
+
+    return [(RaftDriver, "_handle", handle)]
+
+
+def snapshot_with_old_configuration() -> Sequence[Patch]:
+    original = RaftDriver._snapshot_if_due
+
+    def snapshot_if_due(self: RaftDriver) -> None:
+        newest = self.conf_state
+        self.conf_state = ConfState(voters=newest.voters)
+        original(self)
+        self.conf_state = newest
+
+    return [(RaftDriver, "_snapshot_if_due", snapshot_if_due)]
+
+
+def active_before_applied() -> Sequence[Patch]:
+    return [(RaftDriver, "leads_with_applied_term", property(lambda self: self.is_leader))]
+
+
+def answer_when_proposed() -> Sequence[Patch]:
+    original = RaftDriver._propose_queued
+
+    def propose_queued(self: RaftDriver) -> None:
+        proposals = list(self._proposals)
+        original(self)
+        for _, future in proposals:
+            if not future.done():
+                future.set_result(None)
+
+    return [(RaftDriver, "_propose_queued", propose_queued)]
+
+
+# Clearance
+
+
+def serve_after_clearance() -> Sequence[Patch]:
+    def holds(self: Clearance, now: float) -> bool:
+        return now < self._until + 0.3
+
+    return [(Clearance, "holds", holds)]
+
+
+def grant_unconfirmed() -> Sequence[Patch]:
+    original = ActiveController.heartbeat
+
+    def heartbeat(self: ActiveController, request: HeartbeatRequest) -> HeartbeatResponse:
+        self._confirmed_at = self._now()
+        return original(self, request)
+
+    return [(ActiveController, "heartbeat", heartbeat)]
+
+
+def no_grace() -> Sequence[Patch]:
+    def deadline(self: FailureDetector, node: str) -> float:
+        return self._heard.get(node, self.started_at) + self.timeout * (node in self._heard)
+
+    return [(FailureDetector, "deadline", deadline)]
+
+
+def fail_too_early() -> Sequence[Patch]:
+    original = FailureDetector.deadline
+
+    def deadline(self: FailureDetector, node: str) -> float:
+        return original(self, node) - self.timeout / 2
+
+    return [(FailureDetector, "deadline", deadline)]
+
+
+# Decisions and state
+
+
+def go_on_after_loss() -> Sequence[Patch]:
+    return [(ActiveController, "_proposed", lambda *_: None)]
+
+
+def election_without_epoch() -> Sequence[Patch]:
+    original = rows.lead
+
+    def lead(row: Partition, leader: str) -> None:
+        original(row, leader)
+        row.leader_epoch -= 1
+
+    return [(rows, "lead", lead), (membership, "lead", lead)]
+
+
+def snapshot_forgets() -> Sequence[Patch]:
+    original = State.to_snapshot
+
+    def to_snapshot(self: State) -> bytes:
+        snapshot = StateSnapshot.FromString(original(self))
+        del snapshot.migrations[:]
+        return snapshot.SerializeToString(deterministic=True)
+
+    return [(State, "to_snapshot", to_snapshot)]
+
+
+def never_finish() -> Sequence[Patch]:
+    return [(operations, "ENDED", frozenset())]

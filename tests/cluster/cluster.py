@@ -4,9 +4,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import grpc
+
 from minka.control import Control
 from minka.errors import MinkaError
-from minka.v1.admin_pb2 import GetStatusResponse, PartitionCount
+from minka.v1.admin_pb2 import GetStatusRequest, GetStatusResponse, PartitionCount
+from minka.v1.admin_pb2_grpc import AdminStub
 from minka.v1.cluster_pb2 import (
     HashFunction,
     NodeState,
@@ -55,6 +58,12 @@ def wait_settled(control: Control, live: int) -> PartitionTable:
         return status.table if status.from_controller and settled(status.table, live) else None
 
     return eventually(f"a settled table with {live} LIVE nodes", probe)
+
+
+def own_status(cluster: LocalCluster, name: str) -> GetStatusResponse:
+    """What this node says, and no other."""
+    with grpc.insecure_channel(cluster.node(name).address) as channel:
+        return AdminStub(channel).GetStatus(GetStatusRequest(), timeout=5)
 
 
 def state_of(control: Control, name: str) -> int:

@@ -19,14 +19,12 @@ from minka import Client, wire
 from minka.control import Control
 from minka.errors import Code
 from minka.hashing import murmur3
-from minka.v1.admin_pb2 import GetStatusRequest, GetStatusResponse
-from minka.v1.admin_pb2_grpc import AdminStub
 from minka.v1.cluster_pb2 import NodeState, PartitionTable
 from minka.v1.errors_pb2 import Error
 from minkactl.cli import cli
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster, free_addresses
-from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
+from tests.cluster.cluster import QUICK, create_keyspace, eventually, own_status, wait_settled
 
 CLEARANCE_S = 1.5
 CONFIG = {
@@ -119,12 +117,6 @@ def test_a_leader_that_was_stopped_finds_itself_replaced(cluster: LocalCluster) 
             eventually("it follows", lambda: own_status(cluster, ghost).coordinator.controller == new)
             assert not own_status(cluster, ghost).from_controller
             eventually("it serves its own partitions again", lambda: direct.read() == [None, None])
-
-
-def own_status(cluster: LocalCluster, name: str) -> GetStatusResponse:
-    """What this node says, and no other."""
-    with grpc.insecure_channel(cluster.node(name).address) as channel:
-        return AdminStub(channel).GetStatus(GetStatusRequest(), timeout=5)
 
 
 def replaced_by(control: Control, ghost: str) -> str | None:

@@ -354,7 +354,7 @@ class Daemon:
             logs.setup(self.config.log.level, self.config.log.format, self.config.node.id)
             if renewed:
                 changed.append("tls: other certificates in the files")
-                self._renewal = asyncio.create_task(self.channels.renew(), name="channels with other certificates")
+                self.channels.renew()
             self.coordinator.reconfigure(self._controller_settings(self.config))
             log.info("configuration reloaded", extra={"changed": changed, "needs_restart": needs_restart})
         systemd.ready(f"Serving {self.config.grpc_address}")

@@ -1,5 +1,7 @@
 """How this node reaches the others: one channel an address, every call with this node's identity."""
 
+import asyncio
+
 import grpc
 
 from minka._grpc import aio_channel, channel_options
@@ -12,6 +14,7 @@ KEEPALIVE = [
     ("grpc.keepalive_timeout_ms", 2000),
     ("grpc.http2.max_pings_without_data", 0),
 ]
+UNTIL_UNUSED = 10.0 * 365 * 86_400  # seconds
 CLUSTER_METADATA = "minka-cluster"
 NODE_METADATA = "minka-node"
 
@@ -27,7 +30,7 @@ class Channels:
         self.identity = (*cluster, (NODE_METADATA, node_id))
         self._credentials = credentials
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._old: list[grpc.aio.Channel] = []
+        self._old: dict[grpc.aio.Channel, asyncio.Task[None]] = {}
 
     def to(self, address: str) -> grpc.aio.Channel:
         """The channel to a node's gRPC address. Pass `identity` as the metadata of each call on it."""
@@ -36,18 +39,24 @@ class Channels:
             self._channels[address] = aio_channel(address, credentials, [*channel_options(CONNECT_TIMEOUT), *KEEPALIVE])
         return self._channels[address]
 
-    async def renew(self) -> None:
+    def renew(self) -> None:
         """Use the credentials as they are now for all calls that begin from now on.
 
-        Streams under way keep their connection until it breaks, or until the next renewal: none has to begin anew
-        because a certificate did.
+        A call under way keeps its connection until it ends. It can't be moved, and closing its channel would look to
+        whoever waits for it as if that were cancelled.
         """
-        closing, self._old, self._channels = self._old, list(self._channels.values()), {}
-        for channel in closing:
-            await channel.close()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            self._old[channel] = asyncio.create_task(self._close_unused(channel), name="old channel")
+
+    async def _close_unused(self, channel: grpc.aio.Channel) -> None:
+        await channel.close(UNTIL_UNUSED)
+        del self._old[channel]
 
     async def close(self) -> None:
         """Close all; calls under way fail."""
-        channels, self._old, self._channels = [*self._old, *self._channels.values()], [], {}
+        channels, self._channels = [*self._old, *self._channels.values()], {}
+        for task in self._old.values():
+            task.cancel()
         for channel in channels:
             await channel.close()

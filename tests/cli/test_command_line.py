@@ -1,5 +1,6 @@
 """Exit statuses, error lines, help, endpoints and contexts, completion, and what is imported."""
 
+import json
 import os
 import re
 import stat
@@ -181,10 +182,51 @@ class TestEndpoints:
         assert "error: UNKNOWN_CONTEXT: " in missing.stderr
         assert "prod, test" in missing.stderr
 
+    def test_tls_goes_with_where_the_endpoints_come_from(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        def tls(*arguments: str) -> dict[str, str] | None:
+            found: dict[str, str] | None = json.loads(run("context", "show", "-o", "json", *arguments).stdout)["tls"]
+            return found
+
+        path = tmp_path / "config" / "minka" / "config.yaml"
+        path.parent.mkdir(parents=True)
+        files = {"ca": "/p/ca.pem", "cert": "/p/me.pem", "key": "/p/me.key"}
+        contexts = {"prod": {"endpoints": ["a:1"], "tls": files}, "test": {"endpoints": ["b:2"]}}
+        path.write_text(json.dumps({"current": "prod", "contexts": contexts}))
+        assert tls() == files
+        assert run("context", "list").stdout.splitlines()[1] == "*\tprod\ta:1\t/p/ca.pem,/p/me.pem,/p/me.key"
+        run("context", "set", "prod", "a:1,c:3")
+        assert tls() == files, "other endpoints, the same TLS"
+        for name in files:
+            monkeypatch.setenv(f"MINKA_TLS_{name.upper()}", f"/e/{name}")
+        environment = {name: f"/e/{name}" for name in files}
+        assert (tls(), tls("--context", "test"), tls("--endpoints", "d:4")) == (files, None, environment)
+        monkeypatch.delenv("MINKA_TLS_KEY")
+        refused = run("context", "show", "--endpoints", "d:4")
+        assert refused.exit_code == Exit.USAGE
+        assert "MINKA_TLS_KEY is missing" in refused.stderr
+        run("context", "set", "prod", "a:1", "--no-tls")
+        assert tls() is None
+
+    def test_files_of_tls_that_are_no_good(self, run: Run, tmp_path: Path) -> None:
+        assert run("context", "set", "prod", "a:1", "--tls-ca", "ca.pem").exit_code == Exit.USAGE
+        for name in ("ca", "cert", "key"):
+            (tmp_path / name).write_text("nothing")
+        files = [f"--tls-{name}={tmp_path / name}" for name in ("ca", "cert", "key")]
+        refused = run("context", "set", "prod", "a:1", *files)
+        assert refused.exit_code == Exit.USAGE
+        assert f"tls.ca: {tmp_path}/ca: holds no certificate" in refused.stderr
+        assert run("context", "list", "-o", "name").stdout.strip() == ""
+
     @pytest.mark.parametrize(
         "content",
-        ["contexts: [", "- 1", "contexts: {a: b:1}", "contexts: {a: {endpoints: [b]}}", "contexts: 7", "\x00"],
-    )
+        [
+            "contexts: [", "- 1", "contexts: {a: b:1}", "contexts: {a: {endpoints: [b]}}", "contexts: 7", "\x00",
+            "contexts: {a: {endpoints: [b:1], tls: {ca: /c}}}",
+            "contexts: {a: {endpoints: [b:1], tls: {ca: c, cert: /c, key: /k}}}",
+        ],
+    )  # fmt: skip
     def test_a_mistake_in_the_file(self, run: Run, tmp_path: Path, content: str) -> None:
         path = tmp_path / "config" / "minka" / "config.yaml"
         path.parent.mkdir(parents=True)

@@ -231,6 +231,25 @@ def test_addresses_that_are_advertised(tmp_path: Path) -> None:
     assert found.startswith("minkad.yaml:4: advertise.grpc: required, since listen.grpc ([::]:7400) is every interface")
 
 
+def test_tls_is_three_files_or_none(tmp_path: Path) -> None:
+    assert load(write(tmp_path, GOOD), {}).certificates is None
+    assert mistakes(tmp_path, GOOD + "tls:\n  cert: /c.pem\n") == [
+        "minkad.yaml:8: tls.ca: required, since tls.cert is given: all three or none",
+        "minkad.yaml:8: tls.key: required, since tls.cert is given: all three or none",
+    ]
+    (found,) = mistakes(tmp_path, GOOD + "tls: {ca: ca.pem}\n")
+    assert found == "minkad.yaml:7: tls.ca: must be an absolute path, not 'ca.pem'"
+
+
+def test_the_files_of_tls_are_read_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\nSECRET\n-----END PRIVATE KEY-----\n")
+    files = f"tls:\n  ca: {tmp_path}/none.pem\n  cert: {tmp_path}\n  key: {tmp_path}/key.pem\n"
+    assert mistakes(tmp_path, GOOD + files, {"MINKAD_TLS_CERT": f"{tmp_path}/key.pem"}) == [
+        f"minkad.yaml:8: tls.ca: {tmp_path}/none.pem: No such file or directory",
+        f"MINKAD_TLS_CERT: tls.cert: {tmp_path}/key.pem: holds no certificate in PEM form",
+    ]
+
+
 def loaded(tmp_path: Path, **environ: str) -> Config:
     return load(write(tmp_path, GOOD), environ)
 

@@ -1,0 +1,218 @@
+"""Mutual TLS on real clusters, with certificates made by the commands of docs/operations.md."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from minka import Client, Tls
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import GetTableRequest
+from minka.v1.admin_pb2_grpc import MetadataStub
+from minkactl.playground import LOOPBACK, LocalCluster, free_addresses
+from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
+
+DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
+ROWS = {b"key-%d" % i: b"value-%d" % i for i in range(300)}
+OTHER_AUTHORITY = "from another authority"
+HUNG_UP = "perhaps TLS is on at the other side only, or it does not accept this side's certificate"
+
+
+def make_certificates(folder: Path) -> Tls:
+    """An authority and a certificate of it for 127.0.0.1, as operations.md says."""
+    commands = re.findall(r"^    (openssl (?:req|x509) (?:.*\\\n)*.*)$", DOCS.read_text(), re.MULTILINE)
+    assert len(commands) == 3
+    script = "\n".join(commands)
+    names = "DNS:athens.example.net,IP:10.20.0.1"
+    assert names in script
+    folder.mkdir()
+    ended = subprocess.run(
+        ["sh", "-e", "-c", script.replace(names, f"IP:{LOOPBACK}")],
+        cwd=folder, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, f"is there an openssl of version 3? {ended.stderr}"
+    return Tls(folder / "ca.pem", folder / "athens.pem", folder / "athens.key")
+
+
+def section(tls: Tls) -> dict[str, dict[str, str]]:
+    """The configuration of a node."""
+    return {"tls": {"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)}}
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    """The cluster's certificates."""
+    return make_certificates(tmp_path_factory.mktemp("tls") / "own")
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    """Certificates of an authority that the cluster does not know."""
+    return make_certificates(tmp_path_factory.mktemp("tls") / "strange")
+
+
+@pytest.fixture(scope="module")
+def cluster(tls: Tls) -> Iterator[LocalCluster]:
+    """Three nodes with TLS, and one that joined."""
+    with LocalCluster(3, config=QUICK | section(tls)) as made:
+        made.add("ephesus")
+        yield made
+
+
+def minkactl(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "minkactl", *arguments]
+    return subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, timeout=30, check=False)
+
+
+def refusal(ask: Callable[[], object]) -> str:
+    """The message of the UNREACHABLE that it raises."""
+    with pytest.raises(MinkaError) as caught:
+        ask()
+    assert caught.value.code is Code.UNREACHABLE
+    return caught.value.message
+
+
+def test_everything_works_with_tls(cluster: LocalCluster, tls: Tls, tmp_path: Path) -> None:
+    with Control(cluster.endpoints, tls=tls) as control:
+        wait_settled(control, live=4)
+        create_keyspace(control, "flights", 8, live=4)
+        with Client(cluster.endpoints, keyspace="flights", tls=tls) as client:
+            client.put_many(ROWS)
+            # Checkpoints and logs go from node to node.
+            operation = control.apply_plan(control.plan_reassign(to=["athens", "ephesus"]), "test")
+            wait_ended(control, operation.id)
+            assert {p.leader for p in wait_settled(control, live=4).partitions} == {"athens", "ephesus"}
+            assert client.get_many(list(ROWS)) == ROWS
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    files = ("--tls-ca", str(tls.ca), "--tls-cert", str(tls.cert), "--tls-key", str(tls.key))
+    assert minkactl("context", "set", "prod", ",".join(cluster.endpoints), *files, **environ).returncode == 0
+    assert minkactl("status", **environ).returncode == 0
+    assert minkactl("kv", "get", "flights", "key-7", **environ).stdout == "value-7"
+    assert minkactl("kv", "count", "flights", "-o", "name", **environ).returncode == 0
+
+
+def test_clients_without_the_right_certificate_are_refused(cluster: LocalCluster, tls: Tls, strange: Tls) -> None:
+    endpoint = cluster.node("athens").address
+    half = Tls(tls.ca, strange.cert, strange.key)
+    for client_tls, reason in ((None, HUNG_UP), (half, HUNG_UP), (strange, OTHER_AUTHORITY)):
+        with Control([endpoint], tls=client_tls) as control:
+            assert reason in refusal(control.table)
+        with Client([endpoint], keyspace="flights", tls=client_tls) as client:
+            assert reason in refusal(lambda client=client: client.get("key-7"))  # type: ignore[misc]
+    without = grpc.ssl_channel_credentials(Path(tls.ca).read_bytes())
+    with grpc.secure_channel(endpoint, without) as channel, pytest.raises(grpc.RpcError) as caught:
+        MetadataStub(channel).GetTable(GetTableRequest(), timeout=5)
+    assert "Socket closed" in str(caught.value)
+    shown = minkactl("status", "--endpoints", endpoint)
+    assert shown.returncode == 3
+    assert HUNG_UP in shown.stderr
+
+
+def test_files_that_are_no_good_are_named_at_once(tls: Tls, strange: Tls, tmp_path: Path) -> None:
+    encrypted = tmp_path / "encrypted.key"
+    command = ["openssl", "pkey", "-in", str(tls.key), "-aes128", "-passout", "pass:secret", "-out", str(encrypted)]
+    subprocess.run(command, check=True, timeout=30)
+    for wrong, reason in (
+        (Tls(tls.ca, tls.cert, strange.key), f"tls.key: {strange.key}: is not the key of {tls.cert}"),
+        (Tls(tls.ca, tls.cert, encrypted), f"tls.key: {encrypted}: holds no private key in PEM form, or an encrypted"),
+        (Tls(tls.key, tls.cert, tls.key), f"tls.ca: {tls.key}: holds no certificate in PEM form"),
+        (Tls(tls.ca, tmp_path / "none", tls.key), f"tls.cert: {tmp_path}/none: No such file or directory"),
+    ):
+        for make in (Control, Client):
+            with pytest.raises(MinkaError) as caught:
+                make([f"{LOOPBACK}:1"], tls=wrong)
+            assert caught.value.code is Code.INVALID_CONFIG
+            assert reason in caught.value.message
+
+
+def test_a_client_with_tls_is_told_that_the_node_has_none(tls: Tls) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    (address,) = free_addresses(1)
+    server.add_insecure_port(address)
+    server.start()
+    with Control([address], tls=tls) as control:
+        assert "TLS is on at this side only" in refusal(control.table)
+    server.stop(None).wait()
+
+
+def test_a_node_of_another_authority_does_not_join(cluster: LocalCluster, tls: Tls, strange: Tls) -> None:
+    node = cluster.add("gortyn", config=section(strange), ready=False)
+    eventually("the reason in its log", lambda: OTHER_AUTHORITY in node.log.read_text())
+    cluster.kill("gortyn")
+    # It trusts the cluster, but the cluster does not trust it.
+    node.config = section(Tls(tls.ca, strange.cert, strange.key))
+    cluster.restart("gortyn", ready=False)
+    eventually("the reason in its log", lambda: HUNG_UP in node.log.read_text())
+    cluster.kill("gortyn")
+    with Control([cluster.node("athens").address], tls=tls) as control:
+        assert "gortyn" not in {row.id for row in control.table().nodes}
+
+
+def served(address: str, tls: Tls) -> bytes:
+    """The certificate that a node shows."""
+    context = ssl.create_default_context(cafile=tls.ca)
+    context.load_cert_chain(tls.cert, tls.key)
+    context.set_alpn_protocols(["h2"])
+    host, _, port = address.rpartition(":")
+    plain = socket.create_connection((host, int(port)), timeout=5)
+    with context.wrap_socket(plain, server_hostname=host) as connection:
+        found = connection.getpeercert(binary_form=True)
+    assert found is not None
+    return found
+
+
+def reload(cluster: LocalCluster, line: str) -> None:
+    """SIGHUP to every node, until each has said so once more."""
+    before = {name: cluster.log(name).read_text().count(line) for name in cluster.nodes}
+    for name in cluster.nodes:
+        cluster.signal(name, signal.SIGHUP)
+    for name in cluster.nodes:
+        eventually(f"{name}: {line}", lambda name=name: cluster.log(name).read_text().count(line) > before[name])  # type: ignore[misc]
+
+
+def test_certificates_and_authority_are_renewed_without_a_restart(tls: Tls, strange: Tls, tmp_path: Path) -> None:
+    ca, cert, key = live = [tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem")]
+    for source, target in zip((tls.ca, tls.cert, tls.key), live, strict=True):
+        shutil.copy(source, target)
+    renewed = "tls: other certificates in the files"
+    with LocalCluster(3, config=QUICK | section(Tls(ca, cert, key))) as cluster:
+        address = cluster.node("athens").address
+        with Client(cluster.endpoints, keyspace="flights", tls=tls) as client:
+            with Control(cluster.endpoints, tls=tls) as control:
+                create_keyspace(control, "flights", 6, live=3)
+            client.put_many(ROWS)
+            old = served(address, tls)
+            cert.write_text("what an editor left half done")
+            reload(cluster, "configuration not reloaded")
+            assert "holds no certificate" in cluster.log("athens").read_text()
+            assert served(address, tls) == old
+            shutil.copy(tls.cert, cert)
+            ca.write_bytes(Path(tls.ca).read_bytes() + Path(strange.ca).read_bytes())
+            reload(cluster, renewed)
+            shutil.copy(strange.cert, cert)
+            shutil.copy(strange.key, key)
+            reload(cluster, renewed)
+            assert served(address, strange) == ssl.PEM_cert_to_DER_cert(Path(strange.cert).read_text()) != old
+            shutil.copy(strange.ca, ca)
+            reload(cluster, renewed)
+            assert client.get_many(list(ROWS)) == ROWS, "connections that are there stay"
+        with Control([address], tls=tls) as control:
+            assert OTHER_AUTHORITY in refusal(control.table)
+        # It comes back only if the others show it certificates of the new authority, and take its own.
+        cluster.kill("cyrene")
+        cluster.restart("cyrene")
+        with Control(cluster.endpoints, tls=strange) as control:
+            wait_settled(control, live=3)
+        with Client(cluster.endpoints, keyspace="flights", tls=strange) as client:
+            assert client.get_many(list(ROWS)) == ROWS

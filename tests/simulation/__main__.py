@@ -1,13 +1,12 @@
 """python -m tests.simulation: replay a seed, run many, or show that bugs are found."""
 
 import argparse
-import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
 from typing import Final
 
-from tests.simulation.mutations import MAX_SEEDS, MUTATIONS, Mutation
+from tests.simulation.jobs import find, map_jobs, run_job
+from tests.simulation.mutations import MAX_SEEDS, MUTATIONS
 from tests.simulation.run import WORLDS, Failure, run
 from tests.simulation.trace import Outcome
 
@@ -57,7 +56,7 @@ def _one(worlds: list[str], seed: int, *, trace: bool) -> int:
 def _many(worlds: list[str], seeds: range, processes: int) -> int:
     jobs = [(world, seed) for seed in seeds for world in worlds]
     failures, began = 0, time.monotonic()
-    for done, outcome in enumerate(_map_runs(jobs, processes), 1):
+    for done, outcome in enumerate(map_jobs(run_job, jobs, processes, 8), 1):
         if isinstance(outcome, Failure):
             failures += 1
             _say(outcome)
@@ -67,47 +66,18 @@ def _many(worlds: list[str], seeds: range, processes: int) -> int:
     return int(failures > 0)
 
 
-def _map_runs(jobs: list[tuple[str, int]], processes: int) -> Iterator[Outcome | Failure]:
-    if processes == 1:
-        yield from (run(world, seed) for world, seed in jobs)
-        return
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap(_job, jobs, chunksize=8)
-
-
-def _job(job: tuple[str, int]) -> Outcome | Failure:
-    return run(*job)
-
-
-def find(mutation: Mutation) -> tuple[Mutation, Failure | None, float]:
-    """The first seed that finds the bug, and the seconds that took."""
-    began = time.monotonic()
-    with mutation.applied():
-        for seed in range(MAX_SEEDS):
-            outcome = run(mutation.world, seed)
-            if isinstance(outcome, Failure):
-                return mutation, outcome, time.monotonic() - began
-    return mutation, None, time.monotonic() - began
-
-
-def _find_named(name: str) -> tuple[str, Failure | None, float]:
-    found = find(next(m for m in MUTATIONS if m.name == name))
-    return (found[0].name, *found[1:])
-
-
 def _mutate(processes: int) -> int:
     _say(f"{'mutation':<52} world  seed  found by")
     missed = 0
-    names = [mutation.name for mutation in MUTATIONS]
-    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
-        for name, failure, _ in pool.imap(_find_named, names, chunksize=1):
-            world = next(m.world for m in MUTATIONS if m.name == name)
-            if failure is None:
-                missed += 1
-                _say(f"{name:<52} {world:<5}     -  NOT FOUND in {MAX_SEEDS} seeds")
-            else:
-                _say(f"{name:<52} {world:<5} {failure.seed:>5}  {failure.invariant}")
-    _say(f"{len(names) - missed} of {len(names)} mutations found")
+    for mutation, failure in zip(MUTATIONS, map_jobs(find, range(len(MUTATIONS)), processes, 1), strict=True):
+        row = f"{mutation.name:<52} {mutation.world:<5}"
+        missed += failure is None
+        _say(
+            f"{row} {failure.seed:>5}  {failure.invariant}"
+            if failure
+            else f"{row}     -  NOT FOUND in {MAX_SEEDS} seeds"
+        )
+    _say(f"{len(MUTATIONS) - missed} of {len(MUTATIONS)} mutations found")
     return int(missed > 0)
 
 

@@ -23,7 +23,7 @@ from tests.simulation.oracle import RaftOracle
 from tests.simulation.process import Killed, Machine, Process
 from tests.simulation.trace import Outcome, Trace, Violation
 
-FAULTS_END: Final = 10.0  # seconds
+FAULTS_END: Final = 8.0  # seconds
 PATIENCE: Final = 60.0
 MAX_STEPS: Final = 300_000
 _DRIFT: Final = 0.045  # two clocks differ by less than the tenth that the configuration demands as a margin

@@ -215,7 +215,6 @@ MUTATIONS = (
     Mutation("grant clearance without a quorum's word", "full", full.grant_unconfirmed),
     Mutation("a new controller that does not wait", "full", full.no_grace),
     Mutation("fail a node that may hold clearance", "full", full.fail_too_early),
-    Mutation("control on after a proposal was lost", "full", full.go_on_after_loss),
     Mutation("elect without a new leader_epoch", "full", full.election_without_epoch),
     Mutation("a state snapshot without migrations", "full", full.snapshot_forgets),
     Mutation("operations that do not end", "full", full.never_finish),

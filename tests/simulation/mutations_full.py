@@ -99,10 +99,6 @@ def fail_too_early() -> Sequence[Patch]:
 # Decisions and state
 
 
-def go_on_after_loss() -> Sequence[Patch]:
-    return [(ActiveController, "_proposed", lambda *_: None)]
-
-
 def election_without_epoch() -> Sequence[Patch]:
     original = rows.lead
 

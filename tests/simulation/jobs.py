@@ -1,0 +1,37 @@
+"""What runs in processes of their own: many seeds, and the search for each mutation."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from tests.simulation.mutations import MAX_SEEDS, MUTATIONS
+from tests.simulation.run import Failure, run
+from tests.simulation.trace import Outcome
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+def map_jobs(function: Callable[[J], R], jobs: Sequence[J], processes: int, chunk: int) -> Iterator[R]:
+    """The results in order."""
+    if processes == 1:
+        yield from map(function, jobs)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(function, jobs, chunksize=chunk)
+
+
+def run_job(job: tuple[str, int]) -> Outcome | Failure:
+    """One seed of a world."""
+    return run(*job)
+
+
+def find(number: int) -> Failure | None:
+    """The first seed that finds this mutation."""
+    mutation = MUTATIONS[number]
+    with mutation.applied():
+        for seed in range(MAX_SEEDS):
+            outcome = run(mutation.world, seed)
+            if isinstance(outcome, Failure):
+                return outcome
+    return None

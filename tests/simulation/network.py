@@ -24,6 +24,7 @@ class Network:
         self.profile = profile
         self._random = rng.random
         self._blocked: set[Link] = set()
+        self._calm = False
 
     def deliveries(self, sender: int, to: int) -> list[float]:
         """The delays after which a message arrives: none if it is lost, two if it is doubled."""
@@ -39,6 +40,8 @@ class Network:
 
     def delay(self) -> float:
         """How long one message takes."""
+        if self._calm:
+            return self.profile.delay
         delay = self.profile.delay * (0.5 + self._random())
         if self.profile.straggling and self._random() < self.profile.straggling:
             delay *= 50 * self._random()
@@ -49,7 +52,8 @@ class Network:
         return (sender, to) not in self._blocked
 
     def calm(self) -> None:
-        """From now on nothing is lost, doubled or late."""
+        """From now on nothing is lost, doubled, late or overtaken, as on a stream of gRPC."""
+        self._calm = True
         self._blocked.clear()
         self.profile = NetworkProfile(self.profile.delay)
 

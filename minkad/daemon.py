@@ -58,6 +58,8 @@ class Daemon:
         self.path = path
         self.telemetry = Telemetry()
         self.credentials = Credentials(config.certificates) if config.certificates is not None else None
+        self.channels = Channels("", config.node.id, self.credentials)  # until it has joined
+        self._built = False
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -87,7 +89,10 @@ class Daemon:
         if known is not None:
             return known
         node = self._node(uuid.uuid4().hex, incarnation)
-        new = await new_identity(config, node, self.credentials, self._holder_patience(), boottime)
+        try:
+            new = await new_identity(config, node, self.channels, self._holder_patience(), boottime)
+        finally:
+            await self.channels.close()
         identity.save(config.data_dir, new)
         return new
 
@@ -178,6 +183,7 @@ class Daemon:
             now=boottime,
         )
         self.health = Health(self.coordinator, self.member, self.telemetry, self.replay_to)
+        self._built = True
 
     def _bootstrap(self) -> Bootstrap:
         config = self.config
@@ -342,7 +348,8 @@ class Daemon:
 
     def _reload(self) -> None:
         """SIGHUP: take what can be changed while running, and say what changed and what needs a restart."""
-        systemd.reloading()
+        if self._built:  # else it waits for a cluster to join, and is not READY
+            systemd.reloading()
         try:
             new = configuration.load(self.path, os.environ)
             renewed = self.credentials is not None and self.credentials.renew()
@@ -355,6 +362,8 @@ class Daemon:
             if renewed:
                 changed.append("tls: other certificates in the files")
                 self.channels.renew()
-            self.coordinator.reconfigure(self._controller_settings(self.config))
+            if self._built:
+                self.coordinator.reconfigure(self._controller_settings(self.config))
             log.info("configuration reloaded", extra={"changed": changed, "needs_restart": needs_restart})
-        systemd.ready(f"Serving {self.config.grpc_address}")
+        if self._built:
+            systemd.ready(f"Serving {self.config.grpc_address}")

@@ -16,7 +16,6 @@ from minkad.config import Config
 from minkad.coordinator.member import register_patiently
 from minkad.identity import Identity
 from minkad.rpc.channels import Channels
-from minkad.rpc.credentials import Credentials
 from minkad.rpc.peers import Peers
 
 log: Final = logging.getLogger(__name__)
@@ -26,22 +25,18 @@ RETRY: Final = 0.5  # seconds between tries to join
 
 
 async def new_identity(
-    config: Config, node: Node, credentials: Credentials | None, holder_patience: float, now: Callable[[], float]
+    config: Config, node: Node, channels: Channels, holder_patience: float, now: Callable[[], float]
 ) -> Identity:
     """Of `node`, which has its data id already. Waits for a cluster to join, if need be. Raises MinkaError."""
-    channels = Channels("", node.id, credentials)
-    try:
-        founders = [(peer.id, peer.address) for peer in config.cluster.bootstrap]
-        ids = [founder for founder, _ in founders]
-        if node.id in ids:
-            cluster = identity.cluster_id(config.cluster.name, founders)
-            others = [address for founder, address in founders if founder != node.id]
-            if not await _was_here_before(channels, [*others, *config.cluster.join], cluster, node.id):
-                return Identity(cluster, node.id, node.data_id, ids.index(node.id) + 1)
-            log.info("the cluster knows this node with another data directory, or has removed it: asking to join")
-        return await _join(config, channels, node, holder_patience, now)
-    finally:
-        await channels.close()
+    founders = [(peer.id, peer.address) for peer in config.cluster.bootstrap]
+    ids = [founder for founder, _ in founders]
+    if node.id in ids:
+        cluster = identity.cluster_id(config.cluster.name, founders)
+        others = [address for founder, address in founders if founder != node.id]
+        if not await _was_here_before(channels, [*others, *config.cluster.join], cluster, node.id):
+            return Identity(cluster, node.id, node.data_id, ids.index(node.id) + 1)
+        log.info("the cluster knows this node with another data directory, or has removed it: asking to join")
+    return await _join(config, channels, node, holder_patience, now)
 
 
 async def _was_here_before(channels: Channels, addresses: Sequence[str], cluster: str, node_id: str) -> bool:

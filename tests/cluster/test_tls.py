@@ -146,17 +146,31 @@ def test_a_client_with_tls_is_told_that_the_node_has_none(tls: Tls) -> None:
     server.stop(None).wait()
 
 
-def test_a_node_of_another_authority_does_not_join(cluster: LocalCluster, tls: Tls, strange: Tls) -> None:
-    node = cluster.add("gortyn", config=section(strange), ready=False)
+def install(source: Tls, target: Tls) -> Tls:
+    """Copies of the files, in place of those of the target."""
+    for name in ("ca", "cert", "key"):
+        shutil.copy(getattr(source, name), getattr(target, name))
+    return target
+
+
+def test_a_node_of_another_authority_does_not_join(
+    cluster: LocalCluster, tls: Tls, strange: Tls, tmp_path: Path
+) -> None:
+    live = install(strange, Tls(tmp_path / "ca.pem", tmp_path / "cert.pem", tmp_path / "key.pem"))
+    node = cluster.add("gortyn", config=section(live), ready=False)
     eventually("the reason in its log", lambda: OTHER_AUTHORITY in node.log.read_text())
     cluster.kill("gortyn")
     # It trusts the cluster, but the cluster does not trust it.
-    node.config = section(Tls(tls.ca, strange.cert, strange.key))
+    shutil.copy(tls.ca, live.ca)
     cluster.restart("gortyn", ready=False)
     eventually("the reason in its log", lambda: HUNG_UP in node.log.read_text())
-    cluster.kill("gortyn")
     with Control([cluster.node("athens").address], tls=tls) as control:
         assert "gortyn" not in {row.id for row in control.table().nodes}
+        install(tls, live)
+        cluster.signal("gortyn", signal.SIGHUP)
+        cluster.wait_ready(["gortyn"])
+        assert "gortyn" in {row.id for row in control.table().nodes}
+    cluster.kill("gortyn")
 
 
 def served(address: str, tls: Tls) -> bytes:
@@ -182,9 +196,8 @@ def reload(cluster: LocalCluster, line: str) -> None:
 
 
 def test_certificates_and_authority_are_renewed_without_a_restart(tls: Tls, strange: Tls, tmp_path: Path) -> None:
-    ca, cert, key = live = [tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem")]
-    for source, target in zip((tls.ca, tls.cert, tls.key), live, strict=True):
-        shutil.copy(source, target)
+    ca, cert, key = (tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    install(tls, Tls(ca, cert, key))
     renewed = "tls: other certificates in the files"
     with LocalCluster(3, config=QUICK | section(Tls(ca, cert, key))) as cluster:
         address = cluster.node("athens").address

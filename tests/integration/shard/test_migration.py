@@ -239,15 +239,16 @@ def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path) -> No
     async def scenario() -> None:
         async with cluster(tmp_path) as c:
             athens, ephesus = await two(c, SMALL)
-            c.after_hand_over = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")]
-            c.before_hand_over = []
+            c.after_hand_over = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")] * 100_000
             await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) == 1)
+            await until(lambda: len(c.hand_overs) >= 1)
             with pytest.raises(Refused) as caught:
                 await athens.get(1, b"a", timeout_ms=20)
             assert caught.value.error.code is Code.DEADLINE_EXCEEDED
+            asked = len(c.hand_overs)
+            c.after_hand_over = []
             await arrived(c)  # asked again, the controller says what it recorded
-            assert len(c.hand_overs) == 2
+            assert len(c.hand_overs) > asked
             await check(ephesus, SMALL)
 
     asyncio.run(scenario())

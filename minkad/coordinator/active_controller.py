@@ -201,7 +201,7 @@ class ActiveController:
         self._note_progress(node.id, request.migrations, now)
         remaining = self._confirmed_at + self.settings.clearance - now
         return HeartbeatResponse(
-            sequence=request.sequence, clearance_ms=max(0, int(remaining * 1000)), controller_term=self.term
+            sequence=request.sequence, clearance_ms=int(max(0.0, remaining) * 1000), controller_term=self.term
         )
 
     # Of its own accord

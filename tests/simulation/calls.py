@@ -159,8 +159,6 @@ class _Stream:
                 answer = server.coordinator.controller().heartbeat(request)
             except MinkaError as error:
                 answer = error
-            except ArithmeticError as error:  # as the servers' interceptor answers it
-                answer = MinkaError(Code.INTERNAL, repr(error))
             self._pass(1, server, self._client, lambda: self._answers.put_nowait(answer))
 
         self._pass(0, self._client, server, serve)

@@ -134,6 +134,12 @@ class Code(Enum):
         True,
         "UNAVAILABLE",
     )
+    AGE_UNKNOWN = CodeInfo(
+        "The replica can't say how old its data is: it has not heard its leader since its node's start.",
+        "None needed: the client asks another replica.",
+        True,
+        "UNAVAILABLE",
+    )
     STALE_EPOCH = CodeInfo(
         "The request names an older epoch of the partition; nothing was done.",
         "None needed: the node takes the newer row.",

@@ -89,6 +89,13 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
+class Replication:
+    """Replicas of partitions."""
+
+    lag_timeout_ms: int = field(default=2000, metadata=_by(Integer(100, 600_000)))
+
+
+@dataclass(frozen=True, slots=True)
 class Migrations:
     """How many partitions move at once, and when a move that stands still is given up."""
 
@@ -124,6 +131,7 @@ class Config:
     advertise: Advertise = field(default_factory=Advertise)
     coordinator: Coordinator = field(default_factory=Coordinator)
     membership: Membership = field(default_factory=Membership)
+    replication: Replication = field(default_factory=Replication)
     migrations: Migrations = field(default_factory=Migrations)
     storage: Storage = field(default_factory=Storage)
     log: Log = field(default_factory=Log)

@@ -35,6 +35,7 @@ from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
 from minkad.rpc.replication import GrpcLinks
 from minkad.rpc.server import Server
+from minkad.shard.context import ControllerCalls, ReplicationSettings
 from minkad.shard.manager import ReplicaManager, StorageSettings
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
@@ -156,12 +157,18 @@ class Daemon:
                 lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity, self.telemetry
             ),
             has_clearance=lambda: self.member.has_clearance(),
-            hand_over=lambda request: self.member.hand_over(request),
+            controller=ControllerCalls(
+                hand_over=lambda request: self.member.hand_over(request),
+                alter_isr=lambda request: self.member.alter_isr(request),
+            ),
             clock=boottime,
+            settings=ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000),
             storage=StorageSettings(
                 block_cache=config.storage.block_cache_mib * MIB, flush=config.storage.log_retention_mib * MIB
             ),
             known_row=lambda partition_id: self.coordinator.state.partitions.get(partition_id),
+            known_keyspace=lambda keyspace_id: self.coordinator.state.keyspaces.get(keyspace_id),
+            shipping_limit=lambda: self.member.shipping_limit,
             on_fence=self.telemetry.migration_write_pause.observe,
         )
         self.member = Member(

@@ -378,7 +378,7 @@ class Partition(_message.Message):
 
     @_builtins.property
     def adding_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """RAR - OAR, until all of them are in sync"""
+        """those of RAR - OAR that have not joined the isr yet"""
 
     @_builtins.property
     def removing_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -521,7 +521,7 @@ class Migration(_message.Message):
     outcome: _builtins.str
     """why it was cancelled, or what it left behind"""
     index: _builtins.int
-    """its place in the operation, from 0"""
+    """its place among the partition's migrations in the operation, from 0"""
     @_builtins.property
     def original_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """OAR, set when it starts"""

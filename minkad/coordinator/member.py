@@ -30,6 +30,7 @@ log: Final = logging.getLogger(__name__)
 FINAL: Final = (Code.NODE_ID_TAKEN, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY, Code.CLUSTER_MISMATCH)
 RETRY: Final = 0.1  # seconds between tries to find the controller
 CALL_TIMEOUT: Final = 2.0
+SHUTDOWN_POLL: Final = 0.02
 
 
 class ControllerStub(Protocol):
@@ -210,6 +211,22 @@ class Member:
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """Ask the active controller to change in-sync sets. Any MinkaError leaves the outcome open."""
         return await self._stub.alter_isr(self._address(), request, CALL_TIMEOUT)
+
+    async def shut_down(self, timeout: float) -> None:
+        """Let others lead what this node leads, while it goes on serving, for at most `timeout` seconds."""
+        request = ControlledShutdownRequest(node_id=self.node.id, incarnation=self.node.incarnation)
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    try:
+                        answer = await self._stub.controlled_shutdown(self._address(), request, CALL_TIMEOUT)
+                        if not answer.remaining:
+                            return
+                    except MinkaError as error:
+                        self._note(error)
+                    await asyncio.sleep(SHUTDOWN_POLL)
+        except TimeoutError:
+            log.warning("others have not taken over all leaderships in time", extra={"seconds": timeout})
 
     async def leave(self, timeout: float) -> None:
         """Tell the controller that this process has stopped serving; if it can't be told, it finds out."""

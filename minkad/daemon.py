@@ -45,6 +45,7 @@ log: Final = logging.getLogger(__name__)
 raft_log_lines: Final = logging.getLogger("minkad.core.raft")
 
 DRAIN_SECONDS: Final = 2.0
+SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
 MIB: Final = 1024 * 1024
 
 
@@ -288,9 +289,14 @@ class Daemon:
         systemd.ready(f"Serving {self.config.grpc_address}")
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Serve nothing any more, hand over the leadership of the coordinator, and say goodbye."""
+        """Hand over what this node leads; then serve nothing any more, hand over the leadership of the coordinator, and
+        say goodbye.
+        """
         log.info("stopping")
         systemd.stopping("Handing over")
+        own = self.identity.node_id
+        if any(p.leader == own and len(p.isr) > 1 for p in self.coordinator.state.partitions.values()):
+            await self.member.shut_down(SHUTDOWN_SECONDS)
         tasks[1].cancel()
         await asyncio.gather(tasks[1], return_exceptions=True)
         self.member.clearance.revoke()

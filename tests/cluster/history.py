@@ -4,9 +4,10 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future, wait
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import uvloop
 
@@ -20,9 +21,34 @@ CLIENTS: Final = 3
 TASKS: Final = 3
 TIMEOUTS_S: Final = (0.4, 1.0, 2.5)
 PAUSE_S: Final = 0.015  # at most, between two operations of a task; longer histories say little more
+STOP_S: Final = 30.0
 MAX_EVENTS: Final = 100_000
 _READS, _PUTS = 0.5, 0.42  # shares; the rest are deletes
 _NOTHING_WAS_SENT: Final = frozenset({Code.TOO_LARGE, Code.INVALID_ARGUMENT, Code.UNKNOWN_KEYSPACE})
+
+
+_Result = TypeVar("_Result")
+
+
+class Loop:
+    """One event loop on a thread of its own for all clients of a module: gRPC complains about each that is closed."""
+
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="clients")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
+        """Begin some work."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 def outcome_of(error: MinkaError) -> Outcome:
@@ -38,31 +64,31 @@ class Recorder:
     operation takes effect between the two, if at all.
     """
 
-    def __init__(self, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
+    def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
         self.events: list[Event] = []
+        self._loop = loop
         self._endpoints = endpoints
         self._keyspace = keyspace
         self._keys = list(keys)
         self._seed = seed
-        self._stop = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="recorder")
+        self._stopped = False
+        self._work: Future[None] | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._work = self._loop.start(self._clients())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._stopped = True
+        assert self._work is not None, "it was entered"
+        if error is None:
+            self._work.result(STOP_S)
+        else:
+            wait([self._work], STOP_S)
 
     def stop(self) -> list[Event]:
         """End the work; the history. Raises what a client stumbled over."""
-        self._stop.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive(), "a client hangs"
-        if self._error is not None:
-            raise self._error
+        self.__exit__(None, None, None)
         return self.events
 
     def wait_written(self) -> None:
@@ -72,16 +98,11 @@ class Recorder:
 
     def missing(self, since: float) -> set[tuple[bytes, Kind]]:
         """The keys that were not written, or not read, with success by a call from `since` on."""
-        if self._error is not None:
-            raise self._error
+        assert self._work is not None, "it was entered"
+        if self._work.done():
+            self._work.result()
         done = {(e.key, e.kind) for e in list(self.events) if e.outcome is Outcome.OK and e.called >= since}
         return {(key, kind) for key in self._keys for kind in Kind} - done
-
-    def _run(self) -> None:
-        try:
-            uvloop.run(self._clients())
-        except BaseException as error:  # noqa: BLE001  # raised again in the test's own thread
-            self._error = error
 
     async def _clients(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -93,12 +114,12 @@ class Recorder:
         client = minka.aio.Client(self._endpoints, keyspace=self._keyspace, rng=rng)
         async with client, asyncio.TaskGroup() as group:
             for task in range(TASKS):
-                group.create_task(self._work(client, f"{number}.{task}"))
+                group.create_task(self._task(client, f"{number}.{task}"))
 
-    async def _work(self, client: minka.aio.Client, name: str) -> None:
+    async def _task(self, client: minka.aio.Client, name: str) -> None:
         rng = random.Random(f"{self._seed}/{name}")
         count = 0
-        while not self._stop.is_set():
+        while not self._stopped:
             count += 1
             choice = rng.random()
             value = f"{self._seed}/{name}/{count}".encode() if choice < _READS + _PUTS else None

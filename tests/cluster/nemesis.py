@@ -12,14 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from minka import Client
+import minka.aio
 from minka.control import Control
 from minka.errors import Code, MinkaError
 from minka.hashing import murmur3
 from minka.v1.cluster_pb2 import HashFunction, OperationState, PartitionTable
 from minkactl.playground import LocalCluster
-from tests.cluster.cluster import QUICK, eventually, settled
+from tests.cluster.cluster import DEADLINE, QUICK, eventually, settled
 from tests.cluster.disks import MIB, Disk
+from tests.cluster.history import Loop
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
@@ -44,6 +45,7 @@ class Lab:
     network: Network | None
     disks: Mapping[str, Disk]
     control: Control
+    loop: Loop
     missing: str
 
     def table(self) -> PartitionTable:
@@ -112,8 +114,8 @@ def laboratory(undo: Undo, config: Mapping[str, Any] = QUICK) -> Iterator[Lab]:
         missing, disks = f"{missing} no disks of their own: {error}".strip(), {}
     for name, disk in disks.items():
         cluster.nodes[name].config = {"data_dir": str(disk.mount / "data")}
-    with cluster, Control(cluster.endpoints) as control:
-        lab = Lab(cluster, network, disks, control, missing)
+    with cluster, Control(cluster.endpoints) as control, Loop() as loop:
+        lab = Lab(cluster, network, disks, control, loop, missing)
         eventually("all nodes are LIVE", lambda: settled(control.status().table, len(NODES)))
         control.create_keyspace(KEYSPACE, PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3, REPLICAS)
         control.create_keyspace(BALLAST, 1, HashFunction.HASH_FUNCTION_MURMUR3, REPLICAS)
@@ -204,18 +206,20 @@ class Nemesis:
         """The disk of a node is full until the node gives up; then there is room, and it is started again."""
         name = self._lab.leader_of_ballast()
         disk = self._lab.disks[name]
-        with Client(self._cluster.endpoints, keyspace=BALLAST, timeout=1.0) as client:
-            disk.fill(room=self._rng.randrange(4 * MIB))
-            eventually(f"{name} gives up", lambda: self._gave_up(name, client))
+        disk.fill(room=self._rng.randrange(4 * MIB))
+        self._lab.loop.start(self._write_until_it_ends(name)).result()
         self._hold(0.0, 2 * FAILURE_S)
         disk.free()
         self._cluster.restart(name)
 
-    def _gave_up(self, name: str, client: Client) -> bool:
+    async def _write_until_it_ends(self, name: str) -> None:
         """Writing is what needs room."""
-        with contextlib.suppress(MinkaError):
-            client.put(b"ballast-%d" % self._rng.randrange(8), self._rng.randbytes(MIB))
-        return not self._cluster.nodes[name].running
+        end = time.monotonic() + DEADLINE
+        async with minka.aio.Client(self._cluster.endpoints, keyspace=BALLAST, timeout=1.0) as client:
+            while self._cluster.nodes[name].running:
+                assert time.monotonic() < end, f"{name} did not give up on a full disk"
+                with contextlib.suppress(MinkaError):
+                    await client.put(b"ballast-%d" % self._rng.randrange(8), self._rng.randbytes(MIB))
 
     def _a_leader(self) -> str:
         return self._lab.leader_of(self._rng.choice(self._keys))

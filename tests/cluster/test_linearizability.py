@@ -62,7 +62,7 @@ def run(lab: Lab, name: str, faults: list[Fault], *, reassign: bool) -> None:
     lab.repair()
     rng = random.Random(name)
     keys = keys_of_all_partitions(name)
-    with Recorder(lab.cluster.endpoints, KEYSPACE, keys, rng.randrange(2**32)) as recorder:
+    with Recorder(lab.loop, lab.cluster.endpoints, KEYSPACE, keys, rng.randrange(2**32)) as recorder:
         recorder.wait_written()
         nemesis = Nemesis(lab, rng, keys)
         with Reassigner(lab, rng) if reassign else contextlib.nullcontext() as reassigner:

@@ -49,5 +49,5 @@ def mounted(undo: Undo, image: Path, mount: Path) -> Path:
 
 
 def copy_image(source: Path, target: Path) -> None:
-    """The bytes of a file as they are now, read and written."""
+    """The bytes of a disk's file as they are now: what a power cut would leave. What is only in memory is not there."""
     run("cp", "--reflink=never", "--sparse=always", str(source), str(target))

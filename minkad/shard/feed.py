@@ -70,6 +70,7 @@ class Follower:
         self.replica.retain[self.node_id] = offset
         self.replica.lost.discard(self.node_id)
         self._feed.queue(self)
+        self._on_matched(self)
 
     def stop(self) -> None:
         """Send nothing."""
@@ -218,6 +219,10 @@ class Feed:
             self._task.cancel()
             self._task = None
             self._end_stream()
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        self._wake.set()
 
     def queue(self, follower: Follower) -> None:
         """It has something to send."""

@@ -32,6 +32,13 @@ class _CaughtUp:
     mark: int  # what there was at `mark_at`
     mark_at: float
 
+    def look(self, follower: Follower, end: int, now: float) -> None:
+        """How far it is now, of what there is."""
+        if not follower.sending or follower.matched < self.mark:
+            return
+        self.at = now if follower.matched >= end else max(self.at, self.mark_at)
+        self.mark, self.mark_at = end, now
+
 
 class Leadership:
     """The high watermark counts the in-sync set and whoever may have become a part of it: those who are about to join,
@@ -118,11 +125,8 @@ class Leadership:
         if common is not None and (common > 0 or self._is_short()):
             follower.start(common)
             return
-        failures = shipment.failures + 1 if shipment is not None and shipment.blocked_by else 0
-        settings = self._context.settings
-        delay = min(settings.first_backoff * 2.0 ** min(failures, 10), settings.longest_backoff) if failures else 0.0
-        made = self._shipments[follower.node_id] = Shipment(self._context, follower, ack.kept, delay)
-        made.failures = failures
+        failures = shipment.failures if shipment is not None and shipment.blocked_by else 0
+        made = self._shipments[follower.node_id] = Shipment(self._context, follower, ack.kept, failures)
         if shipment is not None:
             made.blocked_by = shipment.blocked_by
 
@@ -147,6 +151,7 @@ class Leadership:
                 self._recount()
         self._context.advance(self.replica)
         if node not in self.replica.row.isr:
+            self._caught_up[node].look(follower, self.replica.log.end, self._context.clock())
             self._consider(follower)
         if self._hand_over is not None:
             self._hand_over.look()
@@ -168,7 +173,9 @@ class Leadership:
         if not follower.sending or node in self.replica.row.removing_replicas:
             return
         if node not in self._joining:
-            if not follower.is_near or self._context.clock() < self._held.get(node, 0.0):
+            now = self._context.clock()
+            keeps_up = now - self._caught_up[node].at <= self._context.settings.lag_timeout
+            if not follower.is_near or not keeps_up or now < self._held.get(node, 0.0):
                 return
             self._joining.add(node)
             self._recount()
@@ -182,17 +189,17 @@ class Leadership:
         late: list[str] = []
         for node, follower in self._followers.items():
             seen = self._caught_up[node]
-            if stalled or (follower.sending and follower.matched >= end):
+            seen.look(follower, end, now)
+            if stalled:
                 seen.at = now
-            elif follower.sending and follower.matched >= seen.mark:
-                seen.at = max(seen.at, seen.mark_at)
-            if follower.matched >= seen.mark:
-                seen.mark, seen.mark_at = end, now
             if now - seen.at > self._context.settings.lag_timeout:
                 if node in isr:
                     late.append(node)
                 elif follower.node_id in self.replica.retain and not self._is_shipped_to(node):
                     self.replica.lost.add(node)
+                if node in self._joining and self.proposed is None:
+                    self._joining.discard(node)
+                    self._recount()
         if late and self.proposed is None and not self.replica.fenced:
             log.warning("replicas are not in sync any more", extra={"partition": self.replica.id, "late": late})
             self._propose([node for node in isr if node not in late])

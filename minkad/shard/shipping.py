@@ -40,19 +40,21 @@ class RateLimit:
 
 
 class Shipment:
-    """One checkpoint's way to one follower: a task, which tries once and asks the follower again where it stands."""
+    """One checkpoint's way to one follower: a task, which tries once; when it fails, the follower is asked again where
+    it stands.
+    """
 
-    def __init__(self, context: "LeaderContext", follower: Follower, kept: Sequence[KeptFile], delay: float) -> None:
-        """`kept`: what the follower has of a checkpoint that broke. `delay`: seconds before it begins."""
+    def __init__(self, context: "LeaderContext", follower: Follower, kept: Sequence[KeptFile], failures: int) -> None:
+        """`kept`: what the follower has of a checkpoint that broke. `failures`: tries in vain, one after the other."""
         self.phase = "checkpoint"
         self.blocked_by = ""
         self.bytes_total = self.bytes_done = 0
-        self.failures = 0
+        self.failures = failures
         self._context = context
         self._follower = follower
         self._kept = kept
         name = f"checkpoint of {follower.replica.id} to {follower.node_id}"
-        self._task = asyncio.create_task(self._run(delay), name=name)
+        self._task = asyncio.create_task(self._run(), name=name)
 
     @property
     def running(self) -> bool:
@@ -67,14 +69,16 @@ class Shipment:
         """Until it has ended."""
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, delay: float) -> None:
-        await asyncio.sleep(delay)
+    async def _run(self) -> None:
         try:
             offset = await self._ship()
         except MinkaError as error:
             self.blocked_by = str(error)
             names = {"partition": self._follower.replica.id, "target": self._follower.node_id, "reason": str(error)}
             log.warning("a checkpoint did not arrive; it is tried again", extra=names)
+            settings = self._context.settings
+            await asyncio.sleep(min(settings.first_backoff * 2.0 ** min(self.failures, 10), settings.longest_backoff))
+            self.failures += 1
             self._follower.probe()
             return
         self.phase = "follow"

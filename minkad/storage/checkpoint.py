@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import zlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -146,12 +146,11 @@ class Incoming:
         """Take the content of the files that come, in their order, durably; the CRC-32 of all. Raises STORAGE_FAILED,
         INVALID_ARGUMENT if there is more or less of it than was announced.
         """
-        loop = asyncio.get_running_loop()
         buffer: list[bytes] = []
         buffered = 0
         sink = self._sink
         try:
-            await loop.run_in_executor(None, _remove_others, self._path, self._kept)
+            await _on_thread(_remove_others, self._path, self._kept)
             async for chunk in chunks:
                 buffer.append(chunk)
                 buffered += len(chunk)
@@ -159,13 +158,13 @@ class Incoming:
                 if self.received > self._bytes:
                     raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path.name}: more content than announced")
                 if buffered >= _READ_BYTES:
-                    await loop.run_in_executor(None, sink.write, buffer)
+                    await _on_thread(sink.write, buffer)
                     buffer, buffered = [], 0
-            await loop.run_in_executor(None, sink.write, buffer)
+            await _on_thread(sink.write, buffer)
             if not self.complete:
                 text = f"{self._path.name}: {self.received} of {self._bytes} bytes came"
                 raise MinkaError(Code.INVALID_ARGUMENT, text)
-            await loop.run_in_executor(None, sink.finish)
+            await _on_thread(sink.finish)
             checksums = self.finished()
             return [checksums[file.name] for file in self._files]
         except OSError as error:
@@ -195,6 +194,16 @@ class Incoming:
     async def discard(self) -> None:
         """Remove what came."""
         await remove_folder(self._path, durably=False)
+
+
+async def _on_thread(work: Callable[..., None], *args: object) -> None:
+    """Run it on a thread; whoever is cancelled meanwhile still waits for its end, so that nothing runs on behind."""
+    running = asyncio.get_running_loop().run_in_executor(None, work, *args)
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 class _Sink:

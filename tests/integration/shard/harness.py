@@ -1,10 +1,12 @@
 """Nodes without a coordinator: the test plays the controller."""
 
 import asyncio
+import shutil
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -27,8 +29,10 @@ from minkad.rpc.kv import kv_handler
 from minkad.rpc.replication import GrpcLinks, replication_handler
 from minkad.shard.context import ControllerCalls, ReplicationSettings
 from minkad.shard.manager import ReplicaManager, StorageSettings
+from minkad.shard.replica import Replica
 from minkad.storage.log_database import LogDatabase
 from minkad.telemetry import Telemetry
+from tests.unit.storage.crash import crashed_copy
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
 _FIRST_PORT, _LAST_PORT = 21000, 27000
@@ -118,6 +122,17 @@ class TestNode:
         await self.server.stop(0)
         await self.manager.close()
         self.log_db.close()
+
+    async def kill(self) -> None:
+        """As by kill -9: what is on disk is what was written until now. `start` brings it back."""
+        left = crashed_copy(self.path, self.path.with_name(f"{self.id}-killed"))
+        await self.stop()
+        shutil.rmtree(self.path)
+        left.rename(self.path)
+
+    def replica(self, partition_id: int = 1) -> Replica:
+        """As it is in memory."""
+        return self.manager._replicas[partition_id]
 
     async def tell(self, *rows: Partition, term: int = 1) -> UpdateReplicasResponse:
         """What the controller says."""
@@ -308,6 +323,27 @@ class Cluster:
             self.nodes[target].tell(*rows), *(self.nodes[node].tell(*rows) for node, rows in by_source.items())
         )
 
+    async def fail(self, node_id: str) -> None:
+        """The controller's part when a node fails: others lead, without it; or it stays the last in sync."""
+        self.dead.add(node_id)
+        for row in list(self.rows.values()):
+            if node_id not in row.isr:
+                continue
+            others = [node for node in row.isr if node != node_id and node not in self.dead]
+            if row.leader == node_id and others:
+                self.elect(row.id, others[0], without=[node_id])
+            elif others:
+                self.change(row.id, partial(_without, node_id))
+        await self.tell_all(*self.rows)
+
+    async def back(self, node_id: str) -> None:
+        """The controller's part when it is there again."""
+        self.dead.discard(node_id)
+        for row in list(self.rows.values()):
+            if row.leader == node_id:
+                self.elect(row.id, node_id)
+        await self.tell_all(*self.rows)
+
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """The controller's part; whoever has a replica is told at once."""
         if self.before_alter_isr:
@@ -365,6 +401,10 @@ class Cluster:
 
 
 _tasks: set[asyncio.Task[UpdateReplicasResponse]] = set()
+
+
+def _without(node: str, row: Partition) -> None:
+    row.isr.remove(node)
 
 
 def _alter_isr(row: Partition, isr: Sequence[str]) -> None:

@@ -272,7 +272,7 @@ def finish(state: State, operation: Operation, now_ms: int, outcome: str = "", *
     cancelled = [m for m in migrations if m.state == _M.MIGRATION_STATE_CANCELLED]
     said = [outcome] if outcome else []
     if migrations:
-        what = "partitions" if all(m.index == 0 for m in migrations) else "replicas"
+        what = "replicas" if any(_moves_one_of_several(state, m) for m in migrations) else "partitions"
         said.append(f"{len(migrations) - len(cancelled)} of {len(migrations)} {what} moved")
     if operation.cancelled:
         said.append(operation.outcome)
@@ -290,3 +290,8 @@ def finish(state: State, operation: Operation, now_ms: int, outcome: str = "", *
             row.state = OperationState.OPERATION_STATE_FAILED
 
     return Record(operation_finished=operation_with(operation, change))
+
+
+def _moves_one_of_several(state: State, migration: Migration) -> bool:
+    keyspace = state.keyspaces[state.partitions[migration.partition_id].keyspace_id]
+    return bool(migration.source) and keyspace.replicas > 1

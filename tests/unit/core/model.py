@@ -34,7 +34,7 @@ class Controller:
         self.caps = caps or MigrationCaps(per_node=4, cluster=32)
         self.undelivered: list[NotifyNode] = []
         self.log: list[bytes] = []
-        self.after_batch: Callable[[], None] = lambda: None
+        self.after_record: Callable[[], None] = lambda: None
         self.run(CreateCluster(Cluster(id="c", name="test", min_nodes=min_nodes), ()))
 
     def run(self, command: Command) -> None:
@@ -58,8 +58,9 @@ class Controller:
         self.now_ms += 1
         if batch.records:
             self.log.append(batch.SerializeToString())
-            self.undelivered += self.state.apply_batch(batch)
-            self.after_batch()
+            for record in batch.records:
+                self.undelivered += self.state.apply(record)
+                self.after_record()
 
     def replace_controller(self) -> None:
         """The controller dies; another one has the records alone, and takes up the work."""

@@ -45,7 +45,7 @@ def watch(c: Controller) -> list[Seen]:
         if now != history[-1]:
             history.append(now)
 
-    c.after_batch = note
+    c.after_record = note
     return history
 
 
@@ -130,7 +130,7 @@ def test_the_states_of_the_replicas_on_the_way() -> None:
         if not states or states[-1] != now:
             states.append(now)
 
-    c.after_batch = note
+    c.after_record = note
     note()
     run_to_the_end(c, c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]})))
     none = ReplicaStateName.NON_EXISTENT
@@ -318,7 +318,7 @@ def test_several_moves_of_a_partition_come_one_after_the_other() -> None:
 
     plan = c.plan(drain=["a", "b"])
     assert len(plan.moves) == 8 == plan.minimum_moves
-    c.after_batch = note
+    c.after_record = note
     operation = c.begin(plan)
     c.settle()
     assert most == 3, "one replica is added at a time"

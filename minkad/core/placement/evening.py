@@ -95,7 +95,11 @@ class Evening:
         for partition, source in sorted(surplus, key=lambda s: (-self._size(s[0]), s[0].id)):
             self._move_if_possible(partition, source)
         for source in sorted(self.quotas):
-            while self._excess(source) and (self._move_any(source) or self._move_by_way_of_another(source)):
+            if self._wishes.gently and source in self._wishes.targets:
+                continue
+            while self._excess(source) and (
+                self._move_any(source) or self._move_in_place_of(source) or self._move_by_way_of_another(source)
+            ):
                 pass
             if self._excess(source):
                 self._leave_uneven(source)
@@ -142,8 +146,28 @@ class Evening:
     def _move_any(self, source: str) -> bool:
         return any(self._move_if_possible(partition, source) for partition in self._ranked(source))
 
+    def _move_in_place_of(self, source: str) -> bool:
+        """Something that was to go to a third node goes where there is room instead, and leaves its place to ours."""
+        room, layout = self._room(), self._layout
+        last = {step.partition_id: i for i, step in enumerate(self.steps)}
+        for i in last.values():
+            step = self.steps[i]
+            other = self._state.partitions[step.partition_id]
+            target = self._best(other, step.target, [n for n in room if n != step.source])
+            mine = next((p for p in self._ranked(source) if layout.fits(p, source, step.target)), None)
+            if target is None or mine is None or mine.id == other.id:
+                continue
+            layout.move(other.id, step.target, target)
+            self._now.update({step.target: -1, target: 1})
+            self.steps[i] = self._step(other, step.source, target)
+            self._move(mine, source, step.target)
+            return True
+        return False
+
     def _move_by_way_of_another(self, source: str) -> bool:
         """Nothing of the source can go where there is room: something goes to a third node, and of that one's there."""
+        if self._wishes.gently:
+            return False
         room = self._room()
         for middle in [n for n in self._wishes.targets if n != source and n not in room]:
             onward = next(((p, t) for p in self._on(middle) if (t := self._best(p, middle, room))), None)
@@ -187,6 +211,11 @@ class Evening:
         return partition_name(self._state.keyspaces, partition)
 
     def _move(self, partition: Partition, source: str, target: str) -> None:
+        self._layout.move(partition.id, source, target)
+        self._now.update({source: -1, target: 1})
+        self.steps.append(self._step(partition, source, target))
+
+    def _step(self, partition: Partition, source: str, target: str) -> Step:
         what = "partitions" if self._keyspace.replicas <= 1 else "replicas"
         leaves = f"is to have {self.quotas[source]}"
         if source not in self._wishes.targets:
@@ -195,9 +224,7 @@ class Evening:
             f"{source} has {self._before[source]} {what} of {self._keyspace.name} and {leaves}; "
             f"{target} has {self._before[target]} and is to have {self.quotas[target]}"
         )
-        self._layout.move(partition.id, source, target)
-        self._now.update({source: -1, target: 1})
-        self.steps.append(Step(partition.id, source, target, reason))
+        return Step(partition.id, source, target, reason)
 
 
 def _interleaved(first: Sequence[Partition], second: Sequence[Partition]) -> Iterator[Partition]:

@@ -9,46 +9,27 @@ from minkad.core.state import State, is_up, partition_name
 
 
 def hand_over(state: State, command: HandOver) -> list[Record]:
-    """The target leads at a new epoch.
-
-    The target is the row's `successor`, or the last of the replicas that a reassignment adds: that the target has
-    everything says as well that it is in sync. Raises UNKNOWN_PARTITION, and STALE_GENERATION with the row.
-    """
+    """The row's `successor` leads at a new epoch. Raises UNKNOWN_PARTITION, and STALE_GENERATION with the row."""
     partition = state.partitions.get(command.partition_id)
     if partition is None:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
     if partition.leader == command.target:
         return []  # asked again: the answer to the first request was lost
-    joins = _is_last_to_join(partition, command.target)
     if (
         partition.partition_epoch != command.partition_epoch
         or partition.leader != command.node_id
-        or not (command.target == partition.successor or joins)
+        or partition.successor != command.target
         or not is_up(state.nodes.get(command.target))
     ):
         name = partition_name(state.keyspaces, partition)
         raise MinkaError(
             Code.STALE_GENERATION,
-            f"{name}: {command.node_id} can't hand over to {command.target} at epoch {command.partition_epoch}; "
-            f"the epoch is {partition.partition_epoch} and the leader {partition.leader or 'none'}",
+            f"{name}: {command.node_id} can't hand over to {command.target} at epoch {command.partition_epoch}; the "
+            f"epoch is {partition.partition_epoch}, the leader {partition.leader or 'none'} and its successor "
+            f"{partition.successor or 'none'}",
             partitions=[partition],
         )
-    records: list[Record] = []
-    if joins:
-        partition = changed(partition, lambda row: _join(row, command.target))
-        records += partitions_changed([partition])
-    return [*records, *partitions_changed([changed(partition, lambda row: _take_over(row, command.target))])]
-
-
-def _is_last_to_join(partition: Partition, target: str) -> bool:
-    missing = [node for node in partition.target_replicas if node not in partition.isr]
-    return missing == [target] and partition.leader not in partition.target_replicas
-
-
-def _join(row: Partition, node: str) -> None:
-    row.isr.append(node)
-    if node in row.adding_replicas:
-        row.adding_replicas.remove(node)
+    return partitions_changed([changed(partition, lambda row: _take_over(row, command.target))])
 
 
 def _take_over(row: Partition, leader: str) -> None:

@@ -123,10 +123,9 @@ class Controller:
                 self.alter_isr(row, [*row.isr, *behind])
 
     def hand_over(self, partition_id: int) -> None:
-        """The leader asks for the hand-over, as it does once the target has everything."""
+        """The leader asks for the hand-over, as it does once its successor has everything."""
         row = self.state.partitions[partition_id]
-        target = row.successor or row.adding_replicas[0]
-        self.run(HandOver(row.leader, row.id, row.partition_epoch, target))
+        self.run(HandOver(row.leader, row.id, row.partition_epoch, row.successor))
 
     def hand_over_all(self) -> None:
         """Every leader that has a successor."""

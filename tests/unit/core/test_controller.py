@@ -109,8 +109,10 @@ def test_a_reassign_moves_everything_the_plan_says_and_ends() -> None:
         copying = [p.id for p in c.state.partitions.values() if p.adding_replicas]
         assert len(copying) <= 4
         c.deliver()
-        for partition_id in copying:
-            c.hand_over(partition_id)
+        c.catch_up()
+        while c.schedule_once() and not all(c.state.partitions[p].successor for p in copying):
+            pass
+        c.hand_over_all()
         c.deliver()
         c.schedule()
     assert sorted(c.counts().values()) == [7, 7, 8, 8]
@@ -131,7 +133,9 @@ def test_a_second_operation_is_refused_and_the_first_named() -> None:
 def test_a_hand_over_at_an_old_epoch_is_refused_and_a_repeated_one_is_not() -> None:
     c = four_nodes(MigrationCaps(per_node=1, cluster=1))
     c.reassign()
-    partition = next(p for p in c.state.partitions.values() if p.adding_replicas)
+    c.catch_up()
+    c.schedule()
+    partition = next(p for p in c.state.partitions.values() if p.successor)
     stale = HandOver(partition.leader, partition.id, partition.partition_epoch - 1, "ephesus")
     with refused(Code.STALE_GENERATION):
         c.run(stale)
@@ -184,7 +188,9 @@ def test_the_operation_ends_when_what_waits_for_a_failed_node_is_cancelled(gone:
 def test_a_source_that_fails_after_the_hand_over_deletes_its_copy_when_it_is_back() -> None:
     c = four_nodes(MigrationCaps(per_node=1, cluster=1))
     operation = c.reassign()
-    partition = next(p for p in c.state.partitions.values() if p.adding_replicas)
+    c.catch_up()
+    c.schedule()
+    partition = next(p for p in c.state.partitions.values() if p.successor)
     source = partition.leader
     c.hand_over(partition.id)
     c.run(FailNode(source, "no heartbeat"))

@@ -146,7 +146,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(data=st.data(), node=st.sampled_from(NODES))
     def hand_over_to_anybody(self, data: st.DataObject, node: str) -> None:
-        """Only a successor, or one that has been added and is the last to join, can be the target."""
+        """Only a successor can be the target."""
         row = data.draw(st.sampled_from(list(self.c.state.partitions.values())))
         refused_unless(lambda: self.c.run(HandOver(row.leader or "a", row.id, row.partition_epoch, node)))
 

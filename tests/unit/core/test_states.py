@@ -68,7 +68,9 @@ ROWS = {
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(P, P)))
-def test_a_change_of_a_partition_is_checked_against_the_table(before: P, after: P) -> None:
+def test_a_change_of_a_partition_is_checked_against_the_table(
+    before: PartitionStateName, after: PartitionStateName
+) -> None:
     assert partition_state(ROWS[before]) is before
     expected = before is after or (before, after) in VALID_PARTITION
     assert is_valid_partition_change(ROWS[before], ROWS[after]) is expected

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -35,8 +34,7 @@ class Committer:
         self._clock = clock
         self._on_durable = on_durable
         self._on_applied = on_applied
-        self._sync: asyncio.Future[None] | None = None
-        self._ends: _Ends = {}
+        self._groups: dict[asyncio.Future[None], _Ends] = {}  # what is on its way to the disk
         self._queue: deque[Replica] = deque()
         self._scheduled = False
         self.pending_bytes = 0  # of bodies that somebody waits for
@@ -45,16 +43,18 @@ class Committer:
         """Something was appended to the replica's log: make it durable with all else of this loop turn, and send it to
         those that follow, meanwhile.
         """
-        sync = self._log_db.sync()
-        if sync is not self._sync:
-            self._sync, self._ends = sync, {}
-            sync.add_done_callback(partial(self._durable, self._ends))
-        self._ends[replica] = (replica.log.end, replica.log.cuts)
-        for follower in replica.followers.values():
-            follower.look()
+        stored = self._log_db.write() if replica.is_async else self._log_db.sync()
+        ends = self._groups.get(stored)
+        if ends is None:
+            ends = self._groups[stored] = {}
+            stored.add_done_callback(self._durable)
+        ends[replica] = (replica.log.end, replica.log.cuts)
+        if replica.followers:
+            for follower in replica.followers.values():
+                follower.look()
 
-    def _durable(self, ends: "_Ends", sync: asyncio.Future[None]) -> None:
-        error = sync.exception()
+    def _durable(self, stored: asyncio.Future[None]) -> None:
+        ends, error = self._groups.pop(stored), stored.exception()
         apply_here = not self._scheduled
         self._scheduled = True
         for replica, (end, cuts) in ends.items():

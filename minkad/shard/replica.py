@@ -237,6 +237,10 @@ class Replica:
             )
         self.data.open()
         applied = self.data.applied.offset
+        if self.is_async and applied > self.log.end:
+            # A power cut took the end of the log, and the data had been written a moment before.
+            self.log.reset(applied, self.data.applied.leader_epoch)
+            self.durable = applied
         if not self.log.base <= applied <= self.log.end:
             raise MinkaError(
                 Code.CORRUPT_DATA,

@@ -124,14 +124,14 @@ class Requests:
             return None
         if not replica.is_ready or replica.handing_over:
             return None
-        if group.op == Op.WRITE and (replica.fenced or not self._has_enough_replicas(replica)):
+        if group.op == Op.WRITE and (
+            replica.fenced or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
+        ):
             return None
         return replica
 
     def _has_enough_replicas(self, replica: Replica) -> bool:
         """Raises NOT_ENOUGH_REPLICAS; False if it isn't known what is enough."""
-        if replica.min_insync == 1:
-            return True
         if replica.min_insync == 0:
             self._learn_keyspace(replica)
         in_sync = len(replica.row.isr)

@@ -10,6 +10,7 @@ import pytest
 
 from minka import wire
 from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Durability
 from minka.v1.coordinator_pb2 import ReplicaOutcome
 from minkad.shard.context import ReplicationSettings
 from minkad.shard.manager import StorageSettings
@@ -717,5 +718,33 @@ def test_nobody_leads_again_at_an_epoch_of_an_earlier_life(tmp_path: Path) -> No
             c.elect(1, "athens")
             await c.tell_all(1)
             await athens.put(1, {b"a": b"2"})
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
+    """Nobody waits for a disk, and what was acknowledged is there after kill -9 of all."""
+
+    async def scenario() -> None:
+        rng = random.Random(seed)
+        async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=20_000)) as c:
+            c.keyspace.durability = Durability.DURABILITY_ASYNC
+            nodes = await three(c)
+            writers = Writers(c)
+            await writers.more(200)
+            syncs = nodes[0].log_db.counters.syncs
+            await writers.more(200)
+            assert nodes[0].log_db.counters.syncs - syncs < 100
+            for node in nodes:
+                await node.kill()
+            for node in nodes:
+                await node.start()
+            c.elect(1, rng.choice(c.rows[1].isr))
+            await c.tell_all(1)
+            await writers.more(10)
+            await writers.stop()
+            await same_everywhere(c)
+            await writers.check(c.nodes[c.rows[1].leader])
 
     asyncio.run(scenario())

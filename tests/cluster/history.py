@@ -23,7 +23,8 @@ TIMEOUTS_S: Final = (0.4, 1.0, 2.5)
 PAUSE_S: Final = 0.015  # at most, between two operations of a task; longer histories say little more
 STOP_S: Final = 30.0
 MAX_EVENTS: Final = 100_000
-_READS, _PUTS = 0.5, 0.42  # shares; the rest are deletes
+# Kind, whether it deletes, share in percent.
+_MIX: Final = ((Kind.READ, False, 40), (Kind.STALE_READ, False, 15), (Kind.WRITE, False, 38), (Kind.WRITE, True, 7))
 _NOTHING_WAS_SENT: Final = frozenset({Code.TOO_LARGE, Code.INVALID_ARGUMENT, Code.UNKNOWN_KEYSPACE})
 
 
@@ -102,7 +103,7 @@ class Recorder:
         if self._work.done():
             self._work.result()
         done = {(e.key, e.kind) for e in list(self.events) if e.outcome is Outcome.OK and e.called >= since}
-        return {(key, kind) for key in self._keys for kind in Kind} - done
+        return {(key, kind) for key in self._keys for kind in (Kind.READ, Kind.WRITE)} - done
 
     async def _clients(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -121,25 +122,27 @@ class Recorder:
         count = 0
         while not self._stopped:
             count += 1
-            choice = rng.random()
-            value = f"{self._seed}/{name}/{count}".encode() if choice < _READS + _PUTS else None
-            kind = Kind.READ if choice < _READS else Kind.WRITE
+            kind, deletes, _ = rng.choices(_MIX, weights=[weight for _, _, weight in _MIX])[0]
+            value = f"{self._seed}/{name}/{count}".encode() if kind is Kind.WRITE and not deletes else None
             await self._one(client, name, kind, rng.choice(self._keys), value, rng.choice(TIMEOUTS_S))
             await asyncio.sleep(rng.random() * PAUSE_S)
 
     async def _one(
         self, client: minka.aio.Client, name: str, kind: Kind, key: bytes, value: bytes | None, timeout: float
     ) -> None:
-        outcome, note = Outcome.OK, name
+        outcome, note, age = Outcome.OK, name, 0.0
         called = time.monotonic()
         try:
             if kind is Kind.READ:
                 value = await client.get(key, timeout=timeout)
+            elif kind is Kind.STALE_READ:
+                found = await client.get_stale(key, timeout=timeout)
+                value, age = found.value, found.age
             elif value is None:
                 await client.delete(key, timeout=timeout)
             else:
                 await client.put(key, value, timeout=timeout)
         except MinkaError as error:
             outcome, note = outcome_of(error), f"{name}: {error}"
-        self.events.append(Event(key, kind, value, called, time.monotonic(), outcome, note))
+        self.events.append(Event(key, kind, value, called, time.monotonic(), outcome, note, age))
         assert len(self.events) <= MAX_EVENTS, "the history grows without end"

@@ -18,9 +18,10 @@ _SHOWN: Final = 12  # operations of a violation that are printed
 
 
 class Kind(Enum):
-    """What was asked for. A delete is a write of None."""
+    """What was asked for. A delete is a write of None. A stale read says how old what it found may be."""
 
     READ = "read"
+    STALE_READ = "stale read"
     WRITE = "write"
 
 
@@ -44,7 +45,7 @@ class Verdict(Enum):
 class Event:
     """One operation as its client saw it: seconds of one monotonic clock, `value` what was written or read.
 
-    `note` is for people: who asked, and how it was refused.
+    `note` is for people: who asked, and how it was refused. `age` in seconds is of stale reads.
     """
 
     key: bytes
@@ -54,6 +55,7 @@ class Event:
     returned: float
     outcome: Outcome = Outcome.OK
     note: str = ""
+    age: float = 0.0
 
     def __post_init__(self) -> None:
         assert self.called <= self.returned, f"{self} returned before it was called"
@@ -73,6 +75,9 @@ def check(history: Iterable[Event], initial: bytes | None = None, steps: int = D
 
     Before the first operation each key has the value `initial`. Written values are unique within their key; deletes
     may repeat. Raises ValueError when they aren't: a read would not say which write it saw.
+
+    Stale reads have no place in the order. They are judged by what they say: that what they found was there at some
+    moment between `age` before the call and the answer.
     """
     by_key: defaultdict[bytes, list[Event]] = defaultdict(list)
     for event in history:
@@ -87,10 +92,13 @@ def check(history: Iterable[Event], initial: bytes | None = None, steps: int = D
 def _check_key(key: bytes, events: Sequence[Event], initial: bytes | None, steps: int) -> Result:
     _refuse_repeated_values(events, initial)
     reads = [e for e in events if e.kind is Kind.READ and e.outcome is Outcome.OK]
-    if reason := _from_nowhere(events, reads, initial):
+    stale = [e for e in events if e.kind is Kind.STALE_READ and e.outcome is Outcome.OK]
+    if reason := _from_nowhere(events, [*reads, *stale], initial):
         return Result(Verdict.VIOLATION, key, reason)
-    search = _Search(_closed(events, reads), _open_deletes(events), initial)
-    return search.run(key, steps)
+    closed = _closed(events, [*reads, *stale])
+    if reason := _older_than_it_says(events, closed, stale, initial):
+        return Result(Verdict.VIOLATION, key, reason)
+    return _Search(closed, _open_deletes(events), initial).run(key, steps)
 
 
 def _refuse_repeated_values(events: Iterable[Event], initial: bytes | None) -> None:
@@ -118,12 +126,31 @@ def _from_nowhere(events: Iterable[Event], reads: Iterable[Event], initial: byte
     return ""
 
 
+def _older_than_it_says(
+    events: Sequence[Event], closed: Sequence[Event], stale: Sequence[Event], initial: bytes | None
+) -> str:
+    """Why a stale read can't be right: what it found was overwritten before the time that it speaks of, for sure."""
+    done = [e for e in closed if e.kind is Kind.WRITE]
+    # When a value was there at the earliest and, if nothing is written after it, at the latest.
+    spans: defaultdict[bytes | None, list[tuple[float, float]]] = defaultdict(list, {initial: [(-inf, -inf)]})
+    for event in done:
+        spans[event.value].append((event.called, event.returned))
+    spans[None] += [(called, inf) for called in _open_deletes(events)]
+    for read in stale:
+        since = read.called - read.age
+        overwritten = [e.called for e in done if e.returned < since]
+        last = max(overwritten, default=-inf)
+        if not any(called <= read.returned and last <= latest for called, latest in spans[read.value]):
+            return f"a value older than {read.age:.3f} s: {_shown(read)}"
+    return ""
+
+
 def _closed(events: Iterable[Event], reads: Iterable[Event]) -> list[Event]:
     """What surely took effect, in the order of the calls.
 
-    An unknown write of a value that was read did, at the latest when the first such read returned. One whose value
-    was never read can be left out: where it fits into an order, nothing reads between it and the next write, so the
-    order is as good without it.
+    An unknown write of a value that was read did, at the latest when the first such read returned, stale or not. One
+    whose value was never read can be left out: where it fits into an order, nothing reads between it and the next
+    write, so the order is as good without it.
     """
     first_seen: dict[bytes | None, float] = {}
     for read in reads:
@@ -131,7 +158,7 @@ def _closed(events: Iterable[Event], reads: Iterable[Event]) -> list[Event]:
     closed = []
     for event in events:
         perhaps = event.outcome is Outcome.UNKNOWN and event.kind is Kind.WRITE and event.value is not None
-        if event.outcome is Outcome.OK:
+        if event.outcome is Outcome.OK and event.kind is not Kind.STALE_READ:
             closed.append(event)
         elif perhaps and event.value in first_seen:
             closed.append(replace(event, returned=max(event.called, first_seen[event.value])))

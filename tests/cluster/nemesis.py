@@ -32,6 +32,7 @@ BALLAST: Final = "ballast"  # a keyspace of one partition, for what fills a disk
 CLEARANCE_S: Final = QUICK["membership"]["clearance_ms"] / 1000
 FAILURE_S: Final = QUICK["membership"]["failure_timeout_ms"] / 1000
 DISK_BYTES: Final = 512 * MIB
+_LOG_CHARS: Final = 2000  # of the end of a log, to show
 
 
 @dataclass(slots=True)
@@ -78,8 +79,12 @@ class Lab:
 
     def wait_well(self) -> None:
         """All nodes are LIVE, every partition is ONLINE with all its replicas in sync, and nothing moves."""
-        ended = [f"{name} {node.ended()}" for name, node in self.cluster.nodes.items() if not node.running]
-        assert not ended, f"ended by themselves: {ended}"
+        ended = [
+            f"{name} {node.ended()}; its log: {node.log.read_text('utf-8', 'replace')[-_LOG_CHARS:]}"
+            for name, node in self.cluster.nodes.items()
+            if not node.running
+        ]
+        assert not ended, f"ended by themselves: {'; '.join(ended)}"
         eventually("a cluster that is well again", self._is_well)
 
     def _is_well(self) -> bool:

@@ -20,6 +20,10 @@ def get(value: bytes | None, called: float, returned: float, outcome: Outcome = 
     return Event(KEY, Kind.READ, value, called, returned, outcome)
 
 
+def stale(value: bytes | None, called: float, returned: float, age: float) -> Event:
+    return Event(KEY, Kind.STALE_READ, value, called, returned, age=age)
+
+
 def delete(called: float, returned: float, outcome: Outcome = Outcome.OK) -> Event:
     return put(None, called, returned, outcome)
 
@@ -43,6 +47,13 @@ POSSIBLE = {
     "a refused write, not seen": [put(A, 0, 1), put(B, 2, 3, REFUSED), get(A, 4, 5)],
     "a refused read says nothing": [put(A, 0, 1), get(None, 2, 3, REFUSED), get(None, 2, 3, UNKNOWN)],
     "touching is overlapping": [put(A, 0, 1), get(None, 1, 2)],
+    "stale, and old enough": [put(A, 0, 1), put(B, 2, 3), stale(A, 10, 11, age=8)],
+    "stale, though it is new": [put(A, 0, 1), put(B, 2, 3), stale(B, 10, 11, age=0)],
+    "stale, backwards": [put(A, 0, 1), put(B, 2, 3), stale(B, 4, 5, age=9), stale(A, 6, 7, age=9), get(B, 8, 9)],
+    "stale, from before everything": [put(A, 2, 3), stale(None, 4, 5, age=3)],
+    "stale, of an unknown write": [put(A, 0, 1), put(B, 2, 3, UNKNOWN), put(C, 4, 5), stale(B, 6, 7, age=0)],
+    "stale, of an unknown delete": [put(A, 0, 1), delete(2, 3, UNKNOWN), put(C, 4, 5), stale(None, 6, 7, age=0)],
+    "a refused stale read says nothing": [put(A, 0, 1), Event(KEY, Kind.STALE_READ, None, 2, 3, REFUSED)],
 }  # fmt: skip
 
 IMPOSSIBLE = {
@@ -60,6 +71,17 @@ IMPOSSIBLE = {
         put(A, 0, 1), delete(2, 3, UNKNOWN), get(None, 4, 5), put(B, 6, 7), get(None, 8, 9),
     ],
     "an unknown delete, before it was called": [put(A, 0, 1), get(None, 2, 3), delete(4, 5, UNKNOWN)],
+    "stale, and older than it says": [put(A, 0, 1), put(B, 2, 3), stale(A, 10, 11, age=6)],
+    "stale, and nothing is older than it says": [put(A, 2, 3), stale(None, 10, 11, age=6)],
+    "stale, of an unknown write that vanished": [
+        put(A, 0, 1), put(B, 2, 3, UNKNOWN), stale(B, 4, 5, age=0), get(A, 6, 7),
+    ],
+    "stale, from nowhere": [put(A, 2, 3), stale(B, 10, 11, age=60)],
+    "stale, from the future": [stale(A, 0, 1, age=60), put(A, 2, 3)],
+    "stale, of a refused write": [put(A, 0, 1, REFUSED), stale(A, 2, 3, age=60)],
+    "stale, of an unknown write that was seen and overwritten": [
+        put(A, 0, 1, UNKNOWN), get(A, 2, 3), put(B, 4, 5), stale(A, 10, 11, age=4),
+    ],
     "two readers see two orders": [
         put(A, 0, 10), put(B, 0, 10), get(A, 11, 12), get(B, 13, 14), get(A, 15, 16),
     ],

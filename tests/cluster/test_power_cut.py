@@ -195,7 +195,7 @@ def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, r
 def test_one_of_three_nodes_loses_power_while_the_others_go_on(
     undo: Undo, directory: Path, loop: Loop, seed: int
 ) -> None:
-    """Nothing that was acknowledged is lost, neither before nor after; also when only that node is left to ask."""
+    """It comes back older than it was; nothing that was acknowledged is lost, neither before the cut nor after."""
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     victim = rng.choice(NODES)
@@ -208,13 +208,12 @@ def test_one_of_three_nodes_loses_power_while_the_others_go_on(
         cluster.kill(victim)
         time.sleep(rng.uniform(0.0, 2.0))
         start_from_copy(undo, cluster, victim, directory / "copy.img")
-        table = wait_settled(control, live=len(NODES))
+        wait_settled(control, live=len(NODES))
         eventually("all replicas are in sync", lambda: all(len(p.isr) == 3 for p in control.table().partitions))
         before = dict(writers.acknowledged)
         for name in NODES:
             cluster.kill(name)
         writers.wait_failed()
         cluster.start()
-        table = wait_settled(control, live=len(NODES))
-        assert len(table.partitions) == PARTITIONS
+        wait_settled(control, live=len(NODES))
         writers.check(before)

@@ -159,7 +159,7 @@ class Leadership:
     # The in-sync set
 
     def _recount(self) -> None:
-        names = {*self.replica.row.isr, *self._joining, *(self.proposed.isr if self.proposed else ())}
+        names = {*self.replica.row.isr, *self._joining}
         self.replica.counted = [follower for node, follower in self._followers.items() if node in names]
         assert names - {self._context.node_id} <= self._followers.keys(), f"{names} of {self._followers.keys()}"
         self._context.advance(self.replica)
@@ -211,8 +211,8 @@ class Leadership:
         return shipment is not None and shipment.running
 
     def _propose(self, isr: list[str]) -> None:
+        assert set(isr) <= {*self.replica.row.isr, *self._joining}, f"{isr} has nodes that are not counted"
         self.proposed = Proposal(self.replica.row.partition_epoch, tuple(isr))
-        self._recount()
         self._context.propose(self)
 
     def refused(self) -> None:

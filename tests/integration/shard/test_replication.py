@@ -350,6 +350,36 @@ def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
+    """Not even with little to go: what it lacks is acknowledged already."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
+            athens, _, cyrene = await three(c)
+            c.change(1, lambda row: row.isr.remove("cyrene"))
+            following = cyrene.manager._following
+            acknowledge = following.durable
+            following.durable = lambda replica: None  # type: ignore[method-assign]
+            c.dead.add("cyrene")
+            await c.tell_all(1)
+            await athens.put(1, {b"a": b"1"})
+            c.dead.clear()
+            leadership = athens.manager._leaderships[1]
+            leadership._held.clear()
+            leadership.look()
+            assert leadership._joining == {"cyrene"}
+            assert leadership.proposed is None
+            writing = asyncio.create_task(athens.put(1, {b"b": b"2"}))
+            await until(lambda: cyrene.replica().durable == 2)
+            assert not writing.done()
+            following.durable = acknowledge  # type: ignore[method-assign]
+            following.durable(cyrene.replica())
+            await writing
+            await same_everywhere(c)
+
+    asyncio.run(scenario())
+
+
 def test_under_load_a_replica_returns(tmp_path: Path) -> None:
     """There is a moment at which it has all that is acknowledged, although more comes all the time."""
 

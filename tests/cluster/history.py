@@ -18,8 +18,8 @@ from tests.cluster.linearizability import Event, Kind, Outcome
 
 # Each with connections of its own, as separate processes have; its tasks share them and travel in common frames.
 CLIENTS: Final = 3
-TASKS: Final = 3
-TIMEOUTS_S: Final = (0.4, 1.0, 2.5)
+TASKS: Final = 4
+TIMEOUTS_S: Final = (0.3, 0.7, 2.0)
 PAUSE_S: Final = 0.015  # at most, between two operations of a task; longer histories say little more
 STOP_S: Final = 30.0
 MAX_EVENTS: Final = 100_000

@@ -29,6 +29,7 @@ from tests.cluster.disks import MIB, Disk, copy_image, mounted
 from tests.cluster.history import Loop
 from tests.cluster.undo import NotPermitted, Undo
 
+pytestmark = pytest.mark.timeout(120)
 NODES: Final = ("athens", "byzantium", "cyrene")
 DISK_BYTES: Final = 256 * MIB
 PARTITIONS: Final = 6
@@ -167,7 +168,6 @@ def test_one_node_copied_while_it_writes(undo: Undo, directory: Path, loop: Loop
 
 
 @pytest.mark.seeds(1)
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, replicas: int, seed: int) -> None:
     """SIGSTOP is the moment of the cut: copying takes longer than a cut does."""
@@ -191,7 +191,6 @@ def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, r
 
 
 @pytest.mark.seeds(1)
-@pytest.mark.timeout(120)
 def test_one_of_three_nodes_loses_power_while_the_others_go_on(
     undo: Undo, directory: Path, loop: Loop, seed: int
 ) -> None:

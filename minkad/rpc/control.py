@@ -1,5 +1,6 @@
 """The control calls: what clients, nodes and the active controller ask of this node."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any
 
@@ -216,7 +217,9 @@ class AdminService(AdminServicer):
     async def PlanReassign(self, request: PlanReassignRequest, context: _Context) -> Plan:
         """Nothing is changed."""
         controller = self._coordinator.controller()
-        return plan_reassign(controller.decided, controller.sizes(), request, unix_ms())
+        # In a thread, from a copy: of many partitions it takes seconds, and heartbeats must not wait for it.
+        state, sizes = controller.decided.copy(), controller.sizes()
+        return await asyncio.to_thread(plan_reassign, state, sizes, request, unix_ms())
 
     async def ApplyPlan(self, request: ApplyPlanRequest, context: _Context) -> ApplyPlanResponse:
         """Through the log; answers the operation that has begun."""

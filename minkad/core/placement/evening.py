@@ -4,11 +4,15 @@ members"). Replicas of a partition never share a node, and don't come to share a
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Keyspace, Node, Partition
 from minkad.core.placement.quotas import even_quotas, filled_quotas
 from minkad.core.state import State, partition_name
+
+_TRIES: Final = 500  # in a row without success, before what can't be evened out stays uneven
+_FEW: Final = 1000  # partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +99,13 @@ class Evening:
         for partition, source in sorted(surplus, key=lambda s: (-self._size(s[0]), s[0].id)):
             self._move_if_possible(partition, source)
         for source in sorted(self.quotas):
-            if self._wishes.gently and source in self._wishes.targets:
+            if not self._excess(source) or (self._wishes.gently and source in self._wishes.targets):
                 continue
-            while self._excess(source) and (
-                self._move_any(source) or self._move_in_place_of(source) or self._move_by_way_of_another(source)
-            ):
+            for partition in self._ranked(source):
+                if self._excess(source):
+                    self._move_if_possible(partition, source)
+            self._take_places(source)
+            while self._excess(source) and self._move_by_way_of_another(source):
                 pass
             if self._excess(source):
                 self._leave_uneven(source)
@@ -136,39 +142,49 @@ class Evening:
         layout = self._layout
         return min(free, key=lambda n: (layout.bytes[n], layout.totals[n], n), default=None)
 
-    def _move_if_possible(self, partition: Partition, source: str) -> bool:
+    def _move_if_possible(self, partition: Partition, source: str) -> None:
         target = self._best(partition, source, self._room())
-        if target is None:
-            return False
-        self._move(partition, source, target)
-        return True
+        if target is not None:
+            self._move(partition, source, target)
 
-    def _move_any(self, source: str) -> bool:
-        return any(self._move_if_possible(partition, source) for partition in self._ranked(source))
-
-    def _move_in_place_of(self, source: str) -> bool:
-        """Something that was to go to a third node goes where there is room instead, and leaves its place to ours."""
-        room, layout = self._room(), self._layout
+    def _take_places(self, source: str) -> None:
+        """What was to go to a third node goes where there is room instead, and leaves its place to ours."""
+        mine, layout = self._ranked(source), self._layout
         last = {step.partition_id: i for i, step in enumerate(self.steps)}
+        hopeless = {source}
+        tries = _TRIES
         for i in last.values():
-            step = self.steps[i]
+            room, step = self._room(), self.steps[i]
+            if not room or not tries or not self._excess(source):
+                return
+            tries -= 1
             other = self._state.partitions[step.partition_id]
-            target = self._best(other, step.target, [n for n in room if n != step.source])
-            mine = next((p for p in self._ranked(source) if layout.fits(p, source, step.target)), None)
-            if target is None or mine is None or mine.id == other.id:
+            if step.target in hopeless:
                 continue
-            layout.move(other.id, step.target, target)
-            self._now.update({step.target: -1, target: 1})
-            self.steps[i] = self._step(other, step.source, target)
-            self._move(mine, source, step.target)
-            return True
-        return False
+            target = self._best(other, step.target, [n for n in room if n != step.source])
+            if target is None:
+                continue
+            own = next((p for p in mine if self._holds(source, p) and layout.fits(p, source, step.target)), None)
+            if own is None:
+                hopeless.add(step.target)
+            elif own.id != other.id:
+                layout.move(other.id, step.target, target)
+                self._now.update({step.target: -1, target: 1})
+                self.steps[i] = self._step(other, step.source, target)
+                self._move(own, source, step.target)
+                tries = _TRIES
+
+    def _holds(self, node: str, partition: Partition) -> bool:
+        return node in self._layout.replicas[partition.id]
 
     def _move_by_way_of_another(self, source: str) -> bool:
-        """Nothing of the source can go where there is room: something goes to a third node, and of that one's there."""
-        if self._wishes.gently:
-            return False
+        """Nothing of the source can go where there is room: something goes to a third node, and of that one's there.
+
+        It costs a move more, and where there are many partitions one that can go directly is found anyway.
+        """
         room = self._room()
+        if self._wishes.gently or not room or len(self._partitions) > _FEW:
+            return False
         for middle in [n for n in self._wishes.targets if n != source and n not in room]:
             onward = next(((p, t) for p in self._on(middle) if (t := self._best(p, middle, room))), None)
             first = next((p for p in self._ranked(source) if self._layout.fits(p, source, middle)), None)

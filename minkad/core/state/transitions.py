@@ -82,8 +82,10 @@ def check_partition(row: Partition) -> None:
     # A replica that is still assigned is only removed at the end of a reassignment.
     assert not replicas & removing or (target and not target & removing), row
     assert not row.successor or (row.leader and row.successor in isr - {row.leader}), row
-    for nodes in (row.replicas, row.isr, row.adding_replicas, row.removing_replicas, row.target_replicas):
-        assert len(set(nodes)) == len(nodes), row
+    assert len(replicas) == len(row.replicas), row
+    assert len(isr) == len(row.isr), row
+    assert len(removing) == len(row.removing_replicas), row
+    assert len(target) == len(row.target_replicas), row
 
 
 def check_migration_change(old: Migration, new: Migration) -> None:

@@ -3,6 +3,7 @@
 import binascii
 import csv
 import io
+import itertools
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ ETCD: Final = "etcd"
 _PACKAGES: Final = {"redis-server": "redis-server", "redis-cli": "redis-tools", "redis-benchmark": "redis-tools",
                     "etcd": "etcd-server", "etcdctl": "etcd-client", "setpriv": "util-linux"}  # fmt: skip
 _NEEDS: Final = {REDIS: ("redis-server", "redis-cli", "redis-benchmark"), ETCD: ("etcd", "etcdctl")}
-_SLOTS: Final = 16_384
+SLOTS: Final = 16_384
 _SYNCS: Final = "etcd_disk_wal_fsync_duration_seconds_count"
 _BUS: Final = 10_000  # the port of Redis's cluster bus is so much higher
 
@@ -35,23 +36,26 @@ def missing(peer: str) -> str:
 
 
 class RedisCluster:
-    """Masters without replicas; every write is in the append-only file and synced before its answer.
+    """Masters, each with so many replicas; every write is in the append-only file and synced before its answer.
 
-    Otherwise Redis's defaults, without what would only cost it time: no snapshots beside the append-only file, and no
-    rewriting of that file while it is measured.
+    The answer doesn't wait for replicas, as Redis has it. Otherwise Redis's defaults, without what would only cost it
+    time: no snapshots beside the append-only file, and no rewriting of that file while it is measured.
     """
 
-    def __init__(self, masters: int = 3) -> None:
+    def __init__(self, masters: int = 3, replicas: int = 0, node_timeout_ms: int = 15_000) -> None:
         self.addresses: list[tuple[str, int]] = []
         self._masters = masters
+        self._replicas = replicas
+        self._node_timeout_ms = node_timeout_ms
         self._group = Group(REDIS)
+        self._processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         try:
-            for _ in range(self._masters):
+            for _ in range(self._masters * (1 + self._replicas)):
                 self._start_one()
             nodes = [f"{host}:{port}" for host, port in self.addresses]
-            self._cli("--cluster", "create", *nodes, "--cluster-yes")
+            self._cli("--cluster", "create", *nodes, "--cluster-yes", "--cluster-replicas", str(self._replicas))
             self._wait_agreed()
         except BaseException:
             self._group.__exit__(None, None, None)
@@ -69,6 +73,35 @@ class RedisCluster:
         self._wait_agreed()
         return new
 
+    def kill(self, address: tuple[str, int]) -> None:
+        """SIGKILL."""
+        self._group.kill(self._processes.pop(address))
+
+    def restart(self, address: tuple[str, int]) -> None:
+        """Start a node again that was killed, and wait until it follows a master and has all that one has."""
+        self._launch(address)
+        self._group.wait_until(f"redis on port {address[1]} follows", lambda: self._follows(address))
+        self._wait_agreed()
+
+    def replicas(self) -> dict[tuple[str, int], tuple[str, int]]:
+        """The replicas that are connected to their masters, each with its master."""
+        return {
+            address: (LOOPBACK, int(self._replication(address)["master_port"]))
+            for address in self._processes
+            if self._follows(address)
+        }
+
+    def wait_replicated(self) -> None:
+        """Until every replica is connected to its master."""
+        count = self._masters * self._replicas
+        self._group.wait_until("every replica follows", lambda: len(self.replicas()) == count)
+
+    def key_of(self, master: tuple[str, int]) -> bytes:
+        """A key that this master owns."""
+        owner = self._owners()
+        names = (b"key-%d" % number for number in itertools.count())
+        return next(name for name in names if owner[binascii.crc_hqx(name, 0) % SLOTS] == master)
+
     def rebalance(self) -> None:
         """Give the masters without slots their share, as `redis-cli` does it."""
         host, port = self.addresses[0]
@@ -85,7 +118,7 @@ class RedisCluster:
             files = {address: stack.enter_context(tempfile.TemporaryFile()) for address in self.addresses}
             for key, value in pairs:
                 command = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(key), key, len(value), value)
-                files[owner[binascii.crc_hqx(key, 0) % _SLOTS]].write(command)
+                files[owner[binascii.crc_hqx(key, 0) % SLOTS]].write(command)
             for (_, port), file in files.items():
                 file.seek(0)
                 load = ["redis-cli", "-p", str(port), "--pipe"]
@@ -103,16 +136,29 @@ class RedisCluster:
 
     def _start_one(self) -> tuple[str, int]:
         port = free_ports(1, above=_BUS)[0]
+        (self._group.directory / str(port)).mkdir()
+        address = (LOOPBACK, port)
+        self._launch(address)
+        self.addresses.append(address)
+        return address
+
+    def _launch(self, address: tuple[str, int]) -> None:
+        port = address[1]
         directory = self._group.directory / str(port)
-        directory.mkdir()
         command = ["redis-server", "--bind", LOOPBACK, "--port", str(port), "--dir", str(directory)]
         command += ["--cluster-enabled", "yes", "--appendonly", "yes", "--appendfsync", "always"]
         command += ["--save", "", "--auto-aof-rewrite-percentage", "0"]
-        self._group.start(f"redis-{port}", command)
-        address = (LOOPBACK, port)
+        command += ["--cluster-node-timeout", str(self._node_timeout_ms)]
+        self._processes[address] = self._group.start(f"redis-{port}", command)
         self._group.wait_until(f"redis answers on port {port}", lambda: self._ask(address, "PING") == "PONG")
-        self.addresses.append(address)
-        return address
+
+    def _follows(self, address: tuple[str, int]) -> bool:
+        fields = self._replication(address)
+        return fields.get("role") == "slave" and fields.get("master_link_status") == "up"
+
+    def _replication(self, address: tuple[str, int]) -> dict[str, str]:
+        lines = self._ask(address, "INFO", "replication").splitlines()
+        return dict(line.strip().split(":", 1) for line in lines if ":" in line)
 
     def _wait_agreed(self) -> None:
         count = len(self.addresses)
@@ -130,8 +176,8 @@ class RedisCluster:
 
     def _owners(self) -> list[tuple[str, int]]:
         """The master of each slot."""
-        lines = self._ask(self.addresses[0], "CLUSTER", "NODES").splitlines()
-        owners: list[tuple[str, int] | None] = [None] * _SLOTS
+        lines = self._ask(next(iter(self._processes)), "CLUSTER", "NODES").splitlines()
+        owners: list[tuple[str, int] | None] = [None] * SLOTS
         for line in lines:
             fields = line.split()
             host, _, port = fields[1].partition("@")[0].rpartition(":")
@@ -140,7 +186,7 @@ class RedisCluster:
                 for slot in range(int(first), int(last or first) + 1):
                     owners[slot] = (host, int(port))
         known = [owner for owner in owners if owner is not None]
-        assert len(known) == _SLOTS, "every slot has a master"
+        assert len(known) == SLOTS, "every slot has a master"
         return known
 
     @staticmethod

@@ -60,6 +60,12 @@ class Group:
         self._processes.append(process)
         return process
 
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGKILL to one of them, and wait until it is gone; from then on it isn't missed."""
+        self._processes.remove(process)
+        process.kill()
+        process.wait()
+
     def failed(self) -> RuntimeError:
         """What to raise when a process has ended too early: with the ends of the logs."""
         logs = {path.name: path.read_text("utf-8", "replace")[-1000:] for path in self.directory.glob("*.log")}

@@ -31,6 +31,7 @@ class Part:
     alone: bool = False  # it wants a frame of its own
     attempts: int = 0
     route: Route | None = None  # by which it was last sent
+    node: str = ""
     address: str = ""
     sent: bool = False
     open: bool = True
@@ -45,6 +46,7 @@ class Call:
         self.routes: Final = routes
         self.deadline: Final = deadline  # of the loop's clock
         self.found: Final[dict[bytes, bytes | None]] = {}  # what a read answered
+        self.age_ms = 0  # of the oldest of that
         self.parts: Final[set[Part]] = set()
         self._core = core
         self._timeout = timeout
@@ -74,12 +76,13 @@ class Call:
         if self._failures:
             raise error_of_one(self._failures[0]) if key_count == 1 else BatchError(self._failures, key_count)
 
-    def answered(self, part: Part, values: list[bytes | None] | None) -> None:
-        """A node did what the part asks; `values` are those read, by position."""
+    def answered(self, part: Part, values: list[bytes | None] | None, age_ms: int = 0) -> None:
+        """A node did what the part asks; `values` are those read, by position, at most so old."""
         if part.open:
             if values is not None:
                 assert len(values) == len(part.keys), f"{len(values)} values for {len(part.keys)} keys"
                 self.found.update(zip(part.keys, values, strict=True))
+                self.age_ms = max(self.age_ms, age_ms)
             self._settle(part)
 
     def refused(self, part: Part, error: MinkaError) -> None:
@@ -89,7 +92,7 @@ class Call:
         part.sent = False
         part.error = error
         part.attempts += 1
-        if error.code is Code.TOO_LARGE and self.op is Op.READ and (len(part.keys) > 1 or not part.alone):
+        if error.code is Code.TOO_LARGE and self.op is not Op.WRITE and (len(part.keys) > 1 or not part.alone):
             self._read_apart(part)
         elif is_repeatable(error, self.op):
             self._repeat(part, error)
@@ -97,8 +100,8 @@ class Call:
             self._give_up(part, error)
 
     def reroute(self, part: Part) -> None:
-        """Send a read that is under way to the partition's new leader as well, and take that one's answer."""
-        assert self.op is Op.READ, "a write under way may have been done"
+        """Send a read that is under way to another node as well, and take that one's answer."""
+        assert self.op is not Op.WRITE, "a write under way may have been done"
         part.open = False
         self.parts.discard(part)
         self.add(part.slot, part.keys, None, part.size, alone=part.alone)
@@ -147,8 +150,7 @@ class Call:
         return MinkaError(part.error.code, message, partitions=partitions, **part.error.details)
 
     def _give_up(self, part: Part, error: MinkaError) -> None:
-        node = part.route.leader if part.route else ""
-        self._failures.append(Failure(tuple(part.keys), node, part.address, error))
+        self._failures.append(Failure(tuple(part.keys), part.node, part.address, error))
         self._settle(part)
 
     def _settle(self, part: Part) -> None:
@@ -159,6 +161,6 @@ class Call:
 
 
 def moved_reads(calls: Iterable[Call], core: "Core") -> list[Part]:
-    """The reads under way to nodes that don't lead the partition any more."""
-    reads = (part for call in calls if call.op is Op.READ for part in call.parts if part.sent)
+    """The reads under way to nodes that can't answer them any more: they don't lead, or have no replica in sync."""
+    reads = (part for call in calls if call.op is not Op.WRITE for part in call.parts if part.sent)
     return [part for part in reads if core.has_moved(part)]

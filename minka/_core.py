@@ -84,18 +84,28 @@ class Core:
             await channel.close()
 
     def send(self, part: Part) -> None:
-        """Give the part to the stream of the node that leads its partition."""
+        """Give the part to the stream of the node that leads its partition, a stale read to that of any replica."""
         assert self._state == "open", "closing gives up every call"
         route = part.route = part.call.routes.routes[part.slot]
-        part.address = self.table.address(route.leader) if route else ""
+        part.node = self._node_for(part)
+        part.address = self.table.address(part.node)
         if part.address:
             self._stream(part.address).add(part)
             return
-        if route is None or route.leader:
+        if route is None or part.node:
             why = MinkaError(Code.UNKNOWN_PARTITION, f"the table has no row or no address for slot {part.slot}")
         else:
             why = MinkaError(Code.PARTITION_OFFLINE, f"partition {route.partition_id} has no leader")
         self.loop.call_soon(part.call.refused, part, why)
+
+    def _node_for(self, part: Part) -> str:
+        route = part.route
+        if route is None:
+            return ""
+        if part.call.op is not Op.READ_STALE or not route.readable:
+            return route.leader
+        others = [node for node in route.readable if node != part.node]  # than the one that was tried
+        return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
         """Whether the partition has a leader by a newer row than that by which the part was sent."""
@@ -104,8 +114,10 @@ class Core:
         return route is not None and bool(route.leader) and (old is None or route.partition_epoch > old.partition_epoch)
 
     def has_moved(self, part: Part) -> bool:
-        """Whether another node leads the partition than the one to which the part was sent."""
+        """Whether the node to which the part was sent can't answer it any more, by what is known now."""
         route = part.call.routes.routes[part.slot]
+        if part.call.op is Op.READ_STALE:
+            return route is not None and bool(route.readable) and part.node not in route.readable
         return route is not None and bool(route.leader) and (part.route is None or route.leader != part.route.leader)
 
     def refresh_soon(self, avoid: str = "") -> asyncio.Task[MinkaError | None]:

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from minka._call import Part
 from minka.errors import MinkaError
 from minka.v1 import errors_pb2
-from minka.wire import Group, GroupResult, Op, Request, Response, WriteBody, decode_values, encode
+from minka.wire import Group, GroupResult, Op, Request, Response, WriteBody, decode_stale, decode_values, encode
 
 FRAME_BYTES: Final = 1024 * 1024  # a frame is closed when it has reached this; one group may exceed it
 MAX_GROUPS: Final = 1024
@@ -137,7 +137,7 @@ class Lane:
 
 def _body(op: Op, parts: list[Part]) -> bytes:
     keys = parts[0].keys if len(parts) == 1 else [key for part in parts for key in part.keys]
-    if op is Op.READ:
+    if op is not Op.WRITE:
         return encode(keys)
     values = parts[0].values if len(parts) == 1 else [value for part in parts for value in part.values or ()]
     assert values is not None, "a write has values"
@@ -154,11 +154,16 @@ def _hand_out(op: Op, parts: list[Part], result: GroupResult) -> None:
         for part in parts:
             part.call.answered(part, None)
     else:
-        values, start = decode_values(result.body or b""), 0
+        age_ms, start = 0, 0
+        if op is Op.READ:
+            values = decode_values(result.body or b"")
+        else:
+            stale = decode_stale(result.body or b"")
+            values, age_ms = stale.values, stale.age_ms
         if len(values) != sum(len(part.keys) for part in parts):
             raise msgspec.DecodeError(f"{len(values)} values are not what was asked for")
         for part in parts:
-            part.call.answered(part, values[start : start + len(part.keys)])
+            part.call.answered(part, values[start : start + len(part.keys)], age_ms)
             start += len(part.keys)
 
 

@@ -10,7 +10,7 @@ _FIRST_DELAY_S: Final = 0.005
 _MAX_DELAY_S: Final = 0.2
 
 # The node itself works; what it refused has nothing to do with who leads the partition.
-_ROUTED_RIGHT: Final = frozenset({Code.OVERLOADED})
+_ROUTED_RIGHT: Final = frozenset({Code.OVERLOADED, Code.AGE_UNKNOWN})
 
 
 def is_repeatable(error: MinkaError, op: Op) -> bool:
@@ -19,7 +19,7 @@ def is_repeatable(error: MinkaError, op: Op) -> bool:
     Retriable codes say that nothing was done. When it isn't known what was done, a read can be repeated; a write
     can't, not even one that sets a key to a value, since another writer's may have come in between.
     """
-    return error.code.info.retriable or (op is Op.READ and error.code is Code.OUTCOME_UNKNOWN)
+    return error.code.info.retriable or (op is not Op.WRITE and error.code is Code.OUTCOME_UNKNOWN)
 
 
 def asks_for_table(error: MinkaError) -> bool:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 from minka._call import Call
 from minka._core import Core
@@ -19,13 +19,20 @@ from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.wire import MAX_BODY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op
 
-__all__ = ["BatchError", "Client", "Failure", "Keyspace"]
+__all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue"]
 
 Key = bytes | str
 AnyKey = TypeVar("AnyKey", bytes, str, Key)
 
 MAX_BATCH_BYTES: Final = MAX_BODY_BYTES
 MAX_BATCH_KEYS: Final = 1_000_000
+
+
+class StaleValue(NamedTuple):
+    """A value, None when there is none, as it was at most `age` seconds before it was read."""
+
+    value: bytes | None
+    age: float
 
 
 class _Operations:
@@ -56,6 +63,15 @@ class _Operations:
         """The value of a key, None when it has none."""
         key = _bytes(key)
         return (await self._one(Op.READ, key, None, timeout)).found[key]
+
+    async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
+        """The value of a key as any replica has it, which may be an older one, and how old it may be.
+
+        It is answered also while the partition has no leader.
+        """
+        key = _bytes(key)
+        call = await self._one(Op.READ_STALE, key, None, timeout)
+        return StaleValue(call.found[key], call.age_ms / 1000)
 
     async def delete(self, key: Key, *, timeout: float | None = None) -> None:
         """Remove a key; one that isn't there counts as removed."""

@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from minka import aio
-from minka.aio import AnyKey, BatchError, Failure, Key
+from minka.aio import AnyKey, BatchError, Failure, Key, StaleValue
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 
-__all__ = ["BatchError", "Client", "Failure", "Keyspace"]
+__all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue"]
 
 _Result = TypeVar("_Result")
 
@@ -78,6 +78,10 @@ class _Operations:
     def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
         """The value of a key, None when it has none."""
         return self._loop.run(self._handle.get(key, timeout=timeout))
+
+    def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
+        """The value of a key as any replica has it, which may be an older one, and how old it may be."""
+        return self._loop.run(self._handle.get_stale(key, timeout=timeout))
 
     def delete(self, key: Key, *, timeout: float | None = None) -> None:
         """Remove a key; one that isn't there counts as removed."""

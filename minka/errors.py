@@ -128,6 +128,27 @@ class Code(Enum):
         "UNAVAILABLE",
     )
 
+    NOT_ENOUGH_REPLICAS = CodeInfo(
+        "Fewer replicas of the partition are in sync than its keyspace asks for, so the write was refused.",
+        "Reads go on. Start the nodes that are missing: minkactl partitions names the replicas that are not in sync.",
+        True,
+        "UNAVAILABLE",
+    )
+    AGE_UNKNOWN = CodeInfo(
+        "The replica can't say how old its data is: it has not heard its leader since its node's start.",
+        "None needed: the client asks another replica.",
+        True,
+        "UNAVAILABLE",
+    )
+    STALE_EPOCH = CodeInfo(
+        "The request names an older epoch of the partition; nothing was done.",
+        "None needed: the node takes the newer row.",
+    )
+    INELIGIBLE_REPLICA = CodeInfo(
+        "The node can't be in sync: it is not LIVE, has no replica of the partition, or is to delete it.",
+        "None needed: the leader tries again when the row has changed.",
+    )
+
     # Plans and operations
     OPERATION_RUNNING = CodeInfo("Another operation is running.", "Watch it with: minkactl migrations watch.", False)
     STALE_PLAN = CodeInfo(
@@ -138,6 +159,12 @@ class Code(Enum):
     )
     UNKNOWN_OPERATION = CodeInfo(
         "No operation has this id.", "List them with: minkactl migrations.", False, "NOT_FOUND"
+    )
+
+    OPERATION_ENDED = CodeInfo("The operation has ended already.", "See its outcome with: minkactl operations show.")
+    CANCEL_REFUSED = CodeInfo(
+        "The operation can't go back: too few of the former replicas are alive and in sync.",
+        "Let it go on, or start the nodes that the message names and cancel again.",
     )
 
     # Input and storage

@@ -24,6 +24,7 @@ class Route:
     partition_epoch: int
     generation: int
     leader: str  # node id, "" when no live node can lead it
+    readable: tuple[str, ...] = ()  # nodes whose replica is in sync
 
 
 @dataclass(slots=True)
@@ -122,7 +123,9 @@ class RoutingTable:
                 )
             known = keyspace.routes[row.slot]
             if known is None or row.partition_epoch > known.partition_epoch:
-                keyspace.routes[row.slot] = Route(row.id, row.partition_epoch, row.generation, row.leader)
+                keyspace.routes[row.slot] = Route(
+                    row.id, row.partition_epoch, row.generation, row.leader, tuple(row.isr)
+                )
                 changed = True
         return changed
 

@@ -22,10 +22,11 @@ class Op(IntEnum):
 
     READ = 0
     WRITE = 1
+    READ_STALE = 2  # answered by any replica, which says how old its data may be
 
 
 class Group(msgspec.Struct, array_like=True, gc=False):
-    """Operations for one partition. `body` is a `ReadBody` or a `WriteBody`, encoded."""
+    """Operations for one partition. `body` is a `WriteBody` or, for both kinds of reads, a `ReadBody`, encoded."""
 
     op: int
     partition_id: int
@@ -42,7 +43,9 @@ class Request(msgspec.Struct, array_like=True, gc=False):
 
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
-    """`error` is a serialized `minka.v1.Error` or None; `body` the values of a READ, encoded, else None."""
+    """`error` is a serialized `minka.v1.Error` or None; `body` the `ReadResult` of a READ or the `StaleResult` of a
+    READ_STALE, encoded, else None.
+    """
 
     error: bytes | None
     body: bytes | None
@@ -65,9 +68,18 @@ class WriteBody(msgspec.Struct, array_like=True, gc=False):
 ReadBody = list[bytes]
 ReadResult = list[bytes | None]
 
+
+class StaleResult(msgspec.Struct, array_like=True, gc=False):
+    """The values as they were at most `age_ms` milliseconds before they were read."""
+
+    age_ms: int
+    values: list[bytes | None]
+
+
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
 decode_response: Final = msgspec.msgpack.Decoder(Response).decode
 decode_write: Final = msgspec.msgpack.Decoder(WriteBody).decode
 decode_read: Final = msgspec.msgpack.Decoder(ReadBody).decode
 decode_values: Final = msgspec.msgpack.Decoder(ReadResult).decode
+decode_stale: Final = msgspec.msgpack.Decoder(StaleResult).decode

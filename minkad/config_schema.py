@@ -100,6 +100,13 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
+class Replication:
+    """Replicas of partitions."""
+
+    lag_timeout_ms: int = field(default=2000, metadata=_by(Integer(100, 600_000)))
+
+
+@dataclass(frozen=True, slots=True)
 class Migrations:
     """How many partitions move at once, and when a move that stands still is given up."""
 
@@ -136,6 +143,7 @@ class Config:
     tls: Tls = field(default_factory=Tls)
     coordinator: Coordinator = field(default_factory=Coordinator)
     membership: Membership = field(default_factory=Membership)
+    replication: Replication = field(default_factory=Replication)
     migrations: Migrations = field(default_factory=Migrations)
     storage: Storage = field(default_factory=Storage)
     log: Log = field(default_factory=Log)

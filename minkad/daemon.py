@@ -36,6 +36,7 @@ from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
 from minkad.rpc.replication import GrpcLinks
 from minkad.rpc.server import Server
+from minkad.shard.context import ControllerCalls, ReplicationSettings
 from minkad.shard.manager import ReplicaManager, StorageSettings
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
@@ -45,6 +46,7 @@ log: Final = logging.getLogger(__name__)
 raft_log_lines: Final = logging.getLogger("minkad.core.raft")
 
 DRAIN_SECONDS: Final = 2.0
+SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
 MIB: Final = 1024 * 1024
 
 
@@ -164,12 +166,18 @@ class Daemon:
                 lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity, self.telemetry
             ),
             has_clearance=lambda: self.member.has_clearance(),
-            hand_over=lambda request: self.member.hand_over(request),
+            controller=ControllerCalls(
+                hand_over=lambda request: self.member.hand_over(request),
+                alter_isr=lambda request: self.member.alter_isr(request),
+            ),
             clock=boottime,
+            settings=ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000),
             storage=StorageSettings(
                 block_cache=config.storage.block_cache_mib * MIB, flush=config.storage.log_retention_mib * MIB
             ),
             known_row=lambda partition_id: self.coordinator.state.partitions.get(partition_id),
+            known_keyspace=lambda keyspace_id: self.coordinator.state.keyspaces.get(keyspace_id),
+            shipping_limit=lambda: self.member.shipping_limit,
             on_fence=self.telemetry.migration_write_pause.observe,
         )
         self.member = Member(
@@ -308,9 +316,14 @@ class Daemon:
         systemd.ready(f"Serving {self.config.grpc_address}")
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Answer what was begun, hand over the leadership of the coordinator, and say goodbye."""
+        """Hand over what this node leads, answer what was begun; then serve nothing any more, hand over the leadership
+        of the coordinator, and say goodbye.
+        """
         log.info("stopping")
         systemd.stopping("Handing over")
+        own = self.identity.node_id
+        if any(p.leader == own and len(p.isr) > 1 for p in self.coordinator.state.partitions.values()):
+            await self.member.shut_down(SHUTDOWN_SECONDS)
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self.manager.drain()

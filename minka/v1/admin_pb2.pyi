@@ -200,10 +200,18 @@ class CreateKeyspaceRequest(_message.Message):
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     HASH_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    MIN_INSYNC_FIELD_NUMBER: _builtins.int
+    DURABILITY_FIELD_NUMBER: _builtins.int
+    UNCLEAN_ELECTION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partition_count: _builtins.int
     hash: _cluster_pb2.HashFunction.ValueType
     replicas: _builtins.int
+    """0: 3 where there are three nodes or more, else 1"""
+    min_insync: _builtins.int
+    """0: 2 of 3 and more replicas, else 1"""
+    durability: _cluster_pb2.Durability.ValueType
+    unclean_election: _builtins.bool
     def __init__(
         self,
         *,
@@ -211,10 +219,13 @@ class CreateKeyspaceRequest(_message.Message):
         partition_count: _builtins.int = ...,
         hash: _cluster_pb2.HashFunction.ValueType = ...,
         replicas: _builtins.int = ...,
+        min_insync: _builtins.int = ...,
+        durability: _cluster_pb2.Durability.ValueType = ...,
+        unclean_election: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hash", b"hash", "name", b"name", "partition_count", b"partition_count", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durability", b"durability", "hash", b"hash", "min_insync", b"min_insync", "name", b"name", "partition_count", b"partition_count", "replicas", b"replicas", "unclean_election", b"unclean_election"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -244,8 +255,31 @@ Global___CreateKeyspaceResponse: _TypeAlias = CreateKeyspaceResponse  # noqa: Y0
 class PlanReassignRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class WeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TO_FIELD_NUMBER: _builtins.int
     KEYSPACES_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the nodes to spread over; empty: all LIVE ones"""
@@ -254,19 +288,59 @@ class PlanReassignRequest(_message.Message):
     def keyspaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty: all"""
 
+    @_builtins.property
+    def drain(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes that are to have nothing"""
+
+    @_builtins.property
+    def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """share of a node beside the others'; 1 where it isn't named"""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AssignedReplicas]:
+        """exactly these and nothing else"""
+
     def __init__(
         self,
         *,
         to: _abc.Iterable[_builtins.str] | None = ...,
         keyspaces: _abc.Iterable[_builtins.str] | None = ...,
+        drain: _abc.Iterable[_builtins.str] | None = ...,
+        weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        partitions: _abc.Iterable[Global___AssignedReplicas] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "to", b"to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "keyspaces", b"keyspaces", "partitions", b"partitions", "to", b"to", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlanReassignRequest: _TypeAlias = PlanReassignRequest  # noqa: Y015
+
+@_typing.final
+class AssignedReplicas(_message.Message):
+    """What somebody wants the replicas of a partition to be, in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AssignedReplicas: _TypeAlias = AssignedReplicas  # noqa: Y015
 
 @_typing.final
 class Move(_message.Message):
@@ -279,6 +353,8 @@ class Move(_message.Message):
     PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    TARGET_REPLICAS_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     partition: _builtins.str
     """for people: "flights/7" """
@@ -288,6 +364,14 @@ class Move(_message.Message):
     """precondition"""
     bytes: _builtins.int
     reason: _builtins.str
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """before"""
+
+    @_builtins.property
+    def target_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """after; source and target are named where one replica moves"""
+
     def __init__(
         self,
         *,
@@ -298,10 +382,12 @@ class Move(_message.Message):
         partition_epoch: _builtins.int = ...,
         bytes: _builtins.int = ...,
         reason: _builtins.str = ...,
+        replicas: _abc.Iterable[_builtins.str] | None = ...,
+        target_replicas: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "partition", b"partition", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id", "reason", b"reason", "source", b"source", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "partition", b"partition", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id", "reason", b"reason", "replicas", b"replicas", "source", b"source", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -316,11 +402,16 @@ class NodeBalance(_message.Message):
     PARTITIONS_AFTER_FIELD_NUMBER: _builtins.int
     BYTES_BEFORE_FIELD_NUMBER: _builtins.int
     BYTES_AFTER_FIELD_NUMBER: _builtins.int
+    LEADERS_BEFORE_FIELD_NUMBER: _builtins.int
+    LEADERS_AFTER_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     partitions_before: _builtins.int
     partitions_after: _builtins.int
     bytes_before: _builtins.int
     bytes_after: _builtins.int
+    leaders_before: _builtins.int
+    """preferred leaders"""
+    leaders_after: _builtins.int
     def __init__(
         self,
         *,
@@ -329,10 +420,12 @@ class NodeBalance(_message.Message):
         partitions_after: _builtins.int = ...,
         bytes_before: _builtins.int = ...,
         bytes_after: _builtins.int = ...,
+        leaders_before: _builtins.int = ...,
+        leaders_after: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_after", b"bytes_after", "bytes_before", b"bytes_before", "node", b"node", "partitions_after", b"partitions_after", "partitions_before", b"partitions_before"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_after", b"bytes_after", "bytes_before", b"bytes_before", "leaders_after", b"leaders_after", "leaders_before", b"leaders_before", "node", b"node", "partitions_after", b"partitions_after", "partitions_before", b"partitions_before"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -350,6 +443,7 @@ class Plan(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     MINIMUM_MOVES_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
     kind: _cluster_pb2.OperationKind.ValueType
     cluster_id: _builtins.str
     table_version: _builtins.int
@@ -357,11 +451,15 @@ class Plan(_message.Message):
     minimum_moves: _builtins.int
     """the fewest that could do it"""
     digest: _builtins.str
-    """SHA-256 over all of the above"""
+    """SHA-256 over everything else"""
     @_builtins.property
     def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___Move]: ...
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeBalance]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what could not be evened out, and why"""
+
     def __init__(
         self,
         *,
@@ -373,10 +471,11 @@ class Plan(_message.Message):
         nodes: _abc.Iterable[Global___NodeBalance] | None = ...,
         minimum_moves: _builtins.int = ...,
         digest: _builtins.str = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "kind", b"kind", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "table_version", b"table_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "kind", b"kind", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "table_version", b"table_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -389,8 +488,11 @@ class ApplyPlanRequest(_message.Message):
     PLAN_FIELD_NUMBER: _builtins.int
     REQUESTED_BY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    RATE_LIMIT_FIELD_NUMBER: _builtins.int
     requested_by: _builtins.str
     reason: _builtins.str
+    rate_limit: _builtins.int
+    """bytes a second a node; 0: no limit"""
     @_builtins.property
     def plan(self) -> Global___Plan: ...
     def __init__(
@@ -399,10 +501,11 @@ class ApplyPlanRequest(_message.Message):
         plan: Global___Plan | None = ...,
         requested_by: _builtins.str = ...,
         reason: _builtins.str = ...,
+        rate_limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -465,6 +568,7 @@ class GetOperationsResponse(_message.Message):
     MIGRATIONS_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
+    BLOCKERS_FIELD_NUMBER: _builtins.int
     now_ms: _builtins.int
     """the answering node's clock"""
     @_builtins.property
@@ -475,6 +579,10 @@ class GetOperationsResponse(_message.Message):
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.MigrationProgress]:
         """of the running ones, as the sources last reported"""
 
+    @_builtins.property
+    def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
+        """of the running ones, as the active controller sees it"""
+
     def __init__(
         self,
         *,
@@ -482,14 +590,360 @@ class GetOperationsResponse(_message.Message):
         migrations: _abc.Iterable[_cluster_pb2.Migration] | None = ...,
         progress: _abc.Iterable[_coordinator_pb2.MigrationProgress] | None = ...,
         now_ms: _builtins.int = ...,
+        blockers: _abc.Iterable[Global___Blocker] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["migrations", b"migrations", "now_ms", b"now_ms", "operations", b"operations", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "migrations", b"migrations", "now_ms", b"now_ms", "operations", b"operations", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetOperationsResponse: _TypeAlias = GetOperationsResponse  # noqa: Y015
+
+@_typing.final
+class Blocker(_message.Message):
+    """What a step waits for that does not come by itself, and what a person can do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    operation_id: _builtins.int
+    partition_id: _builtins.int
+    partition: _builtins.str
+    """for people: "flights/7" """
+    reason: _builtins.str
+    remedy: _builtins.str
+    """a command where there is one"""
+    def __init__(
+        self,
+        *,
+        operation_id: _builtins.int = ...,
+        partition_id: _builtins.int = ...,
+        partition: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        remedy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id", "partition", b"partition", "partition_id", b"partition_id", "reason", b"reason", "remedy", b"remedy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Blocker: _TypeAlias = Blocker  # noqa: Y015
+
+@_typing.final
+class ElectLeadersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYSPACES_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    REQUESTED_BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    requested_by: _builtins.str
+    reason: _builtins.str
+    @_builtins.property
+    def keyspaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """empty: all"""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of these; empty: all"""
+
+    def __init__(
+        self,
+        *,
+        keyspaces: _abc.Iterable[_builtins.str] | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        requested_by: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "partitions", b"partitions", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElectLeadersRequest: _TypeAlias = ElectLeadersRequest  # noqa: Y015
+
+@_typing.final
+class ElectLeadersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def operation(self) -> _cluster_pb2.Operation:
+        """absent when there is nothing to elect"""
+
+    @_builtins.property
+    def skipped(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
+        """where the preferred leader can't lead now"""
+
+    def __init__(
+        self,
+        *,
+        operation: _cluster_pb2.Operation | None = ...,
+        skipped: _abc.Iterable[Global___Blocker] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation", "skipped", b"skipped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElectLeadersResponse: _TypeAlias = ElectLeadersResponse  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    DECOMMISSION_FIELD_NUMBER: _builtins.int
+    REQUESTED_BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RATE_LIMIT_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    decommission: _builtins.bool
+    requested_by: _builtins.str
+    reason: _builtins.str
+    rate_limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        decommission: _builtins.bool = ...,
+        requested_by: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        rate_limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decommission", b"decommission", "node", b"node", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def operation(self) -> _cluster_pb2.Operation: ...
+    def __init__(
+        self,
+        *,
+        operation: _cluster_pb2.Operation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
+
+@_typing.final
+class UndrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainNodeRequest: _TypeAlias = UndrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class UndrainNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainNodeResponse: _TypeAlias = UndrainNodeResponse  # noqa: Y015
+
+@_typing.final
+class GetDrainStatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDrainStatusRequest: _TypeAlias = GetDrainStatusRequest  # noqa: Y015
+
+@_typing.final
+class GetDrainStatusResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    LEADERS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    SAFE_TO_STOP_FIELD_NUMBER: _builtins.int
+    BLOCKERS_FIELD_NUMBER: _builtins.int
+    BLOCKER_COUNT_FIELD_NUMBER: _builtins.int
+    state: _cluster_pb2.NodeState.ValueType
+    leaders: _builtins.int
+    """partitions that it leads"""
+    replicas: _builtins.int
+    """copies that it has, or has yet to delete"""
+    safe_to_stop: _builtins.bool
+    blocker_count: _builtins.int
+    @_builtins.property
+    def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
+        """the first few of what would be hurt"""
+
+    def __init__(
+        self,
+        *,
+        state: _cluster_pb2.NodeState.ValueType = ...,
+        leaders: _builtins.int = ...,
+        replicas: _builtins.int = ...,
+        safe_to_stop: _builtins.bool = ...,
+        blockers: _abc.Iterable[Global___Blocker] | None = ...,
+        blocker_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocker_count", b"blocker_count", "blockers", b"blockers", "leaders", b"leaders", "replicas", b"replicas", "safe_to_stop", b"safe_to_stop", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDrainStatusResponse: _TypeAlias = GetDrainStatusResponse  # noqa: Y015
+
+@_typing.final
+class PauseOperationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseOperationRequest: _TypeAlias = PauseOperationRequest  # noqa: Y015
+
+@_typing.final
+class ResumeOperationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeOperationRequest: _TypeAlias = ResumeOperationRequest  # noqa: Y015
+
+@_typing.final
+class CancelOperationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    REQUESTED_BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    requested_by: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        requested_by: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelOperationRequest: _TypeAlias = CancelOperationRequest  # noqa: Y015
+
+@_typing.final
+class LimitOperationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    RATE_LIMIT_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    rate_limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        rate_limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "rate_limit", b"rate_limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitOperationRequest: _TypeAlias = LimitOperationRequest  # noqa: Y015
+
+@_typing.final
+class OperationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def operation(self) -> _cluster_pb2.Operation: ...
+    def __init__(
+        self,
+        *,
+        operation: _cluster_pb2.Operation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperationResponse: _TypeAlias = OperationResponse  # noqa: Y015
 
 @_typing.final
 class TransferLeadershipRequest(_message.Message):

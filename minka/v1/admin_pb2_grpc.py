@@ -151,6 +151,46 @@ class AdminStub:
                 request_serializer=minka_dot_v1_dot_admin__pb2.RemoveNodeRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_admin__pb2.RemoveNodeResponse.FromString,
                 _registered_method=True)
+        self.ElectLeaders = channel.unary_unary(
+                '/minka.v1.Admin/ElectLeaders',
+                request_serializer=minka_dot_v1_dot_admin__pb2.ElectLeadersRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.ElectLeadersResponse.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/minka.v1.Admin/DrainNode',
+                request_serializer=minka_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.UndrainNode = channel.unary_unary(
+                '/minka.v1.Admin/UndrainNode',
+                request_serializer=minka_dot_v1_dot_admin__pb2.UndrainNodeRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.UndrainNodeResponse.FromString,
+                _registered_method=True)
+        self.GetDrainStatus = channel.unary_unary(
+                '/minka.v1.Admin/GetDrainStatus',
+                request_serializer=minka_dot_v1_dot_admin__pb2.GetDrainStatusRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.GetDrainStatusResponse.FromString,
+                _registered_method=True)
+        self.PauseOperation = channel.unary_unary(
+                '/minka.v1.Admin/PauseOperation',
+                request_serializer=minka_dot_v1_dot_admin__pb2.PauseOperationRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.OperationResponse.FromString,
+                _registered_method=True)
+        self.ResumeOperation = channel.unary_unary(
+                '/minka.v1.Admin/ResumeOperation',
+                request_serializer=minka_dot_v1_dot_admin__pb2.ResumeOperationRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.OperationResponse.FromString,
+                _registered_method=True)
+        self.CancelOperation = channel.unary_unary(
+                '/minka.v1.Admin/CancelOperation',
+                request_serializer=minka_dot_v1_dot_admin__pb2.CancelOperationRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.OperationResponse.FromString,
+                _registered_method=True)
+        self.LimitOperation = channel.unary_unary(
+                '/minka.v1.Admin/LimitOperation',
+                request_serializer=minka_dot_v1_dot_admin__pb2.LimitOperationRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.OperationResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -209,6 +249,58 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ElectLeaders(self, request, context):
+        """Let preferred leaders lead, as an operation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Make a node safe to stop, as an operation; with `decommission` nothing stays there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndrainNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDrainStatus(self, request, context):
+        """What would happen if the node stopped now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseOperation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeOperation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelOperation(self, request, context):
+        """What can go back goes back; refused with CANCEL_REFUSED where nothing would be left that is in sync and alive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LimitOperation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -251,6 +343,46 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RemoveNode,
                     request_deserializer=minka_dot_v1_dot_admin__pb2.RemoveNodeRequest.FromString,
                     response_serializer=minka_dot_v1_dot_admin__pb2.RemoveNodeResponse.SerializeToString,
+            ),
+            'ElectLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectLeaders,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.ElectLeadersRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.ElectLeadersResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.DrainNodeRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'UndrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainNode,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.UndrainNodeRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.UndrainNodeResponse.SerializeToString,
+            ),
+            'GetDrainStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDrainStatus,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.GetDrainStatusRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.GetDrainStatusResponse.SerializeToString,
+            ),
+            'PauseOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseOperation,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.PauseOperationRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.OperationResponse.SerializeToString,
+            ),
+            'ResumeOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeOperation,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.ResumeOperationRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.OperationResponse.SerializeToString,
+            ),
+            'CancelOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelOperation,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.CancelOperationRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.OperationResponse.SerializeToString,
+            ),
+            'LimitOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.LimitOperation,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.LimitOperationRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.OperationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -471,6 +603,222 @@ class Admin:
             '/minka.v1.Admin/RemoveNode',
             minka_dot_v1_dot_admin__pb2.RemoveNodeRequest.SerializeToString,
             minka_dot_v1_dot_admin__pb2.RemoveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/ElectLeaders',
+            minka_dot_v1_dot_admin__pb2.ElectLeadersRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.ElectLeadersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/DrainNode',
+            minka_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/UndrainNode',
+            minka_dot_v1_dot_admin__pb2.UndrainNodeRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.UndrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDrainStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/GetDrainStatus',
+            minka_dot_v1_dot_admin__pb2.GetDrainStatusRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.GetDrainStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/PauseOperation',
+            minka_dot_v1_dot_admin__pb2.PauseOperationRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.OperationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/ResumeOperation',
+            minka_dot_v1_dot_admin__pb2.ResumeOperationRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.OperationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/CancelOperation',
+            minka_dot_v1_dot_admin__pb2.CancelOperationRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.OperationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LimitOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/LimitOperation',
+            minka_dot_v1_dot_admin__pb2.LimitOperationRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.OperationResponse.FromString,
             options,
             channel_credentials,
             insecure,

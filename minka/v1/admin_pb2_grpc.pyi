@@ -74,6 +74,18 @@ class AdminStub:
     """Promote learners to voters and demote voters to learners, in one joint change."""
     RemoveNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]
     """Forget a node that is not LIVE and holds nothing; it can't come back with its old data."""
+    ElectLeaders: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ElectLeadersRequest, _admin_pb2.ElectLeadersResponse]
+    """Let preferred leaders lead, as an operation."""
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]
+    """Make a node safe to stop, as an operation; with `decommission` nothing stays there."""
+    UndrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndrainNodeRequest, _admin_pb2.UndrainNodeResponse]
+    GetDrainStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetDrainStatusRequest, _admin_pb2.GetDrainStatusResponse]
+    """What would happen if the node stopped now."""
+    PauseOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]
+    ResumeOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]
+    CancelOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]
+    """What can go back goes back; refused with CANCEL_REFUSED where nothing would be left that is in sync and alive."""
+    LimitOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -93,6 +105,18 @@ class AdminAsyncStub(AdminStub):
     """Promote learners to voters and demote voters to learners, in one joint change."""
     RemoveNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]  # type: ignore[assignment]
     """Forget a node that is not LIVE and holds nothing; it can't come back with its old data."""
+    ElectLeaders: _aio.UnaryUnaryMultiCallable[_admin_pb2.ElectLeadersRequest, _admin_pb2.ElectLeadersResponse]  # type: ignore[assignment]
+    """Let preferred leaders lead, as an operation."""
+    DrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]  # type: ignore[assignment]
+    """Make a node safe to stop, as an operation; with `decommission` nothing stays there."""
+    UndrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndrainNodeRequest, _admin_pb2.UndrainNodeResponse]  # type: ignore[assignment]
+    GetDrainStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetDrainStatusRequest, _admin_pb2.GetDrainStatusResponse]  # type: ignore[assignment]
+    """What would happen if the node stopped now."""
+    PauseOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
+    ResumeOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
+    CancelOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
+    """What can go back goes back; refused with CANCEL_REFUSED where nothing would be left that is in sync and alive."""
+    LimitOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Reads are answered by every node from what it knows; changes by the active controller, and
@@ -157,6 +181,66 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RemoveNodeResponse, _abc.Awaitable[_admin_pb2.RemoveNodeResponse]]:
         """Forget a node that is not LIVE and holds nothing; it can't come back with its old data."""
+
+    @_abc_1.abstractmethod
+    def ElectLeaders(
+        self,
+        request: _admin_pb2.ElectLeadersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ElectLeadersResponse, _abc.Awaitable[_admin_pb2.ElectLeadersResponse]]:
+        """Let preferred leaders lead, as an operation."""
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _admin_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DrainNodeResponse, _abc.Awaitable[_admin_pb2.DrainNodeResponse]]:
+        """Make a node safe to stop, as an operation; with `decommission` nothing stays there."""
+
+    @_abc_1.abstractmethod
+    def UndrainNode(
+        self,
+        request: _admin_pb2.UndrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UndrainNodeResponse, _abc.Awaitable[_admin_pb2.UndrainNodeResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetDrainStatus(
+        self,
+        request: _admin_pb2.GetDrainStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetDrainStatusResponse, _abc.Awaitable[_admin_pb2.GetDrainStatusResponse]]:
+        """What would happen if the node stopped now."""
+
+    @_abc_1.abstractmethod
+    def PauseOperation(
+        self,
+        request: _admin_pb2.PauseOperationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.OperationResponse, _abc.Awaitable[_admin_pb2.OperationResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ResumeOperation(
+        self,
+        request: _admin_pb2.ResumeOperationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.OperationResponse, _abc.Awaitable[_admin_pb2.OperationResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelOperation(
+        self,
+        request: _admin_pb2.CancelOperationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.OperationResponse, _abc.Awaitable[_admin_pb2.OperationResponse]]:
+        """What can go back goes back; refused with CANCEL_REFUSED where nothing would be left that is in sync and alive."""
+
+    @_abc_1.abstractmethod
+    def LimitOperation(
+        self,
+        request: _admin_pb2.LimitOperationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.OperationResponse, _abc.Awaitable[_admin_pb2.OperationResponse]]: ...
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -67,6 +67,28 @@ HASH_FUNCTION_MD5: HashFunction.ValueType  # 2
 """|MD5 as a signed big-endian integer|"""
 Global___HashFunction: _TypeAlias = HashFunction  # noqa: Y015
 
+class _Durability:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DurabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Durability.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DURABILITY_UNSPECIFIED: _Durability.ValueType  # 0
+    DURABILITY_SYNC: _Durability.ValueType  # 1
+    """once it is synced to its disk"""
+    DURABILITY_ASYNC: _Durability.ValueType  # 2
+    """once it is in its log, perhaps only in memory: a power cut of all of them can lose it"""
+
+class Durability(_Durability, metaclass=_DurabilityEnumTypeWrapper):
+    """When a replica of the in-sync set counts as having a write."""
+
+DURABILITY_UNSPECIFIED: Durability.ValueType  # 0
+DURABILITY_SYNC: Durability.ValueType  # 1
+"""once it is synced to its disk"""
+DURABILITY_ASYNC: Durability.ValueType  # 2
+"""once it is in its log, perhaps only in memory: a power cut of all of them can lose it"""
+Global___Durability: _TypeAlias = Durability  # noqa: Y015
+
 class _PartitionState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -79,6 +101,8 @@ class _PartitionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Partit
     PARTITION_STATE_ONLINE: _PartitionState.ValueType  # 2
     PARTITION_STATE_OFFLINE: _PartitionState.ValueType  # 3
     """its leader is gone and nobody can replace it"""
+    PARTITION_STATE_NEW: _PartitionState.ValueType  # 4
+    """has replicas; no leader was elected yet"""
 
 class PartitionState(_PartitionState, metaclass=_PartitionStateEnumTypeWrapper): ...
 
@@ -88,6 +112,8 @@ PARTITION_STATE_ASSIGNED: PartitionState.ValueType  # 1
 PARTITION_STATE_ONLINE: PartitionState.ValueType  # 2
 PARTITION_STATE_OFFLINE: PartitionState.ValueType  # 3
 """its leader is gone and nobody can replace it"""
+PARTITION_STATE_NEW: PartitionState.ValueType  # 4
+"""has replicas; no leader was elected yet"""
 Global___PartitionState: _TypeAlias = PartitionState  # noqa: Y015
 
 class _OperationKind:
@@ -98,11 +124,19 @@ class _OperationKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Operati
     DESCRIPTOR: _descriptor.EnumDescriptor
     OPERATION_KIND_UNSPECIFIED: _OperationKind.ValueType  # 0
     OPERATION_KIND_REASSIGN: _OperationKind.ValueType  # 1
+    OPERATION_KIND_ELECT_LEADERS: _OperationKind.ValueType  # 2
+    """the preferred leaders lead"""
+    OPERATION_KIND_DRAIN: _OperationKind.ValueType  # 3
+    """a node leads nothing any more, and with `decommission` has nothing any more"""
 
 class OperationKind(_OperationKind, metaclass=_OperationKindEnumTypeWrapper): ...
 
 OPERATION_KIND_UNSPECIFIED: OperationKind.ValueType  # 0
 OPERATION_KIND_REASSIGN: OperationKind.ValueType  # 1
+OPERATION_KIND_ELECT_LEADERS: OperationKind.ValueType  # 2
+"""the preferred leaders lead"""
+OPERATION_KIND_DRAIN: OperationKind.ValueType  # 3
+"""a node leads nothing any more, and with `decommission` has nothing any more"""
 Global___OperationKind: _TypeAlias = OperationKind  # noqa: Y015
 
 class _OperationState:
@@ -116,6 +150,7 @@ class _OperationStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Operat
     OPERATION_STATE_SUCCEEDED: _OperationState.ValueType  # 2
     OPERATION_STATE_FAILED: _OperationState.ValueType  # 3
     """ended with at least one migration cancelled; `outcome` says which and why"""
+    OPERATION_STATE_CANCELLED: _OperationState.ValueType  # 4
 
 class OperationState(_OperationState, metaclass=_OperationStateEnumTypeWrapper): ...
 
@@ -124,6 +159,7 @@ OPERATION_STATE_RUNNING: OperationState.ValueType  # 1
 OPERATION_STATE_SUCCEEDED: OperationState.ValueType  # 2
 OPERATION_STATE_FAILED: OperationState.ValueType  # 3
 """ended with at least one migration cancelled; `outcome` says which and why"""
+OPERATION_STATE_CANCELLED: OperationState.ValueType  # 4
 Global___OperationState: _TypeAlias = OperationState  # noqa: Y015
 
 class _MigrationState:
@@ -256,6 +292,9 @@ class Keyspace(_message.Message):
     HASH_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
+    MIN_INSYNC_FIELD_NUMBER: _builtins.int
+    DURABILITY_FIELD_NUMBER: _builtins.int
+    UNCLEAN_ELECTION_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     name: _builtins.str
     partition_count: _builtins.int
@@ -263,6 +302,12 @@ class Keyspace(_message.Message):
     hash: Global___HashFunction.ValueType
     replicas: _builtins.int
     created_ms: _builtins.int
+    min_insync: _builtins.int
+    """with fewer replicas in sync, writes are refused"""
+    durability: Global___Durability.ValueType
+    """unspecified: SYNC"""
+    unclean_election: _builtins.bool
+    """whether a replica that is not in sync may lead when no other lives: loses writes"""
     def __init__(
         self,
         *,
@@ -272,10 +317,13 @@ class Keyspace(_message.Message):
         hash: Global___HashFunction.ValueType = ...,
         replicas: _builtins.int = ...,
         created_ms: _builtins.int = ...,
+        min_insync: _builtins.int = ...,
+        durability: Global___Durability.ValueType = ...,
+        unclean_election: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "hash", b"hash", "id", b"id", "name", b"name", "partition_count", b"partition_count", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "durability", b"durability", "hash", b"hash", "id", b"id", "min_insync", b"min_insync", "name", b"name", "partition_count", b"partition_count", "replicas", b"replicas", "unclean_election", b"unclean_election"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -297,6 +345,9 @@ class Partition(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ADDING_REPLICAS_FIELD_NUMBER: _builtins.int
     REMOVING_REPLICAS_FIELD_NUMBER: _builtins.int
+    TARGET_REPLICAS_FIELD_NUMBER: _builtins.int
+    SUCCESSOR_FIELD_NUMBER: _builtins.int
+    UNCLEAN_ELECTIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """unique in the cluster, never reused"""
     keyspace_id: _builtins.int
@@ -311,9 +362,15 @@ class Partition(_message.Message):
     generation: _builtins.int
     """bumped by a split, merge or move; fences clients"""
     state: Global___PartitionState.ValueType
+    successor: _builtins.str
+    """the in-sync node to which the leader is to hand over, in order"""
+    unclean_elections: _builtins.int
+    """how often a leader was elected that was not in sync"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """the assigned replicas; the first is the preferred leader"""
+        """The assigned replicas (AR); the first is the preferred leader. While they are being reassigned: the old ones (OAR)
+        and after them the new ones (RAR), until the very end.
+        """
 
     @_builtins.property
     def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -321,11 +378,15 @@ class Partition(_message.Message):
 
     @_builtins.property
     def adding_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """in replicas, not yet in sync"""
+        """those of RAR - OAR that have not joined the isr yet"""
 
     @_builtins.property
     def removing_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """not in replicas any more; their data awaits deletion"""
+        """have to stop and to delete their data, whether in replicas or not"""
+
+    @_builtins.property
+    def target_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """RAR while a reassignment runs"""
 
     def __init__(
         self,
@@ -342,10 +403,13 @@ class Partition(_message.Message):
         state: Global___PartitionState.ValueType = ...,
         adding_replicas: _abc.Iterable[_builtins.str] | None = ...,
         removing_replicas: _abc.Iterable[_builtins.str] | None = ...,
+        target_replicas: _abc.Iterable[_builtins.str] | None = ...,
+        successor: _builtins.str = ...,
+        unclean_elections: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding_replicas", b"adding_replicas", "generation", b"generation", "id", b"id", "isr", b"isr", "keyspace_id", b"keyspace_id", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "slot", b"slot", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding_replicas", b"adding_replicas", "generation", b"generation", "id", b"id", "isr", b"isr", "keyspace_id", b"keyspace_id", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "slot", b"slot", "state", b"state", "successor", b"successor", "target_replicas", b"target_replicas", "unclean_elections", b"unclean_elections"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -367,6 +431,12 @@ class Operation(_message.Message):
     FINISHED_MS_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     MIGRATION_COUNT_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    RATE_LIMIT_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    DECOMMISSION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     kind: Global___OperationKind.ValueType
     state: Global___OperationState.ValueType
@@ -377,6 +447,20 @@ class Operation(_message.Message):
     finished_ms: _builtins.int
     outcome: _builtins.str
     migration_count: _builtins.int
+    paused: _builtins.bool
+    """no migration of it is started"""
+    cancelled: _builtins.bool
+    """somebody wants it to end; what can't go back is completed"""
+    rate_limit: _builtins.int
+    """bytes a second that a node may ship for its migrations; 0: no limit"""
+    node: _builtins.str
+    """DRAIN: which"""
+    decommission: _builtins.bool
+    """DRAIN"""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ELECT_LEADERS: where the preferred leader is yet to be elected"""
+
     def __init__(
         self,
         *,
@@ -390,10 +474,16 @@ class Operation(_message.Message):
         finished_ms: _builtins.int = ...,
         outcome: _builtins.str = ...,
         migration_count: _builtins.int = ...,
+        paused: _builtins.bool = ...,
+        cancelled: _builtins.bool = ...,
+        rate_limit: _builtins.int = ...,
+        node: _builtins.str = ...,
+        decommission: _builtins.bool = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "finished_ms", b"finished_ms", "id", b"id", "kind", b"kind", "migration_count", b"migration_count", "outcome", b"outcome", "plan_digest", b"plan_digest", "reason", b"reason", "requested_by", b"requested_by", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "created_ms", b"created_ms", "decommission", b"decommission", "finished_ms", b"finished_ms", "id", b"id", "kind", b"kind", "migration_count", b"migration_count", "node", b"node", "outcome", b"outcome", "partitions", b"partitions", "paused", b"paused", "plan_digest", b"plan_digest", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -401,7 +491,7 @@ Global___Operation: _TypeAlias = Operation  # noqa: Y015
 
 @_typing.final
 class Migration(_message.Message):
-    """One partition's move within an operation."""
+    """One partition's move within an operation: one replica goes from `source` to `target`, or as the lists say."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -415,6 +505,9 @@ class Migration(_message.Message):
     HANDED_OVER_MS_FIELD_NUMBER: _builtins.int
     FINISHED_MS_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    ORIGINAL_REPLICAS_FIELD_NUMBER: _builtins.int
+    TARGET_REPLICAS_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.int
     partition_id: _builtins.int
     source: _builtins.str
@@ -427,6 +520,16 @@ class Migration(_message.Message):
     finished_ms: _builtins.int
     outcome: _builtins.str
     """why it was cancelled, or what it left behind"""
+    index: _builtins.int
+    """its place among the partition's migrations in the operation, from 0"""
+    @_builtins.property
+    def original_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """OAR, set when it starts"""
+
+    @_builtins.property
+    def target_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """RAR; empty: the original ones with the target at the source's place"""
+
     def __init__(
         self,
         *,
@@ -440,10 +543,13 @@ class Migration(_message.Message):
         handed_over_ms: _builtins.int = ...,
         finished_ms: _builtins.int = ...,
         outcome: _builtins.str = ...,
+        index: _builtins.int = ...,
+        original_replicas: _abc.Iterable[_builtins.str] | None = ...,
+        target_replicas: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished_ms", b"finished_ms", "handed_over_ms", b"handed_over_ms", "operation_id", b"operation_id", "outcome", b"outcome", "partition_id", b"partition_id", "reason", b"reason", "source", b"source", "started_ms", b"started_ms", "state", b"state", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished_ms", b"finished_ms", "handed_over_ms", b"handed_over_ms", "index", b"index", "operation_id", b"operation_id", "original_replicas", b"original_replicas", "outcome", b"outcome", "partition_id", b"partition_id", "reason", b"reason", "source", b"source", "started_ms", b"started_ms", "state", b"state", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -250,20 +250,24 @@ class HeartbeatResponse(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     CLEARANCE_MS_FIELD_NUMBER: _builtins.int
     CONTROLLER_TERM_FIELD_NUMBER: _builtins.int
+    SHIPPING_LIMIT_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     clearance_ms: _builtins.int
     """counted from when the node sent the heartbeat with this sequence"""
     controller_term: _builtins.int
+    shipping_limit: _builtins.int
+    """bytes a second that the node may ship for migrations; 0: no limit"""
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         clearance_ms: _builtins.int = ...,
         controller_term: _builtins.int = ...,
+        shipping_limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clearance_ms", b"clearance_ms", "controller_term", b"controller_term", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clearance_ms", b"clearance_ms", "controller_term", b"controller_term", "sequence", b"sequence", "shipping_limit", b"shipping_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -319,6 +323,156 @@ class HandOverResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HandOverResponse: _TypeAlias = HandOverResponse  # noqa: Y015
+
+@_typing.final
+class IsrChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
+    ISR_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    leader_epoch: _builtins.int
+    """precondition"""
+    partition_epoch: _builtins.int
+    """precondition"""
+    @_builtins.property
+    def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the whole new set"""
+
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        partition_epoch: _builtins.int = ...,
+        isr: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isr", b"isr", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IsrChange: _TypeAlias = IsrChange  # noqa: Y015
+
+@_typing.final
+class AlterIsrRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """the leader of all of them"""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___IsrChange]: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        changes: _abc.Iterable[Global___IsrChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterIsrRequest: _TypeAlias = AlterIsrRequest  # noqa: Y015
+
+@_typing.final
+class IsrResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    error: _builtins.str
+    """"" when done, else a name from the registry (minka/errors.py)"""
+    @_builtins.property
+    def partition(self) -> _cluster_pb2.Partition:
+        """the row as it is now, refused or not; absent when there is no such partition"""
+
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        partition: _cluster_pb2.Partition | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "partition", b"partition", "partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IsrResult: _TypeAlias = IsrResult  # noqa: Y015
+
+@_typing.final
+class AlterIsrResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___IsrResult]:
+        """one a change, in their order"""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___IsrResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterIsrResponse: _TypeAlias = AlterIsrResponse  # noqa: Y015
+
+@_typing.final
+class ControlledShutdownRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    incarnation: _builtins.str
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ControlledShutdownRequest: _TypeAlias = ControlledShutdownRequest  # noqa: Y015
+
+@_typing.final
+class ControlledShutdownResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REMAINING_FIELD_NUMBER: _builtins.int
+    remaining: _builtins.int
+    """partitions that the node still leads and another is to lead"""
+    def __init__(
+        self,
+        *,
+        remaining: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["remaining", b"remaining"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ControlledShutdownResponse: _TypeAlias = ControlledShutdownResponse  # noqa: Y015
 
 @_typing.final
 class LeaveRequest(_message.Message):

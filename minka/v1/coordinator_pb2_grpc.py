@@ -51,6 +51,16 @@ class CoordinatorStub:
                 request_serializer=minka_dot_v1_dot_coordinator__pb2.HandOverRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_coordinator__pb2.HandOverResponse.FromString,
                 _registered_method=True)
+        self.AlterIsr = channel.unary_unary(
+                '/minka.v1.Coordinator/AlterIsr',
+                request_serializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrResponse.FromString,
+                _registered_method=True)
+        self.ControlledShutdown = channel.unary_unary(
+                '/minka.v1.Coordinator/ControlledShutdown',
+                request_serializer=minka_dot_v1_dot_coordinator__pb2.ControlledShutdownRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_coordinator__pb2.ControlledShutdownResponse.FromString,
+                _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/minka.v1.Coordinator/Leave',
                 request_serializer=minka_dot_v1_dot_coordinator__pb2.LeaveRequest.SerializeToString,
@@ -77,7 +87,21 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def HandOver(self, request, context):
-        """The source of a migration has fenced its writes and the target has them all: record the target as leader.
+        """The leader has fenced its writes and the target has them all: record the target as leader.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterIsr(self, request, context):
+        """The leader of partitions changes their in-sync sets: compare-and-set, each by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ControlledShutdown(self, request, context):
+        """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,6 +131,16 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.HandOver,
                     request_deserializer=minka_dot_v1_dot_coordinator__pb2.HandOverRequest.FromString,
                     response_serializer=minka_dot_v1_dot_coordinator__pb2.HandOverResponse.SerializeToString,
+            ),
+            'AlterIsr': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterIsr,
+                    request_deserializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrResponse.SerializeToString,
+            ),
+            'ControlledShutdown': grpc.unary_unary_rpc_method_handler(
+                    servicer.ControlledShutdown,
+                    request_deserializer=minka_dot_v1_dot_coordinator__pb2.ControlledShutdownRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_coordinator__pb2.ControlledShutdownResponse.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
@@ -196,6 +230,60 @@ class Coordinator:
             '/minka.v1.Coordinator/HandOver',
             minka_dot_v1_dot_coordinator__pb2.HandOverRequest.SerializeToString,
             minka_dot_v1_dot_coordinator__pb2.HandOverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterIsr(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Coordinator/AlterIsr',
+            minka_dot_v1_dot_coordinator__pb2.AlterIsrRequest.SerializeToString,
+            minka_dot_v1_dot_coordinator__pb2.AlterIsrResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ControlledShutdown(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Coordinator/ControlledShutdown',
+            minka_dot_v1_dot_coordinator__pb2.ControlledShutdownRequest.SerializeToString,
+            minka_dot_v1_dot_coordinator__pb2.ControlledShutdownResponse.FromString,
             options,
             channel_credentials,
             insecure,

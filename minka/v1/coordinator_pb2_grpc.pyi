@@ -39,7 +39,11 @@ class CoordinatorStub:
     Heartbeat: _grpc.StreamStreamMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]
     """One stream a node. Each answer renews the node's clearance."""
     HandOver: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.HandOverRequest, _coordinator_pb2.HandOverResponse]
-    """The source of a migration has fenced its writes and the target has them all: record the target as leader."""
+    """The leader has fenced its writes and the target has them all: record the target as leader."""
+    AlterIsr: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]
+    """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+    ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
+    """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
     Leave: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]
     """A node stops in order: its clearance is over, its partitions need not wait for the failure detector."""
 
@@ -53,7 +57,11 @@ class CoordinatorAsyncStub(CoordinatorStub):
     Heartbeat: _aio.StreamStreamMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """One stream a node. Each answer renews the node's clearance."""
     HandOver: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.HandOverRequest, _coordinator_pb2.HandOverResponse]  # type: ignore[assignment]
-    """The source of a migration has fenced its writes and the target has them all: record the target as leader."""
+    """The leader has fenced its writes and the target has them all: record the target as leader."""
+    AlterIsr: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]  # type: ignore[assignment]
+    """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+    ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
+    """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
     Leave: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]  # type: ignore[assignment]
     """A node stops in order: its clearance is over, its partitions need not wait for the failure detector."""
 
@@ -82,7 +90,23 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.HandOverRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.HandOverResponse, _abc.Awaitable[_coordinator_pb2.HandOverResponse]]:
-        """The source of a migration has fenced its writes and the target has them all: record the target as leader."""
+        """The leader has fenced its writes and the target has them all: record the target as leader."""
+
+    @_abc_1.abstractmethod
+    def AlterIsr(
+        self,
+        request: _coordinator_pb2.AlterIsrRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.AlterIsrResponse, _abc.Awaitable[_coordinator_pb2.AlterIsrResponse]]:
+        """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+
+    @_abc_1.abstractmethod
+    def ControlledShutdown(
+        self,
+        request: _coordinator_pb2.ControlledShutdownRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.ControlledShutdownResponse, _abc.Awaitable[_coordinator_pb2.ControlledShutdownResponse]]:
+        """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
 
     @_abc_1.abstractmethod
     def Leave(

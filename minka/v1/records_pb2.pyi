@@ -59,6 +59,7 @@ class Record(_message.Message):
     MIGRATION_CHANGED_FIELD_NUMBER: _builtins.int
     OPERATION_FINISHED_FIELD_NUMBER: _builtins.int
     NODE_REMOVED_FIELD_NUMBER: _builtins.int
+    OPERATION_CHANGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def cluster_created(self) -> _cluster_pb2.Cluster: ...
     @_builtins.property
@@ -75,6 +76,8 @@ class Record(_message.Message):
     def operation_finished(self) -> _cluster_pb2.Operation: ...
     @_builtins.property
     def node_removed(self) -> _cluster_pb2.Node: ...
+    @_builtins.property
+    def operation_changed(self) -> _cluster_pb2.Operation: ...
     def __init__(
         self,
         *,
@@ -86,12 +89,13 @@ class Record(_message.Message):
         migration_changed: _cluster_pb2.Migration | None = ...,
         operation_finished: _cluster_pb2.Operation | None = ...,
         node_removed: _cluster_pb2.Node | None = ...,
+        operation_changed: _cluster_pb2.Operation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partitions_changed", b"partitions_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partitions_changed", b"partitions_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partitions_changed", b"partitions_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partitions_changed", b"partitions_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed"]  # noqa: Y015
+    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed"]  # noqa: Y015
     _WhichOneofArgType_fact: _TypeAlias = _typing.Literal["fact", b"fact"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 

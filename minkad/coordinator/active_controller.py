@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import MigrationState, Node, NodeState, Partition
+from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Partition
 from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    IsrResult,
     MigrationProgress,
     ReplicaResult,
     ReplicaStats,
@@ -25,6 +28,7 @@ from minka.v1.records_pb2 import Record, RecordBatch
 from minkad.clock import unix_ms
 from minkad.coordinator.outbox import NodeOutbox
 from minkad.core.controller import (
+    AlterIsr,
     CancelMigration,
     Command,
     FailNode,
@@ -32,10 +36,15 @@ from minkad.core.controller import (
     MigrationCaps,
     Register,
     ReportReplicas,
+    ResumeAll,
+    check_caller,
     decide,
+    isr_refusal,
     schedule,
+    unfinished,
+    what_blocks,
 )
-from minkad.core.state import NotifyNode, State
+from minkad.core.state import NotifyNode, State, is_up
 from minkad.failpoints import failpoint
 
 log: Final = logging.getLogger(__name__)
@@ -111,6 +120,22 @@ class ActiveController:
         self.detector.heard(node.id, self._now())
         await self._committed_by(records)
 
+    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
+        """Each change by itself; answers with the rows as they are afterwards. Raises NOT_REGISTERED."""
+        check_caller(self.decided, request.node_id)
+        refusals = [isr_refusal(self.decided, request.node_id, change) for change in request.changes]
+        await self.submit(AlterIsr(request.node_id, request.changes))
+        return AlterIsrResponse(
+            results=[
+                IsrResult(
+                    partition_id=change.partition_id,
+                    partition=self._committed.partitions.get(change.partition_id),
+                    error=refusal.name if refusal else "",
+                )
+                for change, refusal in zip(request.changes, refusals, strict=True)
+            ]
+        )
+
     async def _committed_by(self, records: list[Record]) -> None:
         # A command that changes nothing still has to wait for the records that made it so.
         proposal = self._record(records) if records else self._last_proposal
@@ -149,19 +174,15 @@ class ActiveController:
     # Carrying out
 
     def carry_out(self, effects: Collection[NotifyNode]) -> None:
-        """Tell LIVE nodes about their rows; the others hear when they register."""
+        """Tell nodes that are up about their rows; the others hear when they register."""
         by_node: dict[str, list[int]] = {}
         for effect in effects:
             by_node.setdefault(effect.node, []).append(effect.partition_id)
         for node, partition_ids in by_node.items():
-            row = self._committed.nodes.get(node)
-            if row is not None and row.state == NodeState.NODE_STATE_LIVE:
+            if is_up(self._committed.nodes.get(node)):
                 self._outbox(node).add(partition_ids)
-        for node in [n for n in self._outboxes if not self._is_live(n)]:
+        for node in [n for n in self._outboxes if not is_up(self._committed.nodes.get(n))]:
             self._outboxes.pop(node).close()
-
-    def _is_live(self, node: str) -> bool:
-        return self._committed.nodes[node].state == NodeState.NODE_STATE_LIVE
 
     def _outbox(self, node: str) -> NodeOutbox:
         if node not in self._outboxes:
@@ -185,13 +206,13 @@ class ActiveController:
     # Heartbeats
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Renew the clearance of a LIVE node's present process; NOT_REGISTERED for any other.
+        """Renew the clearance of the present process of a node that is up; NOT_REGISTERED for any other.
 
         A clearance ends at the latest `settings.clearance` after a quorum last confirmed that this node leads, so
         it can't outlast this term by more, and the next controller waits that long.
         """
         node = self.decided.nodes.get(request.node_id)
-        if node is None or node.state != NodeState.NODE_STATE_LIVE or node.incarnation != request.incarnation:
+        if node is None or not is_up(node) or node.incarnation != request.incarnation:
             raise MinkaError(Code.NOT_REGISTERED, f"node {request.node_id} has to register", node=request.node_id)
         now = self._now()
         self.detector.heard(node.id, now)
@@ -200,13 +221,19 @@ class ActiveController:
             self.replicas[(node.id, stats.partition_id)] = stats
         self._note_progress(node.id, request.migrations, now)
         remaining = self._confirmed_at + self.settings.clearance - now
+        operation = self.decided.running_operation()
         return HeartbeatResponse(
-            sequence=request.sequence, clearance_ms=int(max(0.0, remaining) * 1000), controller_term=self.term
+            sequence=request.sequence,
+            clearance_ms=int(max(0.0, remaining) * 1000),
+            controller_term=self.term,
+            shipping_limit=operation.rate_limit if operation else 0,
         )
 
     # Of its own accord
 
     async def _tick(self) -> None:
+        if records := self._decide(ResumeAll()):
+            self._record(records)
         while True:
             self._confirm_leadership(self._now(), self._confirmed)
             self._before_tick()
@@ -221,35 +248,48 @@ class ActiveController:
     def _fail_silent_nodes(self) -> None:
         now = self._now()
         for node in list(self.decided.nodes.values()):
-            if node.state == NodeState.NODE_STATE_LIVE and not self.detector.is_alive(node.id, now):
+            if is_up(node) and not self.detector.is_alive(node.id, now):
                 reason = f"no heartbeat for {self.detector.silence(node.id, now):.1f} s"
                 log.warning("node failed", extra={"node_id": node.id, "reason": reason})
                 self._record(self._decide(FailNode(node.id, reason)))
 
     def _note_progress(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
         self._progress[source] = list(migrations)
+        by_partition: dict[int, list[object]] = {}
         for migration in migrations:
-            shown = (source, migration.bytes_done, migration.lag, migration.phase)
-            if self._advanced.get(migration.partition_id, (None, 0.0))[0] != shown:
-                self._advanced[migration.partition_id] = (shown, now)
+            shown = (source, migration.target, migration.bytes_done, migration.lag, migration.phase)
+            by_partition.setdefault(migration.partition_id, []).append(shown)
+        for partition_id, all_shown in by_partition.items():
+            if self._advanced.get(partition_id, (None, 0.0))[0] != tuple(all_shown):
+                self._advanced[partition_id] = (tuple(all_shown), now)
 
     def _cancel_stalled(self) -> None:
-        """No migration may keep its operation from ending."""
+        """No migration may keep its operation from ending, unless a person has paused it."""
         operation = self.decided.running_operation()
         if operation is None:
             self._advanced.clear()
             return
         now = self._now()
-        for migration in list(self.decided.migrations[operation.id].values()):
-            if migration.state != MigrationState.MIGRATION_STATE_COPYING:
+        for migration in unfinished(list(self.decided.migrations[operation.id].values())):
+            if not self._can_stall(migration, operation.paused):
+                self._advanced.pop(migration.partition_id, None)
                 continue
-            _, since = self._advanced.setdefault(migration.partition_id, ((), now))
+            shown, since = self._advanced.setdefault(migration.partition_id, ((), now))
             if now - since > self.settings.stall_timeout:
-                blocked_by = next(
-                    (p.blocked_by for p in self.progress() if p.partition_id == migration.partition_id), ""
-                )
-                reason = f"no progress for {self.settings.stall_timeout:.0f} s: {blocked_by or 'no reason reported'}"
-                self._record(self._decide(CancelMigration(operation.id, migration.partition_id, reason)))
+                self._advanced[migration.partition_id] = (shown, now)
+                reason = f"no progress for {self.settings.stall_timeout:.0f} s: {self._blocked_by(migration)}"
+                if records := self._decide(CancelMigration(operation.id, migration.partition_id, reason)):
+                    self._record(records)
+
+    def _can_stall(self, migration: Migration, paused: bool) -> bool:
+        if migration.state == MigrationState.MIGRATION_STATE_PENDING:
+            return not paused and what_blocks(self.decided, migration) is not None
+        return migration.state == MigrationState.MIGRATION_STATE_COPYING
+
+    def _blocked_by(self, migration: Migration) -> str:
+        reported = next((p.blocked_by for p in self.progress() if p.partition_id == migration.partition_id), "")
+        known = what_blocks(self.decided, migration)
+        return reported or (known.reason if known else "no reason reported")
 
     # Facts for people
 

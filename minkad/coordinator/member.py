@@ -9,6 +9,10 @@ from typing import Final, Protocol
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, Partition
 from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
     HandOverRequest,
     HandOverResponse,
     HeartbeatRequest,
@@ -28,6 +32,7 @@ log: Final = logging.getLogger(__name__)
 FINAL: Final = (Code.NODE_ID_TAKEN, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY)
 RETRY: Final = 0.1  # seconds between tries to find the controller
 CALL_TIMEOUT: Final = 2.0
+SHUTDOWN_POLL: Final = 0.02
 
 
 class ControllerStub(Protocol):
@@ -43,6 +48,14 @@ class ControllerStub(Protocol):
 
     async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
         """Coordinator.HandOver."""
+
+    async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
+        """Coordinator.AlterIsr."""
+
+    async def controlled_shutdown(
+        self, address: str, request: ControlledShutdownRequest, timeout: float
+    ) -> ControlledShutdownResponse:
+        """Coordinator.ControlledShutdown."""
 
     async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
         """Coordinator.Leave."""
@@ -85,6 +98,7 @@ class Member:
         self.node = node
         self.clearance = Clearance()
         self.registered = asyncio.Event()
+        self.shipping_limit = 0  # bytes a second that this node may ship for migrations; 0: no limit
         self._settings = settings
         self._stub = stub
         self._controller_address = controller_address
@@ -167,6 +181,7 @@ class Member:
                 async with asyncio.timeout(self._settings.silence_timeout):
                     response = await anext(responses)
                 self.clearance.grant(self._sent_at.pop(response.sequence), response.clearance_ms / 1000)
+                self.shipping_limit = response.shipping_limit
         except (TimeoutError, StopAsyncIteration) as end:
             raise MinkaError(Code.UNREACHABLE, f"the controller at {address} does not answer heartbeats") from end
         finally:
@@ -195,6 +210,26 @@ class Member:
         """Ask the active controller to record a hand-over; any failure but a refusal leaves the outcome open."""
         response = await self._stub.hand_over(self._address(), request, CALL_TIMEOUT)
         return response.partition
+
+    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
+        """Ask the active controller to change in-sync sets. Any MinkaError leaves the outcome open."""
+        return await self._stub.alter_isr(self._address(), request, CALL_TIMEOUT)
+
+    async def shut_down(self, timeout: float) -> None:
+        """Let others lead what this node leads, while it goes on serving, for at most `timeout` seconds."""
+        request = ControlledShutdownRequest(node_id=self.node.id, incarnation=self.node.incarnation)
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    try:
+                        answer = await self._stub.controlled_shutdown(self._address(), request, CALL_TIMEOUT)
+                        if not answer.remaining:
+                            return
+                    except MinkaError as error:
+                        self._note(error)
+                    await asyncio.sleep(SHUTDOWN_POLL)
+        except TimeoutError:
+            log.warning("others have not taken over all leaderships in time", extra={"seconds": timeout})
 
     async def leave(self, timeout: float) -> None:
         """Tell the controller that this process has stopped serving; if it can't be told, it finds out."""

@@ -1,5 +1,6 @@
 """The control calls: what clients, nodes and the active controller ask of this node."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any
 
@@ -9,6 +10,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import (
     ApplyPlanRequest,
     ApplyPlanResponse,
+    CancelOperationRequest,
     ChangeVotersRequest,
     ChangeVotersResponse,
     CoordinatorStatus,
@@ -16,24 +18,40 @@ from minka.v1.admin_pb2 import (
     CountKeysResponse,
     CreateKeyspaceRequest,
     CreateKeyspaceResponse,
+    DrainNodeRequest,
+    DrainNodeResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    GetDrainStatusRequest,
+    GetDrainStatusResponse,
     GetOperationsRequest,
     GetOperationsResponse,
     GetStatusRequest,
     GetStatusResponse,
     GetTableRequest,
     GetTableResponse,
+    LimitOperationRequest,
     NodeStatus,
+    OperationResponse,
     PartitionCount,
+    PauseOperationRequest,
     Plan,
     PlanReassignRequest,
     RemoveNodeRequest,
     RemoveNodeResponse,
+    ResumeOperationRequest,
     TransferLeadershipRequest,
     TransferLeadershipResponse,
+    UndrainNodeRequest,
+    UndrainNodeResponse,
 )
 from minka.v1.admin_pb2_grpc import AdminServicer, InventoryServicer, MetadataServicer
-from minka.v1.cluster_pb2 import OperationState
+from minka.v1.cluster_pb2 import Operation, OperationState
 from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
     HandOverRequest,
     HandOverResponse,
     HeartbeatRequest,
@@ -48,12 +66,31 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.coordinator_pb2_grpc import CoordinatorServicer, ReplicaControlServicer
 from minkad.clock import unix_ms
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import ApplyPlan, CreateKeyspace, HandOver, Leave, RemoveNode
+from minkad.core.controller import (
+    ApplyPlan,
+    CancelOperation,
+    Command,
+    ControlledShutdown,
+    CreateKeyspace,
+    DrainNode,
+    ElectLeaders,
+    HandOver,
+    Leave,
+    LimitOperation,
+    PauseOperation,
+    RemoveNode,
+    UndrainNode,
+    blockers_of,
+    drains,
+    preferred,
+)
+from minkad.core.controller.selectors import Live
 from minkad.core.placement import plan_reassign
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 DEFAULT_OPERATIONS = 20
+MAX_BLOCKERS = 100  # in an answer, of one operation or node
 
 
 class MetadataService(MetadataServicer):
@@ -95,6 +132,19 @@ class CoordinatorService(CoordinatorServicer):
         await self._coordinator.controller().submit(command)
         return HandOverResponse(partition=self._coordinator.state.partitions[request.partition_id])
 
+    async def AlterIsr(self, request: AlterIsrRequest, context: _Context) -> AlterIsrResponse:
+        """Through the log; answers the rows."""
+        return await self._coordinator.controller().alter_isr(request)
+
+    async def ControlledShutdown(
+        self, request: ControlledShutdownRequest, context: _Context
+    ) -> ControlledShutdownResponse:
+        """Through the log; answers how much is left to wait for."""
+        controller = self._coordinator.controller()
+        await controller.submit(ControlledShutdown(request.node_id, request.incarnation))
+        left = drains.leaderships_to_move(controller.decided, request.node_id, Live.of(controller.decided))
+        return ControlledShutdownResponse(remaining=len(left))
+
     async def Leave(self, request: LeaveRequest, context: _Context) -> LeaveResponse:
         """Through the log."""
         await self._coordinator.controller().submit(Leave(request.node_id, request.incarnation))
@@ -112,13 +162,12 @@ class AdminService(AdminServicer):
     async def GetStatus(self, request: GetStatusRequest, context: _Context) -> GetStatusResponse:
         """What this node knows; more when it is the active controller."""
         coordinator = self._coordinator
-        running = coordinator.state.running_operation()
         status = GetStatusResponse(
             served_by=self._node_id,
             has_clearance=self._has_clearance(),
             table=coordinator.state.table(),
             coordinator=self._coordinator_status(),
-            running=[running] if running else [],
+            running=coordinator.state.running_operations(),
         )
         if (active := coordinator.active) is not None:
             status.from_controller = True
@@ -153,21 +202,36 @@ class AdminService(AdminServicer):
 
     async def CreateKeyspace(self, request: CreateKeyspaceRequest, context: _Context) -> CreateKeyspaceResponse:
         """Through the log; its partitions go ONLINE afterwards."""
-        command = CreateKeyspace(request.name, request.partition_count, request.hash, request.replicas or 1)
+        command = CreateKeyspace(
+            request.name,
+            request.partition_count,
+            request.hash,
+            request.replicas,
+            request.min_insync,
+            request.durability,
+            request.unclean_election,
+        )
         await self._coordinator.controller().submit(command)
         return CreateKeyspaceResponse(keyspace=self._coordinator.state.keyspace_named(request.name))
 
     async def PlanReassign(self, request: PlanReassignRequest, context: _Context) -> Plan:
         """Nothing is changed."""
         controller = self._coordinator.controller()
-        return plan_reassign(controller.decided, controller.sizes(), request.to, request.keyspaces, unix_ms())
+        # In a thread, from a copy: of many partitions it takes seconds, and heartbeats must not wait for it.
+        state, sizes = controller.decided.copy(), controller.sizes()
+        return await asyncio.to_thread(plan_reassign, state, sizes, request, unix_ms())
 
     async def ApplyPlan(self, request: ApplyPlanRequest, context: _Context) -> ApplyPlanResponse:
         """Through the log; answers the operation that has begun."""
+        command = ApplyPlan(request.plan, request.requested_by, request.reason, request.rate_limit)
+        return ApplyPlanResponse(operation=await self._begin(command))
+
+    async def _begin(self, command: Command) -> Operation:
+        """The operation that the command has begun."""
         controller = self._coordinator.controller()
         operation_id = controller.decided.next_operation_id
-        await controller.submit(ApplyPlan(request.plan, request.requested_by, request.reason))
-        return ApplyPlanResponse(operation=self._coordinator.state.operations[operation_id])
+        await controller.submit(command)
+        return self._coordinator.state.operations[operation_id]
 
     async def GetOperations(self, request: GetOperationsRequest, context: _Context) -> GetOperationsResponse:
         """From this node's copy; the progress is the active controller's to know."""
@@ -184,7 +248,76 @@ class AdminService(AdminServicer):
             migrations=[m for i in ids for m in state.migrations[i].values()] if request.with_migrations else [],
             progress=active.progress() if active and running else [],
             now_ms=unix_ms(),
+            blockers=[
+                blocker
+                for o in operations
+                if active and o.state == OperationState.OPERATION_STATE_RUNNING
+                for blocker in blockers_of(state, o)[:MAX_BLOCKERS]
+            ],
         )
+
+    async def ElectLeaders(self, request: ElectLeadersRequest, context: _Context) -> ElectLeadersResponse:
+        """Through the log; answers the operation, if there is anything to do, and what it leaves out."""
+        state = self._coordinator.controller().decided
+        partitions = preferred.chosen(state, request.keyspaces, request.partitions)
+        skipped = preferred.skipped(state, partitions)
+        if not preferred.due(state, partitions):
+            return ElectLeadersResponse(skipped=skipped)
+        operation = await self._begin(ElectLeaders(partitions, request.requested_by, request.reason))
+        return ElectLeadersResponse(operation=operation, skipped=skipped)
+
+    async def DrainNode(self, request: DrainNodeRequest, context: _Context) -> DrainNodeResponse:
+        """Through the log; answers the operation that has begun."""
+        command = DrainNode(
+            request.node,
+            request.decommission,
+            request.requested_by,
+            request.reason,
+            self._coordinator.controller().sizes(),
+            request.rate_limit,
+        )
+        return DrainNodeResponse(operation=await self._begin(command))
+
+    async def UndrainNode(self, request: UndrainNodeRequest, context: _Context) -> UndrainNodeResponse:
+        """Through the log."""
+        await self._coordinator.controller().submit(UndrainNode(request.node))
+        return UndrainNodeResponse()
+
+    async def GetDrainStatus(self, request: GetDrainStatusRequest, context: _Context) -> GetDrainStatusResponse:
+        """As the active controller sees it."""
+        state = self._coordinator.controller().decided
+        node = state.nodes.get(request.node)
+        if node is None:
+            raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {request.node}", node=request.node)
+        blockers = drains.blockers(state, node.id)
+        return GetDrainStatusResponse(
+            state=node.state,
+            leaders=sum(p.leader == node.id for p in state.partitions.values()),
+            replicas=sum(1 for _ in state.partitions_on(node.id)),
+            safe_to_stop=not blockers,
+            blockers=blockers[:MAX_BLOCKERS],
+            blocker_count=len(blockers),
+        )
+
+    async def PauseOperation(self, request: PauseOperationRequest, context: _Context) -> OperationResponse:
+        """Through the log."""
+        return await self._change(request.id, PauseOperation(request.id, True))
+
+    async def ResumeOperation(self, request: ResumeOperationRequest, context: _Context) -> OperationResponse:
+        """Through the log."""
+        return await self._change(request.id, PauseOperation(request.id, False))
+
+    async def CancelOperation(self, request: CancelOperationRequest, context: _Context) -> OperationResponse:
+        """Through the log."""
+        return await self._change(request.id, CancelOperation(request.id, request.requested_by, request.reason))
+
+    async def LimitOperation(self, request: LimitOperationRequest, context: _Context) -> OperationResponse:
+        """Through the log."""
+        return await self._change(request.id, LimitOperation(request.id, request.rate_limit))
+
+    async def _change(self, operation_id: int, command: Command) -> OperationResponse:
+        await self._coordinator.controller().submit(command)
+        return OperationResponse(operation=self._coordinator.state.operations[operation_id])
 
     async def TransferLeadership(
         self, request: TransferLeadershipRequest, context: _Context

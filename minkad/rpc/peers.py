@@ -7,6 +7,10 @@ import grpc
 
 from minka._grpc import error_from_call
 from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
     HandOverRequest,
     HandOverResponse,
     HeartbeatRequest,
@@ -59,6 +63,23 @@ class Peers:
             return await self._coordinator(address).HandOver(request, timeout=timeout, metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=False) from error
+
+    async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
+        """Coordinator.AlterIsr; repeating it is safe."""
+        try:
+            return await self._coordinator(address).AlterIsr(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
+    async def controlled_shutdown(
+        self, address: str, request: ControlledShutdownRequest, timeout: float
+    ) -> ControlledShutdownResponse:
+        """Coordinator.ControlledShutdown; repeating it is safe."""
+        stub = self._coordinator(address)
+        try:
+            return await stub.ControlledShutdown(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
 
     async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
         """Coordinator.Leave."""

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -13,6 +12,9 @@ from minkad.storage.log_database import LogDatabase
 _APPLY_KEYS: Final = 2000  # at once; about 5 ms
 _APPLY_SECONDS: Final = 0.005  # then the loop gets its turn
 _STALL_RETRY_SECONDS: Final = 0.002
+
+
+_Ends = dict[Replica, tuple[int, int]]  # how far each replica's log is staged; how often it had been cut
 
 
 class Committer:
@@ -32,42 +34,59 @@ class Committer:
         self._clock = clock
         self._on_durable = on_durable
         self._on_applied = on_applied
-        self._sync: asyncio.Future[None] | None = None
-        self._ends: dict[Replica, int] = {}
+        self._groups: dict[asyncio.Future[None], _Ends] = {}  # what is on its way to the disk
         self._queue: deque[Replica] = deque()
         self._scheduled = False
         self.pending_bytes = 0  # of bodies that somebody waits for
 
     def staged(self, replica: Replica) -> None:
-        """Something was appended to the replica's log: make it durable with all else of this loop turn."""
-        sync = self._log_db.sync()
-        if sync is not self._sync:
-            self._sync, self._ends = sync, {}
-            sync.add_done_callback(partial(self._durable, self._ends))
-        self._ends[replica] = replica.log.end
+        """Something was appended to the replica's log: make it durable with all else of this loop turn, and send it to
+        those that follow, meanwhile.
+        """
+        stored = self._log_db.write() if replica.is_async else self._log_db.sync()
+        ends = self._groups.get(stored)
+        if ends is None:
+            ends = self._groups[stored] = {}
+            stored.add_done_callback(self._durable)
+        ends[replica] = (replica.log.end, replica.log.cuts)
+        if replica.followers:
+            for follower in replica.followers.values():
+                follower.look()
 
-    def _durable(self, ends: dict[Replica, int], sync: asyncio.Future[None]) -> None:
-        error = sync.exception()
+    def _durable(self, stored: asyncio.Future[None]) -> None:
+        ends, error = self._groups.pop(stored), stored.exception()
         apply_here = not self._scheduled
         self._scheduled = True
-        for replica, end in ends.items():
+        for replica, (end, cuts) in ends.items():
             if error is not None:
                 self.give_up(replica, Code.OUTCOME_UNKNOWN, str(error))
                 continue
-            # Less than `end` if what was appended has been truncated since.
-            replica.durable = max(replica.durable, min(end, replica.log.end))
+            if cuts != replica.log.cuts:
+                continue  # it has been truncated since; what came then is in a later sync
+            replica.durable = max(replica.durable, end)
+            for follower in replica.followers.values():
+                follower.look()
             self.advance(replica)
             self._on_durable(replica)
         if apply_here:
             self._apply_queued()
 
     def advance(self, replica: Replica) -> None:
-        """Move the high watermark to what the in-sync set has: of a leader by itself, what it has durably."""
+        """Move the high watermark on: a leader's to what the in-sync set has, a follower's to what it was told."""
         if replica.role is Role.LEADER:
-            replica.high_watermark = replica.durable
+            end = replica.in_sync_end()
+            if end > replica.high_watermark:
+                replica.high_watermark = end
+                if replica.followers:
+                    replica.log.drop_tail(end)
+                    for follower in replica.followers.values():
+                        follower.watermark_moved()
+            elif replica.followers:
+                replica.log.bound_tail(replica.durable)
         elif replica.role is Role.FOLLOWER:
             known = min(replica.durable, replica.leader_watermark)
             replica.high_watermark = max(replica.high_watermark, known)
+            replica.log.bound_tail(replica.durable)
         if replica.applied < replica.high_watermark and not replica.queued:
             replica.queued = True
             self._queue.append(replica)
@@ -121,10 +140,12 @@ class Committer:
 
     def _acknowledge(self, replica: Replica, applied: list[Pending]) -> None:
         size = 0
+        if replica.role is Role.FOLLOWER:
+            replica.log.drop_tail(replica.applied)
         # A leader that lost its clearance may have been replaced, and the write with it.
         served = replica.role is Role.LEADER and self._has_clearance()
         for entry in applied:
-            size += entry.size or sum(map(len, entry.write.keys))
+            size += entry.size
             if entry.ticket is None:
                 continue
             self.pending_bytes -= entry.size

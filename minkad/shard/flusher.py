@@ -52,6 +52,8 @@ class Flusher:
         if not replica.data.is_open:
             return
         data = replica.data
+        if replica.is_async:
+            await self._log_db.sync()  # the data must not be durable before the log
         applied = await data.flush()
         if replica.data is not data or replica.role is Role.REMOVED:
             return  # its content was replaced meanwhile

@@ -1,8 +1,8 @@
-"""The target's side: where a replica stands, what it appends, and a checkpoint that takes the place of its data."""
+"""The follower's side: where a replica stands, what it appends and cuts, and how old it may be."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -10,42 +10,41 @@ import msgspec
 from minka.errors import Code, MinkaError
 from minkad.failpoints import failpoint
 from minkad.shard.committer import Committer
-from minkad.shard.frames import (
-    Ack,
-    Append,
-    ShipHeader,
-    Shipped,
-    Standing,
-    decode_appends,
-    decode_header,
-    decode_trailer,
-    encode,
-)
-from minkad.shard.replica import Replica, Role
-from minkad.storage.checkpoint import CheckpointFile, Incoming
-from minkad.storage.data_database import DataDatabase
-from minkad.storage.log_database import LogDatabase
+from minkad.shard.frames import Ack, Answer, Append, Standing, decode_frame, encode
+from minkad.shard.receiving import Receiving
+from minkad.shard.replica import NEVER, UNKNOWN, Replica, Role
 
-MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+log: Final = logging.getLogger(__name__)
 
 
-class _Stream:
+class Stream:
     """One leader's stream: the newest answer for each partition that is yet to be sent."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
+        self.known_at = NEVER  # all high watermarks as of this moment of our clock, or a later one, are known
         self._acks: dict[int, Ack] = {}
+        self._beat = False
 
     def answer(self, ack: Ack) -> None:
+        """Send it soon."""
         waiting = self._acks.get(ack.partition_id)
-        if waiting is not None and waiting.answers_probe and not ack.answers_probe:
+        if waiting is not None and waiting.lineage is not None and ack.lineage is None:
             return  # what comes behind the probe's answer follows from it
         self._acks[ack.partition_id] = ack
         self.wake.set()
 
-    def take(self) -> list[Ack]:
+    def beat(self) -> None:
+        """Answer soon, if only with the time."""
+        self._beat = True
+        self.wake.set()
+
+    def take(self) -> list[Ack] | None:
+        """What to answer, None: nothing."""
         self.wake.clear()
-        acks, self._acks = list(self._acks.values()), {}
+        if not self._acks and not self._beat:
+            return None
+        acks, self._acks, self._beat = list(self._acks.values()), {}, False
         return acks
 
 
@@ -55,36 +54,41 @@ class Following:
     def __init__(
         self,
         replicas: Mapping[int, Replica],
-        log_db: LogDatabase,
         committer: Committer,
-        incoming: Path,
-        new_data: Callable[[int], DataDatabase],
+        receiving: Receiving,
+        clock: Callable[[], float],
     ) -> None:
         self._replicas = replicas
-        self._log_db = log_db
         self._committer = committer
-        self._incoming = incoming
-        self._new_data = new_data
-        self._streams: dict[int, _Stream] = {}  # partition -> where its durable offset is reported
-        self._asked: dict[int, tuple[int, _Stream]] = {}  # partition -> a probe that came before the row
+        self._receiving = receiving
+        self._clock = clock
+        self._streams: dict[int, Stream] = {}  # partition -> where its offsets are reported
+        self._asked: dict[int, tuple[int, Stream]] = {}  # partition -> a probe that came before the row
 
     async def append(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """One stream from a leader's node: its frames in, the answers out. Raises INVALID_ARGUMENT, INTERNAL."""
-        stream = _Stream()
+        stream = Stream()
         reader = asyncio.create_task(self._read(frames, stream))
         reader.add_done_callback(lambda _: stream.wake.set())
         try:
             while True:
                 await stream.wake.wait()
                 acks = stream.take()
-                if acks:
-                    yield encode(acks)
+                if acks is not None:
+                    yield encode(Answer(acks, self._clock()))
                 if reader.done():
                     reader.result()
                     return
         finally:
             reader.cancel()
-            self._forget(stream)
+            for partition_id in [id_ for id_, other in self._streams.items() if other is stream]:
+                self._drop(partition_id)
+            self._asked = {key: value for key, value in self._asked.items() if value[1] is not stream}
+
+    def new_leadership(self, replica: Replica) -> None:
+        """Whatever its former leader told is over."""
+        self._drop(replica.id)
+        replica.leader_watermark = replica.high_watermark
 
     def told(self, replica: Replica) -> None:
         """The replica's row has changed: answer who asked for it before."""
@@ -97,22 +101,44 @@ class Following:
         """More of a follower's log is durable."""
         stream = self._streams.get(replica.id)
         if stream is not None and replica.role is Role.FOLLOWER:
-            stream.answer(Ack(replica.id, replica.row.leader_epoch, Standing.DURABLE, replica.durable))
+            stream.answer(Ack(replica.id, replica.row.leader_epoch, Standing.STORED, replica.durable))
 
-    def _forget(self, stream: _Stream) -> None:
-        self._streams = {key: value for key, value in self._streams.items() if value is not stream}
-        self._asked = {key: value for key, value in self._asked.items() if value[1] is not stream}
+    def age(self, replica: Replica) -> float:
+        """How many seconds ago a follower's data was certainly the newest; infinite if that was never."""
+        self._refresh(replica, self._streams.get(replica.id))
+        return self._clock() - replica.fresh_at
 
-    async def _read(self, frames: AsyncIterator[bytes], stream: _Stream) -> None:
-        async for frame in frames:
+    @staticmethod
+    def _refresh(replica: Replica, stream: Stream | None) -> None:
+        if replica.applied >= replica.mark:
+            replica.fresh_at = max(replica.fresh_at, replica.mark_at)
+        if stream is not None and replica.applied >= max(replica.leader_watermark, replica.epoch_start):
+            replica.fresh_at = max(replica.fresh_at, stream.known_at)
+
+    def _drop(self, partition_id: int) -> None:
+        """Nothing more comes for it on its stream."""
+        stream = self._streams.pop(partition_id, None)
+        replica = self._replicas.get(partition_id)
+        if replica is not None:
+            self._refresh(replica, stream)
+
+    async def _read(self, frames: AsyncIterator[bytes], stream: Stream) -> None:
+        async for data in frames:
             try:
-                appends = decode_appends(frame)
+                frame = decode_frame(data)
             except msgspec.MsgspecError as error:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a replication frame: {error}") from error
-            for append in appends:
-                self._take(append, stream)
+            for partition_id in frame.dropped:
+                if self._streams.get(partition_id) is stream:
+                    self._drop(partition_id)
+            known_at = frame.echo or stream.known_at
+            for append in frame.appends:
+                self._take(append, stream, known_at)
+            stream.known_at = known_at
+            if frame.echo is not None:
+                stream.beat()
 
-    def _take(self, append: Append, stream: _Stream) -> None:
+    def _take(self, append: Append, stream: Stream, known_at: float) -> None:
         replica = self._replicas.get(append.partition_id)
         follows = replica is not None and replica.role is Role.FOLLOWER
         if replica is None or not follows or replica.row.leader_epoch != append.leader_epoch:
@@ -121,121 +147,51 @@ class Following:
             return  # one of the two is yet to be told of the newer row
         if append.probe:
             self._answer_probe(replica, stream)
-        elif not replica.installing:
-            self._append(replica, append)
+        elif self._streams.get(replica.id) is stream and not replica.installing:
+            self._append(replica, append, stream, known_at)
 
-    def _answer_probe(self, replica: Replica, stream: _Stream) -> None:
+    def _answer_probe(self, replica: Replica, stream: Stream) -> None:
         self._streams[replica.id] = stream
-        standing = Standing.DURABLE
-        if not replica.complete or replica.installing:
-            standing = Standing.NEEDS_CHECKPOINT
-        elif replica.log.end == 0:
-            standing = Standing.FRESH
-        elif replica.followed_epoch != replica.row.leader_epoch:
-            standing = Standing.NEEDS_CHECKPOINT
-        stream.answer(Ack(replica.id, replica.row.leader_epoch, standing, replica.durable, True))
+        replica.epoch_start = replica.mark = UNKNOWN  # until it is told
+        usable = replica.complete and not replica.installing and (not replica.log.base or replica.data.exists())
+        standing = Standing.STORED if usable else Standing.NEEDS_CHECKPOINT
+        kept = self._receiving.kept(replica.id)
+        lineage = replica.log.lineage()
+        stream.answer(Ack(replica.id, replica.row.leader_epoch, standing, replica.durable, lineage, kept))
 
     @failpoint("following.append")
-    def _append(self, replica: Replica, append: Append) -> None:
-        log, end = replica.log, replica.log.end
-        if append.prev_offset > end:
+    def _append(self, replica: Replica, append: Append, stream: Stream, known_at: float) -> None:
+        log_ = replica.log
+        if append.cut and append.prev_offset < log_.end and not self._cut(replica, append.prev_offset, stream):
+            return
+        if append.prev_offset != log_.end:
             text = (
-                f"partition {replica.id}: the leader appends behind {append.prev_offset}, the log ends at {end} "
-                f"(base {log.base}, durable {replica.durable}, applied {replica.applied})"
+                f"partition {replica.id}: the leader appends behind {append.prev_offset}, the log ends at {log_.end} "
+                f"(base {log_.base}, durable {replica.durable}, applied {replica.applied})"
             )
             raise MinkaError(Code.INTERNAL, text)
-        if end == 0 and replica.followed_epoch != append.leader_epoch:
-            replica.followed_epoch = append.leader_epoch
-            replica.stage_meta(self._log_db)
-        # After a new start of the stream, the leader repeats what was not acknowledged.
-        for entry in append.entries[end - append.prev_offset :]:
-            log.append(entry.leader_epoch, entry.body)
-        replica.leader_watermark = append.high_watermark
-        self._committer.staged(replica)
+        for entry in append.entries:
+            log_.append(entry.leader_epoch, entry.body)
+        if append.high_watermark != replica.leader_watermark or append.epoch_start != replica.epoch_start:
+            self._refresh(replica, stream)
+            replica.leader_watermark, replica.epoch_start = append.high_watermark, append.epoch_start
+            if replica.applied >= replica.mark or replica.mark == UNKNOWN:
+                replica.mark, replica.mark_at = max(append.high_watermark, append.epoch_start), known_at
+        if append.entries or append.cut:
+            self._committer.staged(replica)
+        else:
+            self._committer.advance(replica)
 
-    async def install(self, messages: AsyncIterator[bytes]) -> bytes:
-        """Take a checkpoint in and put it in place; a `Shipped`, encoded. Nothing is changed until all of it came.
-
-        Raises NOT_LEADER, OVERLOADED, INVALID_ARGUMENT, CORRUPT_DATA, STORAGE_FAILED.
-        """
-        header = await _decoded_header(messages)
-        replica = self._following(header)
-        if replica.installing:
-            raise MinkaError(Code.OVERLOADED, f"partition {header.partition_id} is being received already")
-        replica.installing = True
-        incoming = Incoming(self._incoming / str(replica.id), [CheckpointFile(*file) for file in header.files])
-        try:
-            await self._receive(incoming, messages)
-            async with replica.lock:
-                if self._following(header) is not replica:
-                    raise MinkaError(Code.NOT_LEADER, f"partition {replica.id} has changed hands")
-                await self._install(replica, incoming)
-                return encode(Shipped(replica.durable))
-        except BaseException:
-            await incoming.discard()
-            raise
-        finally:
-            replica.installing = False
-
-    def _following(self, header: ShipHeader) -> Replica:
-        replica = self._replicas.get(header.partition_id)
-        if replica is None or replica.role is not Role.FOLLOWER or replica.row.leader_epoch != header.leader_epoch:
-            text = f"partition {header.partition_id} is not followed here at leader_epoch {header.leader_epoch}"
-            raise MinkaError(Code.NOT_LEADER, text)
-        return replica
-
-    @failpoint("following.receive")
-    async def _receive(self, incoming: Incoming, messages: AsyncIterator[bytes]) -> None:
-        found = await incoming.write(_content(incoming, messages))
-        try:
-            trailer = decode_trailer(await anext(messages))
-        except (StopAsyncIteration, msgspec.MsgspecError) as error:
-            raise MinkaError(Code.INVALID_ARGUMENT, "a checkpoint without its checksums") from error
-        incoming.check(trailer.checksums, found)
-
-    async def _install(self, replica: Replica, incoming: Incoming) -> None:
-        await self._clear(replica)
-        await self._put_in_place(replica, incoming)
-        await self._take_over(replica)
-
-    @failpoint("following.clear")
-    async def _clear(self, replica: Replica) -> None:
-        """From here on, durably, what is on disk is not to be used."""
-        replica.complete = False
-        replica.drop_pending()
-        replica.log.reset(0, 0)
-        replica.stage_meta(self._log_db)
-        await self._log_db.sync()
-        await replica.data.close()
-
-    @failpoint("following.install")
-    async def _put_in_place(self, replica: Replica, incoming: Incoming) -> None:
-        await incoming.install(replica.data.path)
-        replica.data = self._new_data(replica.id)
-        replica.data.open()
-
-    @failpoint("following.take_over")
-    async def _take_over(self, replica: Replica) -> None:
-        """The log goes on behind the checkpoint."""
-        applied = replica.data.applied
-        replica.log.reset(applied.offset, applied.leader_epoch)
-        replica.complete = True
-        replica.followed_epoch = replica.row.leader_epoch
-        replica.durable = replica.high_watermark = replica.applied = replica.flushed = applied.offset
-        replica.stage_meta(self._log_db)
-        await self._log_db.sync()
-
-
-async def _decoded_header(messages: AsyncIterator[bytes]) -> ShipHeader:
-    try:
-        return decode_header(await anext(messages))
-    except (StopAsyncIteration, msgspec.MsgspecError) as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, "a checkpoint without its header") from error
-
-
-async def _content(incoming: Incoming, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    while not incoming.complete:
-        try:
-            yield await anext(messages)
-        except StopAsyncIteration:
-            return
+    def _cut(self, replica: Replica, end: int, stream: Stream) -> bool:
+        """End the log where it is no longer the leader's; False if that can't be."""
+        if replica.data.exists():
+            replica.open()  # so that it is known what is committed for certain
+        if end >= replica.high_watermark:
+            log.info("a log is cut", extra={"partition": replica.id, "at": end, "end": replica.log.end})
+            replica.truncate(end)
+            return True
+        # What was committed is not the leader's: it was elected without having it, or disks have lost something.
+        names = {"partition": replica.id, "committed": replica.high_watermark, "at_the_leader": end}
+        log.error("the leader lacks what was committed here; this copy is replaced by the leader's", extra=names)
+        stream.answer(Ack(replica.id, replica.row.leader_epoch, Standing.NEEDS_CHECKPOINT, replica.durable))
+        return False

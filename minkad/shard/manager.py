@@ -12,9 +12,8 @@ from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import PartitionCount
-from minka.v1.cluster_pb2 import Partition
+from minka.v1.cluster_pb2 import Durability, Partition
 from minka.v1.coordinator_pb2 import (
-    HandOverRequest,
     MigrationProgress,
     ReplicaOutcome,
     ReplicaResult,
@@ -25,14 +24,18 @@ from minka.v1.coordinator_pb2 import (
 from minka.wire import Request, Response
 from minkad.failpoints import failpoint
 from minkad.shard.committer import Committer
+from minkad.shard.context import ControllerCalls, KnownKeyspace, LeaderContext, ReplicationSettings
 from minkad.shard.feed import Feed
 from minkad.shard.flusher import Flusher
 from minkad.shard.following import Following
+from minkad.shard.in_sync import InSyncSets
+from minkad.shard.leadership import Leadership
 from minkad.shard.links import ReplicationLinks
-from minkad.shard.migration import Migration, MigrationContext, MigrationSettings
 from minkad.shard.partition_log import PartitionLog
+from minkad.shard.receiving import Receiving
 from minkad.shard.replica import META_END, META_PREFIX, Replica, ReplicaMeta, Role, decode_meta, meta_key, role_in
 from minkad.shard.requests import Requests
+from minkad.shard.shipping import RateLimit
 from minkad.storage.checkpoint import remove_folder
 from minkad.storage.data_database import DataDatabase, Size
 from minkad.storage.log_database import LogDatabase
@@ -45,7 +48,7 @@ _READY_POLL_SECONDS: Final = 1.0
 _DELETIONS_AT_ONCE: Final = 4
 _CLOSINGS_AT_ONCE: Final = 4
 _MAX_DEPARTED: Final = 10_000
-_MIGRATION: Final = MigrationSettings()
+_REPLICATION: Final = ReplicationSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +71,32 @@ class ReplicaManager:
         log_db: LogDatabase,
         links: ReplicationLinks,
         has_clearance: Callable[[], bool],
-        hand_over: Callable[[HandOverRequest], Awaitable[Partition]],
+        controller: ControllerCalls,
         clock: Callable[[], float],
-        settings: MigrationSettings = _MIGRATION,
+        settings: ReplicationSettings = _REPLICATION,
         storage: StorageSettings = StorageSettings(),
         known_row: Callable[[int], Partition | None] = lambda _: None,
+        known_keyspace: KnownKeyspace = lambda _: None,
+        shipping_limit: Callable[[], int] = lambda: 0,
         on_fence: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`hand_over` asks the active controller. It may raise a MinkaError; unless that says by its code that the
-        controller has refused, the outcome counts as unknown, so it must not hide an unknown one behind a refusal.
-        `known_row` is this node's copy of the table. `on_fence` is told how many seconds writes waited.
+        """`known_row` and `known_keyspace` are this node's copy of the table. `shipping_limit`: bytes a second at which
+        checkpoints may leave, all together; 0: no limit. `on_fence` is told how many seconds writes waited.
         """
         self._node_id = node_id
         self._data_dir = data_dir
         self._log_db = log_db
         self._links = links
+        self._has_clearance = has_clearance
         self._known_row = known_row
+        self._known_keyspace = known_keyspace
         self._clock = clock
         self._cache = Cache(storage.block_cache)
         self._replicas: dict[int, Replica] = {}
         self._departed: OrderedDict[int, Partition] = OrderedDict()  # the last rows of what is not here any more
         self._failed: dict[int, MinkaError] = {}
         self._feeds: dict[str, Feed] = {}
-        self._migrations: dict[int, dict[str, Migration]] = {}
+        self._leaderships: dict[int, Leadership] = {}
         self._deletions: dict[int, asyncio.Task[None]] = {}
         self._deleting = asyncio.Semaphore(_DELETIONS_AT_ONCE)
         self._controller_term = 0
@@ -98,20 +104,42 @@ class ReplicaManager:
         self._changed_stats: set[int] = set()
         self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
         self._committer = Committer(log_db, has_clearance, clock, self._on_durable, self._on_applied)
+        self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data)
+        self._following = Following(self._replicas, self._committer, self._receiving, clock)
         self._requests = Requests(
-            node_id, self._replicas, self._committer, has_clearance, self._newest_row, storage.max_pending
+            node_id,
+            self._replicas,
+            self._committer,
+            self._following,
+            has_clearance,
+            self._newest_row,
+            self._learn_keyspace,
+            storage.max_pending,
         )
-        self._following = Following(self._replicas, log_db, self._committer, data_dir / "incoming", self._new_data)
-        self._context = MigrationContext(
+        self._in_sync = InSyncSets(
+            node_id,
+            self._leaderships,
+            settings,
+            controller.alter_isr,
+            has_clearance,
+            self._adopt,
+            clock,
+            log_db.fail,
+        )
+        self._context = LeaderContext(
             node_id,
             data_dir / "outgoing",
             links,
             settings,
             asyncio.Semaphore(settings.concurrent_shipping),
-            hand_over,
+            RateLimit(clock, shipping_limit),
+            controller.hand_over,
             clock,
+            self._feed_to,
             self._adopt,
             lambda replica: self._requests.notify(replica.id),
+            self._committer.advance,
+            self._in_sync.propose,
             on_fence,
         )
 
@@ -129,13 +157,15 @@ class ReplicaManager:
             replica = self._recovered(meta)
             self._replicas[replica.id] = replica
             await turn()
+        self._in_sync.start()
 
     def _recovered(self, meta: ReplicaMeta) -> Replica:
         row = Partition.FromString(meta.row)
         partition_log = PartitionLog(self._log_db, row.id, meta.base, meta.base_epoch)
         data = self._new_data(row.id, Size(meta.bytes, meta.keys))
         replica = Replica(row, partition_log, data)
-        replica.complete, replica.followed_epoch = meta.complete, meta.followed_epoch
+        replica.complete = meta.complete
+        replica.led_before = row.leader_epoch if row.leader == self._node_id else 0
         try:
             partition_log.recover()
         except MinkaError as error:
@@ -151,10 +181,10 @@ class ReplicaManager:
     async def close(self) -> None:
         """Stop serving, flush and close everything, so that the next start has nothing to replay."""
         self._closing = True
-        for migrations in list(self._migrations.values()):
-            for migration in list(migrations.values()):
-                migration.cancel()
-                await migration.wait()
+        await self._in_sync.close()
+        for leadership in list(self._leaderships.values()):
+            leadership.close()
+            await leadership.wait()
         for feed in self._feeds.values():
             await feed.close()
         await self._requests.close()
@@ -213,8 +243,6 @@ class ReplicaManager:
         if replica is not None:
             if row.partition_epoch > replica.row.partition_epoch:
                 self._adopt(row)
-                if replica.role is not Role.REMOVED:
-                    replica.stage_meta(self._log_db)
             elif row.partition_epoch == replica.row.partition_epoch and replica.role is Role.IDLE:
                 self._adopt(row)  # recovered with this row, and now told
             return
@@ -235,7 +263,6 @@ class ReplicaManager:
             return
         self._replicas[row.id] = replica
         self._failed.pop(row.id, None)
-        replica.stage_meta(self._log_db)
         self._adopt(row)
 
     def _adopt(self, row: Partition) -> None:
@@ -244,19 +271,40 @@ class ReplicaManager:
         if replica is None or row.partition_epoch < replica.row.partition_epoch:
             return
         old_role, old_epoch = replica.role, replica.row.leader_epoch
-        replica.row, replica.role = row, role_in(row, self._node_id)
-        if row.id in self._failed:
-            replica.role = Role.IDLE if replica.role is not Role.REMOVED else Role.REMOVED
+        replica.row, replica.role = row, self._role_in(replica, row)
+        self._learn_keyspace(replica)
+        if replica.role is not Role.REMOVED:
+            replica.stage_meta(self._log_db)
         if replica.role is not old_role or row.leader_epoch != old_epoch:
             self._change_role(replica, old_role)
-        self._change_migrations(replica)
+        elif (leadership := self._leaderships.get(row.id)) is not None:
+            leadership.row_changed()
         self._following.told(replica)
         self._requests.notify(replica.id)
 
+    def _role_in(self, replica: Replica, row: Partition) -> Role:
+        role = role_in(row, self._node_id)
+        if role is Role.REMOVED:
+            return role
+        if row.id in self._failed:
+            return Role.IDLE
+        if role is Role.LEADER and row.leader_epoch <= replica.led_before:
+            return Role.IDLE  # what it wrote at this epoch may be lost here and elsewhere not
+        return role
+
+    def _learn_keyspace(self, replica: Replica) -> None:
+        keyspace = self._known_keyspace(replica.row.keyspace_id)
+        replica.min_insync = 0 if keyspace is None else max(1, keyspace.min_insync)
+        replica.is_async = keyspace is not None and keyspace.durability == Durability.DURABILITY_ASYNC
+
     def _change_role(self, replica: Replica, old: Role) -> None:
         self._changed_stats.add(replica.id)
+        if (leadership := self._leaderships.pop(replica.id, None)) is not None:
+            leadership.close()
+        self._following.new_leadership(replica)
         if old is Role.LEADER and replica.role is not Role.LEADER:
             self._committer.give_up(replica, Code.OUTCOME_UNKNOWN, "the node lost the leadership meanwhile")
+        replica.log.keep_tail(replica.role is Role.FOLLOWER)
         if replica.role is Role.LEADER:
             self._lead(replica)
 
@@ -275,22 +323,23 @@ class ReplicaManager:
         if not replica.data.is_open:
             replica.applied = replica.flushed = replica.log.base
         replica.ready_at = replica.log.end
-        self._committer.advance(replica)
+        replica.ships_unsynced = False
+        self._leaderships[replica.id] = leadership = Leadership(self._context, replica)
+        self._log_db.sync().add_done_callback(lambda sync: self._leadership_is_durable(leadership, sync))
 
-    def _change_migrations(self, replica: Replica) -> None:
-        """One migration to each of `adding_replicas`, if this node leads."""
-        targets = set(replica.row.adding_replicas) if replica.role is Role.LEADER else set()
-        running = self._migrations.setdefault(replica.id, {})
-        for target, migration in list(running.items()):
-            if target not in targets or migration.leader_epoch != replica.row.leader_epoch:
-                migration.cancel()
-                del running[target]
-        for target in targets - running.keys():
-            if target not in self._feeds:
-                self._feeds[target] = Feed(target, self._links)
-            running[target] = Migration(self._context, replica, target, self._feeds[target])
-        if not running:
-            del self._migrations[replica.id]
+    def _leadership_is_durable(self, leadership: Leadership, sync: asyncio.Future[None]) -> None:
+        """After a crash the node will know that it led at this epoch, and not do so again."""
+        replica = leadership.replica
+        if sync.exception() is None and self._leaderships.get(replica.id) is leadership:
+            replica.ships_unsynced = True
+            for follower in replica.followers.values():
+                follower.look()
+
+    def _feed_to(self, node_id: str) -> Feed:
+        feed = self._feeds.get(node_id)
+        if feed is None:
+            feed = self._feeds[node_id] = Feed(node_id, self._links, self._has_clearance)
+        return feed
 
     async def _result(self, row: Partition) -> ReplicaResult:
         replica = self._replicas.get(row.id)
@@ -305,13 +354,17 @@ class ReplicaManager:
                 raise self._failed[row.id]
             if replica is not None:
                 await self._until_ready(replica)
+                if replica.role is Role.IDLE and replica.row.leader == self._node_id:
+                    text = f"leader_epoch {replica.row.leader_epoch} was led before the node's start"
+                    raise MinkaError(Code.NOT_LEADER, text)
             result.outcome = ReplicaOutcome.REPLICA_OUTCOME_HOSTED
         except MinkaError as error:
             result.outcome, result.error = ReplicaOutcome.REPLICA_OUTCOME_FAILED, str(error)
         return result
 
     async def _until_ready(self, replica: Replica) -> None:
-        while replica.role is Role.LEADER and not replica.is_ready:
+        """Until a leader has applied its log; not for what it has to hear of others for that."""
+        while replica.role is Role.LEADER and not replica.is_ready and not replica.counted:
             if self._log_db.error is not None:
                 raise self._log_db.error
             await asyncio.wait([self._requests.changed(replica.id)], timeout=_READY_POLL_SECONDS)
@@ -340,6 +393,7 @@ class ReplicaManager:
             if replica is not None:
                 async with replica.lock:
                     await self._delete_replica(replica)
+            await self._receiving.discard(row.id)
             await remove_folder(self._path(row.id))
             self._failed.pop(row.id, None)
 
@@ -369,20 +423,20 @@ class ReplicaManager:
 
     async def install(self, messages: AsyncIterator[bytes]) -> bytes:
         """A leader's checkpoint: see `frames.SHIP_METHOD`."""
-        return await self._following.install(messages)
+        return await self._receiving.install(messages)
 
     def _on_durable(self, replica: Replica) -> None:
-        self._following.durable(replica)
-        for migration in self._migrations.get(replica.id, {}).values():
-            migration.look()
+        if replica.role is Role.FOLLOWER:
+            self._following.durable(replica)
+        elif replica.followers:
+            self._leaderships[replica.id].look()
 
     def _on_applied(self, replica: Replica, size: int) -> None:
         self._changed_stats.add(replica.id)
         self._flusher.applied(replica, size)
         if replica.fenced:
-            for migration in self._migrations.get(replica.id, {}).values():
-                migration.look()
-        if replica.applied == replica.ready_at:
+            self._leaderships[replica.id].look()
+        if replica.applied >= replica.ready_at:
             self._requests.notify(replica.id)
 
     # What it tells
@@ -395,8 +449,8 @@ class ReplicaManager:
         return [_stats(replica) for replica in leading]
 
     def migrations(self) -> list[MigrationProgress]:
-        """Of the migrations that this node is the source of."""
-        return [migration.progress() for running in self._migrations.values() for migration in running.values()]
+        """Of the replicas that this node, as the leader, is bringing up or handing over to."""
+        return [progress for leadership in self._leaderships.values() for progress in leadership.progress()]
 
     async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
         """What is on this node's disks, counted by reading it; of all partitions if none is named. Also of those that

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -18,7 +19,11 @@ META_PREFIX: Final = b"m"
 META_END: Final = b"n"
 DONE: Final = GroupResult(None, None)
 
+NEVER: Final = float("-inf")
+UNKNOWN: Final = 2**63  # greater than any offset
+
 _REPLAY_BYTES: Final = 256 * 1024
+_FLUSHES_KEPT: Final = 4
 
 
 class Role(Enum):
@@ -32,7 +37,7 @@ class Role(Enum):
 
 def role_in(row: Partition, node_id: str) -> Role:
     """What the row says that the node is."""
-    if node_id not in row.replicas:
+    if node_id not in row.replicas or node_id in row.removing_replicas:
         return Role.REMOVED
     if row.leader == node_id:
         return Role.LEADER
@@ -46,7 +51,6 @@ class ReplicaMeta(msgspec.Struct, array_like=True):
     base: int  # of the log
     base_epoch: int
     complete: bool  # False while a checkpoint takes the place of what was there
-    followed_epoch: int  # the leader_epoch at which the content came; 0: none came from another node
     bytes: int  # size at the last flush
     keys: int
 
@@ -95,34 +99,58 @@ class Pending(NamedTuple):
     position: int  # among the ticket's results
 
 
+class Following(Protocol):
+    """Another node's replica, as the leader sees it."""
+
+    matched: int  # what it has, as durably as the keyspace asks
+
+    def look(self) -> None:
+        """There may be more to send."""
+
+    def watermark_moved(self) -> None:
+        """More is committed."""
+
+
 class Replica:
     """All for the loop's thread.
 
-    applied <= high_watermark <= log.end. Visible is what is applied; acknowledged is a write once it is applied.
+    applied <= high_watermark <= durable <= log.end. Visible is what is applied; acknowledged is a write once it is
+    applied. Committed is what is up to the high watermark: the whole in-sync set has it (KIP-101).
     """
 
     __slots__ = (
         "applied",
         "complete",
+        "counted",
         "data",
         "durable",
+        "epoch_start",
         "fenced",
         "flushed",
+        "flushes",
         "flushing",
-        "followed_epoch",
+        "followers",
+        "fresh_at",
         "handing_over",
         "high_watermark",
         "id",
         "installing",
+        "is_async",
         "leader_watermark",
+        "led_before",
         "lock",
         "log",
+        "lost",
+        "mark",
+        "mark_at",
+        "min_insync",
         "pending",
         "queued",
         "ready_at",
         "retain",
         "role",
         "row",
+        "ships_unsynced",
         "slice_start",
         "unflushed",
     )
@@ -134,9 +162,23 @@ class Replica:
         self.log = log
         self.data = data
         self.complete = True
-        self.followed_epoch = 0
+        self.min_insync = 1
+        self.is_async = False  # then "durable" means: handed to the operating system
+        self.led_before = 0  # the leader_epoch at which it may have led before the node's start: it must not go on
         self.durable = self.high_watermark = self.applied = self.flushed = log.base
-        self.leader_watermark = 0  # of a follower: the high watermark that its leader told it
+        # Of a leader: all other replicas, those whose offsets bound the high watermark, and whether they may be sent
+        # what is not synced here. It may once it is durable here that this leader_epoch was this node's.
+        self.followers: Mapping[str, Following] = {}
+        self.counted: Sequence[Following] = ()
+        self.ships_unsynced = False
+        # Of a follower: the high watermark that its leader told it, and where that one's epoch starts, before which all
+        # may have been acknowledged; when its data was certainly the newest, by this node's clock; and what it has to
+        # have applied for that to have been at `mark_at`.
+        self.leader_watermark = 0
+        self.epoch_start = UNKNOWN
+        self.fresh_at = NEVER
+        self.mark = UNKNOWN
+        self.mark_at = NEVER
         self.ready_at = 0  # a leader serves once this offset is applied
         self.fenced = False  # writes wait
         self.handing_over = False  # reads wait, too
@@ -145,9 +187,15 @@ class Replica:
         self.flushing = False
         self.unflushed = 0  # bytes applied since the last flush
         self.retain: dict[str, int] = {}  # node -> it has everything up to this offset, and needs the rest of the log
+        self.lost: set[str] = set()  # of those, whom the log does not wait for any longer than a few flushes
+        self.flushes: deque[int] = deque(maxlen=_FLUSHES_KEPT)  # how far the last of them were
         self.pending: deque[Pending] = deque()
         self.slice_start = 0  # how many keys of pending[0] are applied
         self.lock = asyncio.Lock()  # installing and deleting
+
+    def __repr__(self) -> str:
+        offsets = f"{self.log.base} <= {self.applied} <= {self.high_watermark} <= {self.durable} <= {self.log.end}"
+        return f"<{self.role.value} of partition {self.id}: {offsets}>"
 
     @property
     def is_ready(self) -> bool:
@@ -162,7 +210,6 @@ class Replica:
             self.log.base,
             self.log.epoch_at(self.log.base),
             self.complete,
-            self.followed_epoch,
             size.bytes,
             size.keys,
         )
@@ -190,6 +237,10 @@ class Replica:
             )
         self.data.open()
         applied = self.data.applied.offset
+        if self.is_async and applied > self.log.end:
+            # A power cut took the end of the log, and the data had been written a moment before.
+            self.log.reset(applied, self.data.applied.leader_epoch)
+            self.durable = applied
         if not self.log.base <= applied <= self.log.end:
             raise MinkaError(
                 Code.CORRUPT_DATA,
@@ -197,6 +248,7 @@ class Replica:
                 f"{self.log.end}",
             )
         self.applied = self.flushed = applied
+        self.high_watermark = max(self.high_watermark, applied)
 
     def apply(self, max_keys: int) -> list[Pending]:
         """Apply some of what is below the high watermark: `max_keys` or a little more. What is now applied whole.
@@ -221,12 +273,14 @@ class Replica:
 
     def _read_ahead(self) -> None:
         """Have the next entry in `pending`: a leader's own is there, any other is read back from the log."""
-        assert self.applied < self.high_watermark <= self.durable <= self.log.end
+        assert self.applied < self.high_watermark <= self.durable <= self.log.end, self
         if self.pending and self.pending[0].offset == self.applied + 1:
             return
         end = min(self.high_watermark, self.pending[0].offset - 1) if self.pending else self.high_watermark
-        read = self.log.read(self.applied + 1, end, _REPLAY_BYTES)
-        entries = [Pending(offset, epoch, decode_write(body), 0, None, 0) for offset, epoch, body in read]
+        entries = [
+            Pending(offset, entry.leader_epoch, decode_write(entry.body), len(entry.body), None, 0)
+            for offset, entry in enumerate(self.log.read(self.applied + 1, end, _REPLAY_BYTES), self.applied + 1)
+        ]
         self.pending.extendleft(reversed(entries))
 
     def _apply_slice(self, max_keys: int) -> list[Pending]:
@@ -249,9 +303,40 @@ class Replica:
         self.slice_start = 0
         return dropped
 
+    def in_sync_end(self) -> int:
+        """Of a leader: what the whole in-sync set has.
+
+        With fewer than `min_insync` in it, no more becomes committed than a former leader may have acknowledged.
+        """
+        end = self.durable
+        for follower in self.counted:
+            if follower.matched < end:
+                end = follower.matched
+        if end > self.ready_at and len(self.row.isr) < self.min_insync:
+            end = self.ready_at
+        return max(end, self.high_watermark)
+
+    def truncate(self, end: int) -> None:
+        """Stage the end of the log at `end`: what is behind is not the leader's."""
+        assert end >= self.high_watermark, f"partition {self.id}: cut at {end}, committed is {self.high_watermark}"
+        self.log.truncate(end)
+        self.durable = min(self.durable, end)
+
     def trim(self) -> bool:
-        """Stage the removal of the log that nobody needs: flushed, and at all that follow. Whether there was any."""
-        base = min([self.flushed, *self.retain.values()])
+        """Stage the removal of the log that nobody needs; whether there was any.
+
+        That is what is flushed here, and is at all that follow. Replicas keep the log of a few flushes more: whoever
+        leads next has to have what the others lack, or must send them a checkpoint.
+        """
+        if not self.flushes or self.flushes[-1] < self.flushed:
+            self.flushes.append(self.flushed)
+        base = self.flushed
+        if len(self.row.replicas) > 1:
+            base = self.flushes[-2] if len(self.flushes) > 1 else 0
+        for node in self.lost:
+            if len(self.flushes) == _FLUSHES_KEPT and self.retain.get(node, base) < self.flushes[0]:
+                del self.retain[node]
+        base = min([base, *self.retain.values()])
         if base <= self.log.base:
             return False
         self.log.trim(base)

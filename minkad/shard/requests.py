@@ -1,6 +1,7 @@
 """Requests of clients: routing to replicas, waiting where that helps, reading, and the beginning of a write."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import Group, GroupResult, Op, Request, Response, WriteBody
 from minkad.shard.committer import Committer
+from minkad.shard.following import Following
 from minkad.shard.replica import Pending, Replica, Role, Ticket
 
 # Up to so many keys, reading them at once is faster than on another thread.
@@ -28,16 +30,22 @@ class Requests:
         node_id: str,
         replicas: Mapping[int, Replica],
         committer: Committer,
+        following: Following,
         has_clearance: Callable[[], bool],
         newest_row: Callable[[int], Partition | None],
+        learn_keyspace: Callable[[Replica], None],
         max_pending_bytes: int,
     ) -> None:
-        """`newest_row`: what this node knows of a partition, replica here or not."""
+        """`newest_row`: what this node knows of a partition, replica here or not. `learn_keyspace` looks for what its
+        keyspace asks for; `min_insync` is 0 before that is known.
+        """
         self._node_id = node_id
         self._replicas = replicas
         self._committer = committer
+        self._following = following
         self._has_clearance = has_clearance
         self._newest_row = newest_row
+        self._learn_keyspace = learn_keyspace
         self._max_pending_bytes = max_pending_bytes
         self._changed: dict[int, asyncio.Future[None]] = {}
         self._waiting_bytes = 0
@@ -104,7 +112,7 @@ class Requests:
 
     def _begin(self, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         try:
-            replica = self._route(group)
+            replica = self._route(group) if group.op != Op.READ_STALE else self._route_stale(group)
             if replica is None:
                 if self._committer.pending_bytes + self._waiting_bytes + len(group.body) > self._max_pending_bytes:
                     raise self._overloaded()
@@ -113,6 +121,8 @@ class Requests:
                 self._write(replica, group.body, ticket, index)
             elif group.op == Op.READ:
                 self._read(replica, group, ticket, index, deadline)
+            elif group.op == Op.READ_STALE:
+                self._read_stale(replica, group, ticket, index)
             else:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
         except MinkaError as error:
@@ -135,9 +145,40 @@ class Requests:
         if replica is None or replica.role is not Role.LEADER or group.generation != replica.row.generation:
             self._check_row(group)
             return None
-        if not replica.is_ready or replica.handing_over or (replica.fenced and group.op == Op.WRITE):
+        if not replica.is_ready or replica.handing_over:
+            return None
+        if group.op == Op.WRITE and (
+            replica.fenced or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
+        ):
             return None
         return replica
+
+    def _has_enough_replicas(self, replica: Replica) -> bool:
+        """Raises NOT_ENOUGH_REPLICAS; False if it isn't known what is enough."""
+        if replica.min_insync == 0:
+            self._learn_keyspace(replica)
+        in_sync = len(replica.row.isr)
+        if in_sync < replica.min_insync:
+            text = f"partition {replica.id} has {in_sync} of {replica.min_insync} replicas in sync"
+            raise MinkaError(Code.NOT_ENOUGH_REPLICAS, text, partitions=[replica.row])
+        return replica.min_insync > 0
+
+    def _route_stale(self, group: Group) -> Replica | None:
+        """A replica that can say how old it is, clearance or not; None if there may be one later."""
+        replica = self._replicas.get(group.partition_id)
+        if replica is None or replica.role is Role.REMOVED or group.generation != replica.row.generation:
+            self._check_row(group)
+            return None
+        if not replica.complete or replica.installing or self._age(replica) == math.inf:
+            text = f"partition {replica.id}: this replica has not heard its leader yet"
+            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
+        return replica
+
+    def _age(self, replica: Replica) -> float:
+        """How many seconds ago the replica was certainly the newest; infinite if it can't say."""
+        if replica.role is not Role.LEADER:
+            return self._following.age(replica)
+        return 0.0 if replica.is_ready and not replica.handing_over and self._has_clearance() else math.inf
 
     def _check_row(self, group: Group) -> None:
         """Raises the refusal, unless this node is to serve the group and is yet to be told so."""
@@ -157,7 +198,8 @@ class Requests:
         loop = asyncio.get_running_loop()
         self._waiting_bytes += len(group.body)
         try:
-            while (replica := self._route(group)) is None:
+            route = self._route_stale if group.op == Op.READ_STALE else self._route
+            while (replica := route(group)) is None:
                 left = deadline - loop.time()
                 if left <= 0:
                     raise self._in_vain(group)
@@ -178,6 +220,8 @@ class Requests:
         what = f"its generation is {generation} here, the request is for {group.generation}"
         if generation == group.generation:
             what = "it is being handed over" if replica.fenced else "it is being made ready"
+            if replica.counted and not replica.is_ready:
+                what = "it waits for its in-sync set to have what may be acknowledged"
         return MinkaError(Code.DEADLINE_EXCEEDED, f"partition {group.partition_id}: {what}; nothing was done")
 
     # Writing
@@ -208,6 +252,25 @@ class Requests:
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the read was answered")
         ticket.fill(index, GroupResult(None, wire.encode(values)))
+
+    def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int) -> None:
+        keys = _checked_read(group.body)
+        age_ms = math.ceil(self._age(replica) * 1000)
+        replica.open()
+        if len(keys) > _INLINE_KEYS:
+            self._spawn(self._read_many_stale(replica, keys, age_ms, ticket, index))
+        else:
+            ticket.fill(index, GroupResult(None, wire.encode(wire.StaleResult(age_ms, replica.data.get(keys)))))
+
+    async def _read_many_stale(
+        self, replica: Replica, keys: list[bytes], age_ms: int, ticket: Ticket, index: int
+    ) -> None:
+        try:
+            values = await replica.data.get_many(keys)
+        except MinkaError as error:
+            ticket.fail(index, error)
+            return
+        ticket.fill(index, GroupResult(None, wire.encode(wire.StaleResult(age_ms, values))))
 
     async def _read_many(
         self, replica: Replica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float

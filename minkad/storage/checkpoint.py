@@ -4,9 +4,10 @@ import asyncio
 import os
 import shutil
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, Final
 
 from rocksdict import Checkpoint as RocksCheckpoint
@@ -17,6 +18,7 @@ from minkad.storage.rocks import MIB, storage_error
 
 _READ_BYTES: Final = MIB
 _MAX_FILES: Final = 100_000
+_NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +41,21 @@ class Checkpoint:
         """Of all files, in bytes."""
         return sum(file.size for file in self.files)
 
-    async def read(self, chunk_bytes: int) -> AsyncIterator[tuple[bytes, int | None]]:
-        """The content of the files in their order, and with the last chunk of each its CRC-32, else None.
-
-        Raises STORAGE_FAILED.
+    async def read(self, chunk_bytes: int, skip: Collection[str] = ()) -> AsyncIterator[tuple[bytes, int | None]]:
+        """The content of the files in their order, but those to skip, and with the last chunk of each its CRC-32, else
+        None. Raises STORAGE_FAILED.
         """
         for file in self.files:
-            async for chunk in self._read_file(file, chunk_bytes):
-                yield chunk
+            if file.name not in skip:
+                async for chunk in self._read_file(file, chunk_bytes):
+                    yield chunk
+
+    async def checksum(self, file: CheckpointFile) -> int:
+        """The CRC-32 of a file. Raises STORAGE_FAILED."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, _checksum, self.path / file.name)
+        except OSError as error:
+            raise storage_error(error, f"reading {self.path / file.name}") from error
 
     async def _read_file(self, file: CheckpointFile, chunk_bytes: int) -> AsyncIterator[tuple[bytes, int | None]]:
         left, checksum = file.size, 0
@@ -76,6 +85,14 @@ def _read(source: BinaryIO, count: int, checksum: int) -> tuple[bytes, int]:
     return data, zlib.crc32(data, checksum)
 
 
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb", buffering=0) as source:
+        while data := source.read(_READ_BYTES):
+            checksum = zlib.crc32(data, checksum)
+    return checksum
+
+
 async def take(database: DataDatabase, path: Path) -> Checkpoint:
     """A checkpoint of the database at `path`, with at least what is applied now. Raises STORAGE_FAILED."""
     await remove_folder(path)
@@ -102,8 +119,11 @@ def _take(checkpoint: RocksCheckpoint, database: Path, path: Path) -> tuple[Chec
 class Incoming:
     """A checkpoint while it is received, in a folder that is no database's."""
 
-    def __init__(self, path: Path, files: Sequence[CheckpointFile]) -> None:
-        """Raises INVALID_ARGUMENT for files that can't be."""
+    def __init__(self, path: Path, files: Sequence[CheckpointFile], kept: Mapping[str, int] = _NONE) -> None:
+        """`kept`: CRC-32 of the files that are there from an earlier try and do not come again.
+
+        Raises INVALID_ARGUMENT for files that can't be.
+        """
         if len(files) > _MAX_FILES:
             raise MinkaError(Code.INVALID_ARGUMENT, f"a checkpoint of {len(files)} files")
         for file in files:
@@ -111,7 +131,10 @@ class Incoming:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a checkpoint with a file {file.name!r}")
         self._path = path
         self._files = files
-        self._bytes = sum(file.size for file in files)
+        self._kept = kept
+        self._new = [file for file in files if file.name not in kept]
+        self._bytes = sum(file.size for file in self._new)
+        self._sink = _Sink(path, self._new)
         self.received = 0
 
     @property
@@ -120,15 +143,14 @@ class Incoming:
         return self.received == self._bytes
 
     async def write(self, chunks: AsyncIterator[bytes]) -> list[int]:
-        """Take the content of all files, in their order, durably; the CRC-32 of each. Raises STORAGE_FAILED,
+        """Take the content of the files that come, in their order, durably; the CRC-32 of all. Raises STORAGE_FAILED,
         INVALID_ARGUMENT if there is more or less of it than was announced.
         """
-        await remove_folder(self._path)
-        loop = asyncio.get_running_loop()
         buffer: list[bytes] = []
         buffered = 0
-        sink = _Sink(self._path, self._files)
+        sink = self._sink
         try:
+            await _on_thread(_remove_others, self._path, self._kept)
             async for chunk in chunks:
                 buffer.append(chunk)
                 buffered += len(chunk)
@@ -136,17 +158,23 @@ class Incoming:
                 if self.received > self._bytes:
                     raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path.name}: more content than announced")
                 if buffered >= _READ_BYTES:
-                    await loop.run_in_executor(None, sink.write, buffer)
+                    await _on_thread(sink.write, buffer)
                     buffer, buffered = [], 0
-            await loop.run_in_executor(None, sink.write, buffer)
+            await _on_thread(sink.write, buffer)
             if not self.complete:
                 text = f"{self._path.name}: {self.received} of {self._bytes} bytes came"
                 raise MinkaError(Code.INVALID_ARGUMENT, text)
-            return await loop.run_in_executor(None, sink.finish)
+            await _on_thread(sink.finish)
+            checksums = self.finished()
+            return [checksums[file.name] for file in self._files]
         except OSError as error:
             raise storage_error(error, f"receiving a checkpoint in {self._path}") from error
         finally:
             sink.close()
+
+    def finished(self) -> dict[str, int]:
+        """The CRC-32 of the files that are there whole and durable."""
+        return {**self._kept, **dict(zip((file.name for file in self._new), self._sink.checksums, strict=False))}
 
     def check(self, expected: Sequence[int], found: Sequence[int]) -> None:
         """Raises CORRUPT_DATA if the checksums differ."""
@@ -168,6 +196,16 @@ class Incoming:
         await remove_folder(self._path, durably=False)
 
 
+async def _on_thread(work: Callable[..., None], *args: object) -> None:
+    """Run it on a thread; whoever is cancelled meanwhile still waits for its end, so that nothing runs on behind."""
+    running = asyncio.get_running_loop().run_in_executor(None, work, *args)
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
 class _Sink:
     """Cuts the content into files; on a thread, one call at a time."""
 
@@ -177,7 +215,7 @@ class _Sink:
         self._file: BinaryIO | None = None
         self._missing = 0
         self._checksum = 0
-        self._checksums: list[int] = []
+        self.checksums: list[int] = []
 
     def write(self, chunks: list[bytes]) -> None:
         for chunk in chunks:
@@ -192,12 +230,11 @@ class _Sink:
                 self._missing -= len(part)
                 rest = rest[len(part) :]
 
-    def finish(self) -> list[int]:
+    def finish(self) -> None:
         while self._left:  # empty files at the end
             self._next_file()
         self._end_file()
         sync_folder(self._path)
-        return self._checksums
 
     def close(self) -> None:
         if self._file is not None:
@@ -217,7 +254,14 @@ class _Sink:
         self._file.flush()
         os.fsync(self._file.fileno())
         self.close()
-        self._checksums.append(self._checksum)
+        self.checksums.append(self._checksum)
+
+
+def _remove_others(path: Path, kept: Collection[str]) -> None:
+    if path.exists():
+        for entry in path.iterdir():
+            if entry.name not in kept:
+                entry.unlink()
 
 
 def _move(source: Path, target: Path) -> None:

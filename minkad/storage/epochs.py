@@ -1,7 +1,7 @@
 """The numbers of leaderships along a log: Raft's terms, a partition's leader epochs."""
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class Epochs:
@@ -25,6 +25,32 @@ class Epochs:
         found = bisect_right(self._starts, position) - 1
         assert found >= 0, f"position {position} is before the base {self._starts[0]}"
         return self._epochs[found]
+
+    def lineage(self) -> list[tuple[int, int]]:
+        """(first position, number) of each leadership, the first from the base on."""
+        return list(zip(self._starts, self._epochs, strict=True))
+
+    def common(self, end: int, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
+        """How far two logs are the same, this one up to `end` and another's: the last position at which both have the
+        same number. None: nowhere in what both still know.
+
+        A number belongs to one leader, which wrote each position once; so what comes before an equal number is equal
+        (KIP-101; KIP-279, where the epoch asked for is missing on one side).
+        """
+        mine = self.lineage()
+        lowest = max(mine[0][0], theirs[0][0])
+        position = min(end, their_end)
+        i, j = len(mine) - 1, len(theirs) - 1
+        while position >= lowest:
+            while mine[i][0] > position:
+                i -= 1
+            while theirs[j][0] > position:
+                j -= 1
+            if mine[i][1] == theirs[j][1]:
+                return position
+            # The greater number is not in the other log from here on down to where it begins.
+            position = (mine[i][0] if mine[i][1] > theirs[j][1] else theirs[j][0]) - 1
+        return None
 
     def append(self, position: int, epoch: int) -> None:
         """The entry at `position`, the new end, is of `epoch`."""

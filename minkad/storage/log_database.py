@@ -17,6 +17,7 @@ from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, st
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
 _STALL_POLL_S: Final = 0.001
+_SYNC_SOON_S: Final = 0.1  # after a `write`
 
 
 class Sync(asyncio.Future[None]):
@@ -52,9 +53,11 @@ class LogDatabase:
         self._db = db
         self._batch = WriteBatch(raw_mode=True)
         self._next: Sync | None = None
+        self._next_written: Sync | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._writing = False
         self._error: MinkaError | None = None
-        self._work: SimpleQueue[tuple[WriteBatch, Sync] | None] = SimpleQueue()
+        self._work: SimpleQueue[tuple[WriteBatch, Sync | None, Sync | None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write_loop, name="log-sync", daemon=True)
         self._thread.start()
 
@@ -74,6 +77,8 @@ class LogDatabase:
 
         Raises STORAGE_FAILED, but not for a database that has failed already.
         """
+        if self._timer is not None:
+            self._timer.cancel()
         self._work.put(None)
         self._thread.join()
         try:
@@ -106,14 +111,26 @@ class LogDatabase:
         """
         if self._next is not None:
             return self._next
-        loop = asyncio.get_running_loop()
-        self._next = future = Sync(loop=loop)
+        self._next = future = Sync(loop=asyncio.get_running_loop())
+        self._start_soon(future)
+        return future
+
+    def write(self) -> asyncio.Future[None]:
+        """Like `sync`, but done when the operating system has it: it survives the end of the process, not a power cut
+        within the next `_SYNC_SOON_S`.
+        """
+        if self._next_written is not None:
+            return self._next_written
+        self._next_written = future = Sync(loop=asyncio.get_running_loop())
+        self._start_soon(future)
+        return future
+
+    def _start_soon(self, future: Sync) -> None:
         if self._error is not None:
             self._fail_next()
         elif not self._writing:
             # Not at once: the others of this loop turn shall join.
-            loop.call_soon(self._start_write)
-        return future
+            future.get_loop().call_soon(self._start_write)
 
     def get(self, key: bytes) -> bytes | None:
         """The value. Raises CORRUPT_DATA, STORAGE_FAILED."""
@@ -165,59 +182,87 @@ class LogDatabase:
             self.on_failure(error)
 
     def _fail_next(self) -> None:
-        future, self._next = self._next, None
-        if future is not None and not future.done():
-            assert self._error is not None
-            future.set_exception(self._error)
-            future.exception()  # nobody has to wait for it
+        assert self._error is not None
+        futures = (self._next, self._next_written)
+        self._next = self._next_written = None
+        for future in futures:
+            _fail(future, self._error)
 
     def _start_write(self) -> None:
-        future = self._next
-        if future is None or self._writing:
+        synced, written = self._next, self._next_written
+        if (synced is None and written is None) or self._writing:
             return
         batch, self._batch = self._batch, WriteBatch(raw_mode=True)
-        self._next, self._writing = None, True
-        self._work.put((batch, future))
+        self._next, self._next_written, self._writing = None, None, True
+        self._work.put((batch, synced, written))
 
     def _write_loop(self) -> None:
         while (work := self._work.get()) is not None:
-            batch, future = work
+            batch, synced, written = work
             started = time.perf_counter()
             size, error = batch.size_in_bytes(), None
+            first = synced or written
+            assert first is not None, "nobody waits for this"
+            loop = first.get_loop()
             try:
                 self._write(batch)
+                if written is not None and not loop.is_closed():
+                    loop.call_soon_threadsafe(_done, written)
+                if synced is not None:
+                    # Unlike `write` with sync, this lets go of the GIL.
+                    self._db.flush_wal(sync=True)
             except Exception as failure:  # noqa: BLE001 - goes to whoever waits
                 error = storage_error(failure, f"writing the log database {self.path}")
-            loop = future.get_loop()
             if not loop.is_closed():
-                loop.call_soon_threadsafe(self._finish_write, future, error, size, time.perf_counter() - started)
+                seconds = time.perf_counter() - started
+                loop.call_soon_threadsafe(self._finish_write, synced, written, error, size, seconds)
 
     def _write(self, batch: WriteBatch) -> None:
         while is_stalled(self._db):
             time.sleep(_STALL_POLL_S)
         self._db.write(batch)
-        # Unlike `write` with sync, this lets go of the GIL.
-        self._db.flush_wal(sync=True)
 
-    def _finish_write(self, future: Sync, error: MinkaError | None, size: int, seconds: float) -> None:
+    def _finish_write(
+        self, synced: Sync | None, written: Sync | None, error: MinkaError | None, size: int, seconds: float
+    ) -> None:
         self._writing = False
-        counters = self.counters
-        counters.syncs += 1
-        counters.bytes += size
-        counters.last_s = seconds
-        counters.total_s += seconds
-        if error is None:
-            future.set_result(None)
-            if self.on_sync is not None:
-                self.on_sync(seconds)
-        else:
-            future.set_exception(error)
-            future.exception()
+        self.counters.bytes += size
+        if error is not None:
+            _fail(synced, error)
+            _fail(written, error)
             self.fail(error)
+        elif synced is not None:
+            self._count(seconds)
+            synced.set_result(None)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_SYNC_SOON_S, self._sync_now)
         if self._error is not None:
             self._fail_next()
         else:
             self._start_write()
+
+    def _count(self, seconds: float) -> None:
+        counters = self.counters
+        counters.syncs += 1
+        counters.last_s = seconds
+        counters.total_s += seconds
+        if self.on_sync is not None:
+            self.on_sync(seconds)
+
+    def _sync_now(self) -> None:
+        self._timer = None
+        self.sync()
+
+
+def _done(future: Sync) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _fail(future: Sync | None, error: MinkaError) -> None:
+    if future is not None and not future.done():
+        future.set_exception(error)
+        future.exception()  # nobody has to wait for it
 
 
 def _options() -> Options:

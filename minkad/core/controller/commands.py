@@ -1,11 +1,11 @@
 """What the controller can be asked to decide."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minka.v1.admin_pb2 import Plan
-from minka.v1.cluster_pb2 import Cluster, HashFunction, Node
-from minka.v1.coordinator_pb2 import ReplicaResult
+from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node
+from minka.v1.coordinator_pb2 import IsrChange, ReplicaResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,15 @@ class RemoveNode:
 
 @dataclass(frozen=True, slots=True)
 class CreateKeyspace:
-    """A person wants a new keyspace."""
+    """A person wants a new keyspace. 0 replicas and 0 in sync: what the size of the cluster suggests."""
 
     name: str
     partition_count: int
     hash: HashFunction.ValueType
-    replicas: int
+    replicas: int = 0
+    min_insync: int = 0
+    durability: Durability.ValueType = Durability.DURABILITY_SYNC
+    unclean_election: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,86 @@ class ApplyPlan:
     plan: Plan
     requested_by: str
     reason: str
+    rate_limit: int = 0  # bytes a second a node; 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAll:
+    """A new active controller takes up what its predecessor left."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterIsr:
+    """The leader of partitions changes who is in sync."""
+
+    node_id: str
+    changes: Sequence[IsrChange]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeaders:
+    """A person wants the preferred leaders of these partitions to lead."""
+
+    partitions: Sequence[int]
+    requested_by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainNode:
+    """A person wants a node to lead nothing, and with `decommission` to have nothing. `sizes`: by partition id."""
+
+    node_id: str
+    decommission: bool
+    requested_by: str
+    reason: str
+    sizes: Mapping[int, int]
+    rate_limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UndrainNode:
+    """A person wants a node to stay after all."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdown:
+    """A process is about to stop."""
+
+    node_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseOperation:
+    """A person wants no further migration of an operation to start, or (`paused` false) wants it to go on."""
+
+    operation_id: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOperation:
+    """A person wants an operation to ship no more than this many bytes a second from any node; 0: no limit."""
+
+    operation_id: int
+    rate_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOperation:
+    """A person wants an operation undone as far as it isn't done."""
+
+    operation_id: int
+    requested_by: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The source of a migration has fenced its writes, and the target has them all."""
+    """The leader has fenced its writes, and the target has them all."""
 
     node_id: str
     partition_id: int
@@ -86,7 +164,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class CancelMigration:
-    """A migration can't go on; before the hand-over the partition stays where it was."""
+    """The partition's migration can't go on; unless it is nearly done, the partition stays where it was."""
 
     operation_id: int
     partition_id: int
@@ -104,4 +182,13 @@ Command = (
     | ApplyPlan
     | HandOver
     | CancelMigration
+    | ResumeAll
+    | AlterIsr
+    | ElectLeaders
+    | DrainNode
+    | UndrainNode
+    | ControlledShutdown
+    | PauseOperation
+    | LimitOperation
+    | CancelOperation
 )

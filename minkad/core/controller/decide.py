@@ -1,24 +1,43 @@
 """The one door: command → records, or a refusal (MinkaError)."""
 
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import keyspaces, membership, operations, replicas
+from minkad.core.controller import (
+    drains,
+    hand_over,
+    isr,
+    keyspaces,
+    membership,
+    node_events,
+    operations,
+    preferred,
+    replicas,
+)
 from minkad.core.controller.commands import (
+    AlterIsr,
     ApplyPlan,
     CancelMigration,
+    CancelOperation,
     Command,
+    ControlledShutdown,
     CreateCluster,
     CreateKeyspace,
+    DrainNode,
+    ElectLeaders,
     FailNode,
     HandOver,
     Leave,
+    LimitOperation,
+    PauseOperation,
     Register,
     RemoveNode,
     ReportReplicas,
+    ResumeAll,
+    UndrainNode,
 )
 from minkad.core.state import State
 
 
-def decide(state: State, command: Command, now_ms: int) -> list[Record]:
+def decide(state: State, command: Command, now_ms: int) -> list[Record]:  # noqa: C901 - one case a command
     """The facts that this command makes true. `state` is only read; `now_ms` is Unix time.
 
     An empty list means that the command finds things as it wants them: every command can be repeated.
@@ -38,10 +57,28 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:
         case CreateKeyspace():
             return keyspaces.create(state, command, now_ms)
         case ReportReplicas():
-            return replicas.report(state, command, now_ms)
+            return replicas.report(state, command)
         case ApplyPlan():
             return operations.apply_plan(state, command, now_ms)
         case HandOver():
-            return operations.hand_over(state, command, now_ms)
+            return hand_over.hand_over(state, command)
         case CancelMigration():
             return operations.cancel_migration(state, command, now_ms)
+        case ResumeAll():
+            return node_events.on_controller_failover(state)
+        case AlterIsr():
+            return isr.alter_isr(state, command)
+        case ElectLeaders():
+            return preferred.elect_leaders(state, command, now_ms)
+        case DrainNode():
+            return operations.drain_node(state, command, now_ms)
+        case UndrainNode():
+            return operations.undrain_node(state, command, now_ms)
+        case ControlledShutdown():
+            return drains.controlled_shutdown(state, command, now_ms)
+        case PauseOperation():
+            return operations.pause(state, command)
+        case LimitOperation():
+            return operations.limit(state, command)
+        case CancelOperation():
+            return operations.cancel(state, command, now_ms)

@@ -1,17 +1,24 @@
 """Keyspaces and the first assignment of their partitions (Fixed Partitions, Patterns of Distributed Systems)."""
 
 import re
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.hashing import HASH_FUNCTIONS
-from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition, PartitionState
 from minka.v1.records_pb2 import KeyspaceCreated, Record
 from minkad.core.controller.commands import CreateKeyspace
+from minkad.core.controller.rows import changed, elect, partitions_changed
+from minkad.core.controller.selectors import Live, new_partition_leader_selector
+from minkad.core.placement.assign import assign_replicas
 from minkad.core.state import State
 
 MAX_PARTITIONS: Final = 16384
 MAX_PARTITIONS_IN_CLUSTER: Final = 65536
+MAX_REPLICAS: Final = 9
+DEFAULT_REPLICAS: Final = 3  # where there are as many nodes
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
@@ -21,9 +28,11 @@ def live_nodes(state: State) -> list[Node]:
 
 
 def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
-    """The keyspace exists and each of its partitions is ASSIGNED, round-robin."""
+    """The keyspace exists and each of its partitions has replicas and a leader (onNewTopicCreation)."""
     _check_arguments(state, command)
     nodes = live_nodes(state)
+    replicas = command.replicas or (DEFAULT_REPLICAS if len(nodes) >= DEFAULT_REPLICAS else 1)
+    min_insync = command.min_insync or (2 if replicas > 2 else 1)
     if len(nodes) < state.cluster.min_nodes:
         raise MinkaError(
             Code.NOT_ENOUGH_NODES,
@@ -31,19 +40,36 @@ def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
             live=str(len(nodes)),
             needed=str(state.cluster.min_nodes),
         )
+    _check_replicas(len(nodes), replicas, min_insync)
     keyspace = Keyspace(
         id=state.next_keyspace_id,
         name=command.name,
         partition_count=command.partition_count,
         hash=command.hash,
-        replicas=command.replicas,
+        replicas=replicas,
         created_ms=now_ms,
+        min_insync=min_insync,
+        durability=command.durability or Durability.DURABILITY_SYNC,
+        unclean_election=command.unclean_election,
     )
+    placed = assign_replicas(nodes, command.partition_count, replicas)
     partitions = [
-        _assigned(state.next_partition_id + slot, keyspace.id, slot, nodes[slot % len(nodes)].id)
-        for slot in range(command.partition_count)
+        _new_partition(state.next_partition_id + slot, keyspace.id, slot, nodes) for slot, nodes in enumerate(placed)
     ]
-    return [Record(keyspace_created=KeyspaceCreated(keyspace=keyspace, partitions=partitions))]
+    created = KeyspaceCreated(keyspace=keyspace, partitions=partitions)
+    return [Record(keyspace_created=created), *on_new_partition_creation(partitions, Live.of(state))]
+
+
+def on_new_partition_creation(partitions: Iterable[Partition], live: Live) -> list[Record]:
+    """New partitions, which are in NewPartition and their replicas in NewReplica, → OnlinePartition, and their
+    replicas → OnlineReplica. One whose replicas are all down stays as it is until one is up.
+    """
+    rows = []
+    for partition in partitions:
+        selection = new_partition_leader_selector(partition, live)
+        if selection is not None:
+            rows.append(changed(partition, partial(elect, selection=selection)))
+    return partitions_changed(rows)
 
 
 def _check_arguments(state: State, command: CreateKeyspace) -> None:
@@ -63,22 +89,35 @@ def _check_arguments(state: State, command: CreateKeyspace) -> None:
         )
     if command.hash not in HASH_FUNCTIONS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"hash function {command.hash} is not known")
-    if command.replicas != 1:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{command.replicas} replicas: this version keeps 1")
     if state.keyspace_named(command.name) is not None:
         raise MinkaError(Code.KEYSPACE_EXISTS, f"keyspace {command.name} exists already", keyspace=command.name)
 
 
-def _assigned(partition_id: int, keyspace_id: int, slot: int, node: str) -> Partition:
+def _check_replicas(live: int, replicas: int, min_insync: int) -> None:
+    if not 1 <= replicas <= MAX_REPLICAS:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{replicas} replicas: 1 to {MAX_REPLICAS} are possible")
+    if not 1 <= min_insync <= replicas:
+        raise MinkaError(
+            Code.INVALID_ARGUMENT,
+            f"{min_insync} replicas in sync at least: 1 to {replicas}, the replicas, are possible",
+        )
+    if live < replicas:
+        raise MinkaError(
+            Code.NOT_ENOUGH_NODES,
+            f"{replicas} replicas need as many nodes; {live} are LIVE",
+            live=str(live),
+            needed=str(replicas),
+        )
+
+
+def _new_partition(partition_id: int, keyspace_id: int, slot: int, replicas: Sequence[str]) -> Partition:
+    """NonExistentPartition → NewPartition."""
     return Partition(
         id=partition_id,
         keyspace_id=keyspace_id,
         slot=slot,
-        replicas=[node],
-        isr=[node],
-        leader=node,
-        leader_epoch=1,
+        replicas=replicas,
         partition_epoch=1,
         generation=1,
-        state=PartitionState.PARTITION_STATE_ASSIGNED,
+        state=PartitionState.PARTITION_STATE_NEW,
     )

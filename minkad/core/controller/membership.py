@@ -1,12 +1,13 @@
 """Nodes: registration, orderly leaving, failure (Fixed Partitions: "Tracking Cluster Membership")."""
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Node, NodeState, Partition
+from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import CreateCluster, FailNode, Leave, Register, RemoveNode
-from minkad.core.controller.operations import cancel_or_complete_for
-from minkad.core.controller.rows import changed, lead, node_in_state, partitions_changed, take_offline
-from minkad.core.state import State
+from minkad.core.controller.drains import running_drain
+from minkad.core.controller.node_events import on_node_failure, on_node_startup
+from minkad.core.controller.rows import node_in_state
+from minkad.core.state import State, is_up
 
 
 def create_cluster(state: State, command: CreateCluster) -> list[Record]:
@@ -24,7 +25,7 @@ def register(state: State, command: Register, now_ms: int) -> list[Record]:
             Code.NODE_REMOVED, f"node {node.id} was removed from the cluster with its data directory", node=node.id
         )
     if old is not None:
-        live = old.state == NodeState.NODE_STATE_LIVE
+        live = is_up(old)
         if live and old.incarnation == node.incarnation:
             return []
         _refuse_impostor(old, command, live)
@@ -32,10 +33,10 @@ def register(state: State, command: Register, now_ms: int) -> list[Record]:
     row.CopyFrom(node)
     row.raft_id = old.raft_id if old is not None else state.next_raft_id
     reason = "registered for the first time" if old is None or not old.data_id else "registered again"
-    return [
-        node_in_state(row, NodeState.NODE_STATE_LIVE, reason, now_ms),
-        *partitions_changed(_leads_again(state, node.id)),
-    ]
+    # A drain outlives the process; what a process began because it was about to stop ends with it.
+    draining = running_drain(state, node.id) is not None
+    now = NodeState.NODE_STATE_DRAINING if draining else NodeState.NODE_STATE_LIVE
+    return [node_in_state(row, now, reason, now_ms), *on_node_startup(state, node.id)]
 
 
 def _refuse_impostor(old: Node, command: Register, live: bool) -> None:
@@ -56,19 +57,10 @@ def _refuse_impostor(old: Node, command: Register, live: bool) -> None:
         )
 
 
-def _leads_again(state: State, node_id: str) -> list[Partition]:
-    """Rows of the partitions that this node led until its process ended, or that wait for its data."""
-    return [
-        changed(p, lambda row: lead(row, node_id))
-        for p in state.partitions.values()
-        if p.leader == node_id or (not p.leader and node_id in p.isr)
-    ]
-
-
 def leave(state: State, command: Leave, now_ms: int) -> list[Record]:
     """The node serves nothing any more and said so; it may register again."""
     node = state.nodes.get(command.node_id)
-    if node is None or node.state != NodeState.NODE_STATE_LIVE or node.incarnation != command.incarnation:
+    if node is None or not is_up(node) or node.incarnation != command.incarnation:
         return []
     return _gone(state, node, NodeState.NODE_STATE_LEFT, "stopped in order", now_ms)
 
@@ -76,7 +68,7 @@ def leave(state: State, command: Leave, now_ms: int) -> list[Record]:
 def fail(state: State, command: FailNode, now_ms: int) -> list[Record]:
     """The node's clearance is over; its partitions need another leader or go offline."""
     node = state.nodes.get(command.node_id)
-    if node is None or node.state != NodeState.NODE_STATE_LIVE:
+    if node is None or not is_up(node):
         return []
     return _gone(state, node, NodeState.NODE_STATE_FAILED, command.reason, now_ms)
 
@@ -86,7 +78,7 @@ def remove(state: State, command: RemoveNode) -> list[Record]:
     node = state.nodes.get(command.node_id)
     if node is None:
         raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
-    if node.state == NodeState.NODE_STATE_LIVE:
+    if is_up(node):
         raise MinkaError(Code.NODE_IN_USE, f"node {node.id} is LIVE", node=node.id)
     if held := sum(1 for _ in state.partitions_on(node.id)):
         raise MinkaError(Code.NODE_IN_USE, f"node {node.id} holds {held} partitions", node=node.id)
@@ -94,8 +86,4 @@ def remove(state: State, command: RemoveNode) -> list[Record]:
 
 
 def _gone(state: State, node: Node, now: NodeState.ValueType, reason: str, now_ms: int) -> list[Record]:
-    migrations, rows = cancel_or_complete_for(state, node.id, f"{node.id} {reason}", now_ms)
-    for partition in state.partitions.values():
-        if partition.leader == node.id and partition.id not in rows:
-            rows[partition.id] = changed(partition, take_offline)
-    return [node_in_state(node, now, reason, now_ms), *partitions_changed(rows.values()), *migrations]
+    return [node_in_state(node, now, reason, now_ms), *on_node_failure(state, node.id)]

@@ -1,26 +1,46 @@
-"""Operations and their migrations (Fixed Partitions: "Moving partitions to newly added members")."""
+"""Operations: how they begin, are paused, limited and cancelled, and end."""
 
-from collections.abc import Callable
+from collections import Counter
 
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import Move, Plan
+from minka.v1.admin_pb2 import Move, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import (
     Migration,
     MigrationState,
     NodeState,
     Operation,
+    OperationKind,
     OperationState,
-    Partition,
-    PartitionState,
 )
 from minka.v1.records_pb2 import OperationStarted, Record
-from minkad.core.controller.commands import ApplyPlan, CancelMigration, HandOver
-from minkad.core.controller.rows import changed, migration_in_state, partitions_changed, replace, take_offline
+from minkad.core.controller.commands import (
+    ApplyPlan,
+    CancelMigration,
+    CancelOperation,
+    DrainNode,
+    LimitOperation,
+    PauseOperation,
+    UndrainNode,
+)
+from minkad.core.controller.drains import draining, new_drain, running_drain, undrained
+from minkad.core.controller.reassignment import go_back, refusal_to_go_back
+from minkad.core.controller.rows import (
+    changed,
+    migration_in_state,
+    operation_with,
+    partitions_changed,
+    replace,
+)
+from minkad.core.controller.selectors import Live
 from minkad.core.placement.plan import plan_digest, refuse_if_running
+from minkad.core.placement.reassign import plan_reassign
 from minkad.core.state import State, partition_name
 
 _M = MigrationState
 ENDED = frozenset({_M.MIGRATION_STATE_COMPLETED, _M.MIGRATION_STATE_CANCELLED})
+
+
+# Begin
 
 
 def apply_plan(state: State, command: ApplyPlan, now_ms: int) -> list[Record]:
@@ -37,19 +57,31 @@ def apply_plan(state: State, command: ApplyPlan, now_ms: int) -> list[Record]:
         plan_digest=plan.digest,
         created_ms=now_ms,
         migration_count=len(plan.moves),
+        rate_limit=command.rate_limit,
     )
-    migrations = [
-        Migration(
-            operation_id=operation.id,
-            partition_id=move.partition_id,
-            source=move.source,
-            target=move.target,
-            state=_M.MIGRATION_STATE_PENDING,
-            reason=move.reason,
+    return [Record(operation_started=OperationStarted(operation=operation, migrations=migrations_of(operation, plan)))]
+
+
+def migrations_of(operation: Operation, plan: Plan) -> list[Migration]:
+    """One for each move, in order."""
+    places = Counter[int]()
+    migrations = []
+    for move in plan.moves:
+        is_simple = replace(move.replicas, move.source, move.target) == list(move.target_replicas)
+        migrations.append(
+            Migration(
+                operation_id=operation.id,
+                partition_id=move.partition_id,
+                source=move.source,
+                target=move.target,
+                state=_M.MIGRATION_STATE_PENDING,
+                reason=move.reason,
+                index=places[move.partition_id],
+                target_replicas=() if is_simple else move.target_replicas,
+            )
         )
-        for move in plan.moves
-    ]
-    return [Record(operation_started=OperationStarted(operation=operation, migrations=migrations))]
+        places[move.partition_id] += 1
+    return migrations
 
 
 def _check_plan(state: State, plan: Plan) -> None:
@@ -67,153 +99,199 @@ def _check_plan(state: State, plan: Plan) -> None:
         raise MinkaError(
             Code.STALE_PLAN, f"the plan was made from table version {plan.table_version}, now it is {state.version}"
         )
-    seen: set[int] = set()
+    replicas: dict[int, list[str]] = {}  # of the partitions as the moves so far leave them
     for move in plan.moves:
-        problem = _problem_of(state, move)
-        if problem is None and move.partition_id in seen:
-            problem = "it is moved twice"
+        problem = _problem_of(state, move, replicas)
         if problem is not None:
-            raise MinkaError(
-                Code.STALE_PLAN, f"{move.partition} can't go from {move.source} to {move.target}: {problem}"
-            )
-        seen.add(move.partition_id)
+            going = f"from {move.source} to {move.target}" if move.source else f"to {', '.join(move.target_replicas)}"
+            raise MinkaError(Code.STALE_PLAN, f"{move.partition} can't go {going}: {problem}")
+        replicas[move.partition_id] = list(move.target_replicas)
 
 
-def _problem_of(state: State, move: Move) -> str | None:
-    partition, target = state.partitions.get(move.partition_id), state.nodes.get(move.target)
+def _problem_of(state: State, move: Move, replicas: dict[int, list[str]]) -> str | None:
+    partition = state.partitions.get(move.partition_id)
     if partition is None:
         return "it does not exist"
     if partition.partition_epoch != move.partition_epoch:
         return f"its epoch was {move.partition_epoch}, now it is {partition.partition_epoch}"
-    if move.source not in partition.replicas or move.target in partition.replicas:
-        return f"its replicas are {', '.join(partition.replicas)}"
-    if move.target in partition.removing_replicas:
-        return f"{move.target} is still deleting an older copy"
-    if target is None or target.state != NodeState.NODE_STATE_LIVE:
-        return f"{move.target} is not LIVE"
+    now = replicas.get(partition.id, list(partition.replicas))
+    if list(move.replicas) != now:
+        return f"its replicas are {', '.join(now)}"
+    target = list(move.target_replicas)
+    min_insync = state.keyspaces[partition.keyspace_id].min_insync
+    if len(set(target)) != len(target) or len(target) < max(1, min_insync):
+        return f"it would have the replicas {', '.join(target)}, and {max(1, min_insync)} must be in sync"
+    for node_id in target:
+        node = state.nodes.get(node_id)
+        if node_id in partition.removing_replicas:
+            return f"{node_id} is still deleting an older copy"
+        if node_id not in now and (node is None or node.state != NodeState.NODE_STATE_LIVE):
+            return f"{node_id} is not LIVE"
     return None
 
 
-def start(partition: Partition, migration: Migration, now_ms: int) -> list[Record]:
-    """PENDING → COPYING: the target is a replica that is not in sync yet."""
+def drain_node(state: State, command: DrainNode, now_ms: int) -> list[Record]:
+    """The node leads nothing any more as soon as others lead; with `decommission` its replicas are moved away, too.
 
-    def add_target(row: Partition) -> None:
-        row.replicas.append(migration.target)
-        row.adding_replicas.append(migration.target)
-
+    Raises UNKNOWN_NODE, OPERATION_RUNNING, INVALID_ARGUMENT, and what `plan_reassign` raises.
+    """
+    operation = new_drain(state, command, now_ms)
+    migrations: list[Migration] = []
+    if command.decommission:
+        request = PlanReassignRequest(drain=[command.node_id])
+        plan = plan_reassign(state, command.sizes, request, now_ms)
+        migrations = migrations_of(operation, plan)
+        operation.plan_digest, operation.migration_count = plan.digest, len(migrations)
     return [
-        *partitions_changed([changed(partition, add_target)]),
-        migration_in_state(migration, _M.MIGRATION_STATE_COPYING, now_ms),
+        Record(operation_started=OperationStarted(operation=operation, migrations=migrations)),
+        *draining(state, command.node_id, now_ms),
     ]
 
 
-def hand_over(state: State, command: HandOver, now_ms: int) -> list[Record]:
-    """COPYING → HANDED_OVER: the target leads at a new epoch; the source has yet to delete its copy."""
-    partition = state.partitions.get(command.partition_id)
-    if partition is None:
-        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
-    if partition.leader == command.target and command.node_id not in partition.replicas:
-        return []  # asked again: the answer to the first request was lost
-    name = partition_name(state.keyspaces, partition)
-    migration = state.running_migration(partition.id)
-    if (
-        partition.partition_epoch != command.partition_epoch
-        or partition.leader != command.node_id
-        or migration is None
-        or migration.state != _M.MIGRATION_STATE_COPYING
-        or migration.target != command.target
-    ):
-        raise MinkaError(
-            Code.STALE_GENERATION,
-            f"{name}: {command.node_id} can't hand over to {command.target} at epoch {command.partition_epoch}; "
-            f"the epoch is {partition.partition_epoch} and the leader {partition.leader or 'none'}",
-            partitions=[partition],
-        )
+def undrain_node(state: State, command: UndrainNode, now_ms: int) -> list[Record]:
+    """The node stays; a drain that runs is cancelled. Raises UNKNOWN_NODE, and what `cancel` raises."""
+    if command.node_id not in state.nodes:
+        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
+    operation = running_drain(state, command.node_id)
+    if operation is not None:
+        return cancel(state, CancelOperation(operation.id, "", "the node stays"), now_ms)
+    return undrained(state, command.node_id, now_ms, {})
 
-    def move(row: Partition) -> None:
-        row.replicas[:] = replace([r for r in row.replicas if r != command.target], command.node_id, command.target)
-        row.isr[:] = replace(list(row.isr), command.node_id, command.target)
-        row.adding_replicas.remove(command.target)
-        row.removing_replicas.append(command.node_id)
-        row.leader = command.target
-        row.leader_epoch += 1
-        row.generation += 1
-        row.state = PartitionState.PARTITION_STATE_ONLINE
+
+# While it runs
+
+
+def running(state: State, operation_id: int) -> Operation:
+    """The operation. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
+    operation = state.operations.get(operation_id)
+    if operation is None:
+        raise MinkaError(Code.UNKNOWN_OPERATION, f"there is no operation {operation_id}")
+    if operation.state != OperationState.OPERATION_STATE_RUNNING:
+        raise MinkaError(Code.OPERATION_ENDED, f"operation {operation_id} has ended: {operation.outcome}")
+    return operation
+
+
+def pause(state: State, command: PauseOperation) -> list[Record]:
+    """No further migration begins, or they begin again; those under way go on."""
+    operation = running(state, command.operation_id)
+    if operation.paused == command.paused:
+        return []
+
+    def change(row: Operation) -> None:
+        row.paused = command.paused
+
+    return [Record(operation_changed=operation_with(operation, change))]
+
+
+def limit(state: State, command: LimitOperation) -> list[Record]:
+    """Bytes a second that each node may ship; nodes hear of it with their next heartbeat."""
+    operation = running(state, command.operation_id)
+
+    def change(row: Operation) -> None:
+        row.rate_limit = command.rate_limit
+
+    return [Record(operation_changed=operation_with(operation, change))]
+
+
+def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
+    """What has not begun does not begin, what is being copied goes back to OAR, what is being removed is completed.
+
+    Raises UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED where too little of OAR is alive; then all goes on.
+    """
+    operation = running(state, command.operation_id)
+    if operation.cancelled:
+        return []
+    live = Live.of(state)
+    reason = f"cancelled by {command.requested_by or 'somebody'}{': ' if command.reason else ''}{command.reason}"
+    migrations: list[Record] = []
+    rows = []
+    for migration in state.migrations[operation.id].values():
+        if migration.state == _M.MIGRATION_STATE_COPYING:
+            refuse_unless_can_go_back(state, migration, live)
+            rows.append(go_back(state.partitions[migration.partition_id], migration, live))
+        elif migration.state != _M.MIGRATION_STATE_PENDING:
+            continue
+        migrations.append(migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason))
+    if operation.kind == OperationKind.OPERATION_KIND_ELECT_LEADERS:
+        waiting = (state.partitions[p] for p in operation.partitions if p in state.partitions)
+        rows += [changed(p, lambda row: row.ClearField("successor")) for p in waiting if p.successor]
+    records = undrained(state, operation.node, now_ms, {row.id: row for row in rows}) if operation.node else None
+
+    def change(row: Operation) -> None:
+        row.cancelled, row.outcome = True, reason
 
     return [
-        *partitions_changed([changed(partition, move)]),
-        migration_in_state(migration, _M.MIGRATION_STATE_HANDED_OVER, now_ms),
+        *(partitions_changed(rows) if records is None else records),
+        *migrations,
+        Record(operation_changed=operation_with(operation, change)),
     ]
 
 
 def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> list[Record]:
-    """The partition stays at the source; what the target has of it goes."""
-    migration = state.migrations.get(command.operation_id, {}).get(command.partition_id)
-    if migration is None or migration.state in ENDED or migration.state == _M.MIGRATION_STATE_HANDED_OVER:
-        return []
-    partition = state.partitions[migration.partition_id]
-    rows = [] if migration.state == _M.MIGRATION_STATE_PENDING else [changed(partition, _without_target(migration))]
-    return [
-        *partitions_changed(rows),
-        migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, command.reason),
-    ]
-
-
-def _without_target(migration: Migration) -> Callable[[Partition], None]:
-    def change(row: Partition) -> None:
-        row.replicas.remove(migration.target)
-        row.adding_replicas.remove(migration.target)
-        row.removing_replicas.append(migration.target)
-
-    return change
-
-
-def cancel_or_complete_for(
-    state: State, node: str, reason: str, now_ms: int
-) -> tuple[list[Record], dict[int, Partition]]:
-    """How the migrations end that a node which is gone takes part in: their records, and the rows that change."""
-    operation = state.running_operation()
-    records: list[Record] = []
-    rows: dict[int, Partition] = {}
-    for migration in state.migrations[operation.id].values() if operation else ():
-        if node not in (migration.source, migration.target):
+    """The partition stays with its old replicas; what the new ones have goes. Nothing happens where that isn't safe,
+    or the old ones are being removed already.
+    """
+    live = Live.of(state)
+    for (partition_id, _), migration in state.migrations.get(command.operation_id, {}).items():
+        if partition_id != command.partition_id:
             continue
-        partition = state.partitions[migration.partition_id]
-        match migration.state:
-            case _M.MIGRATION_STATE_PENDING:
-                records.append(migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason))
-            case _M.MIGRATION_STATE_COPYING:
-                records.append(migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason))
-                rows[partition.id] = changed(partition, _give_up(migration, node))
-            case _M.MIGRATION_STATE_HANDED_OVER if migration.source == node:
-                outcome = f"moved; {reason}, so it deletes its copy when it is back"
-                records.append(migration_in_state(migration, _M.MIGRATION_STATE_COMPLETED, now_ms, outcome))
-    return records, rows
+        if migration.state == _M.MIGRATION_STATE_PENDING:
+            return [migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, command.reason)]
+        if migration.state == _M.MIGRATION_STATE_COPYING:
+            if _refusal(state, migration, live) is not None:
+                return []
+            return [
+                *partitions_changed([go_back(state.partitions[partition_id], migration, live)]),
+                migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, command.reason),
+            ]
+        if migration.state == _M.MIGRATION_STATE_HANDED_OVER:
+            return []
+    return []
 
 
-def _give_up(migration: Migration, gone: str) -> Callable[[Partition], None]:
-    without_target = _without_target(migration)
-
-    def change(row: Partition) -> None:
-        without_target(row)
-        if row.leader == gone:
-            take_offline(row)
-
-    return change
+def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) -> None:
+    """CANCEL_REFUSED names the partition and why."""
+    refusal = _refusal(state, migration, live)
+    if refusal is not None:
+        name = partition_name(state.keyspaces, state.partitions[migration.partition_id])
+        raise MinkaError(Code.CANCEL_REFUSED, f"{name} can't go back: {refusal}")
 
 
-def finish(state: State, operation: Operation, now_ms: int) -> Record:
-    """The operation has ended: every migration of it has."""
+def _refusal(state: State, migration: Migration, live: Live) -> str | None:
+    partition = state.partitions[migration.partition_id]
+    min_insync = state.keyspaces[partition.keyspace_id].min_insync
+    return refusal_to_go_back(partition, migration.original_replicas, min_insync, live)
+
+
+# End
+
+
+def finish(state: State, operation: Operation, now_ms: int, outcome: str = "", *, failed: bool = False) -> Record:
+    """The operation has ended: every migration of it has. `outcome` is what there is to say beside them."""
     migrations = state.migrations[operation.id].values()
     cancelled = [m for m in migrations if m.state == _M.MIGRATION_STATE_CANCELLED]
-    row = Operation()
-    row.CopyFrom(operation)
-    row.finished_ms = now_ms
-    moved = len(migrations) - len(cancelled)
-    row.outcome = f"{moved} of {len(migrations)} partitions moved"
-    row.state = OperationState.OPERATION_STATE_SUCCEEDED
-    if cancelled:
-        row.state = OperationState.OPERATION_STATE_FAILED
+    said = [outcome] if outcome else []
+    if migrations:
+        what = "replicas" if any(_moves_one_of_several(state, m) for m in migrations) else "partitions"
+        said.append(f"{len(migrations) - len(cancelled)} of {len(migrations)} {what} moved")
+    if operation.cancelled:
+        said.append(operation.outcome)
+    elif cancelled:
         named = [f"{partition_name(state.keyspaces, state.partitions[m.partition_id])}: {m.outcome}" for m in cancelled]
-        row.outcome += f"; {len(cancelled)} stayed: {'; '.join(named[:5])}{' …' if len(named) > 5 else ''}"
-    return Record(operation_finished=row)
+        said.append(f"{len(cancelled)} stayed: {'; '.join(named[:5])}{' …' if len(named) > 5 else ''}")
+
+    def change(row: Operation) -> None:
+        row.finished_ms = now_ms
+        row.outcome = "; ".join(said)
+        row.state = OperationState.OPERATION_STATE_SUCCEEDED
+        if operation.cancelled:
+            row.state = OperationState.OPERATION_STATE_CANCELLED
+        elif cancelled or failed:
+            row.state = OperationState.OPERATION_STATE_FAILED
+
+    return Record(operation_finished=operation_with(operation, change))
+
+
+def _moves_one_of_several(state: State, migration: Migration) -> bool:
+    keyspace = state.keyspaces[state.partitions[migration.partition_id].keyspace_id]
+    return bool(migration.source) and keyspace.replicas > 1

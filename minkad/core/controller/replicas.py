@@ -1,33 +1,28 @@
 """What nodes answer when they were told what to host."""
 
-from minka.v1.cluster_pb2 import MigrationState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ReportReplicas
-from minkad.core.controller.rows import changed, migration_in_state, partitions_changed
+from minkad.core.controller.rows import changed, partitions_changed
 from minkad.core.state import State
 
 
-def report(state: State, command: ReportReplicas, now_ms: int) -> list[Record]:
-    """Hosted by its leader: ASSIGNED → ONLINE. Deleted: the node has nothing of the partition any more."""
-    rows: list[Partition] = []
-    migrations: list[Record] = []
-    node, deleted = command.node_id, ReplicaOutcome.REPLICA_OUTCOME_DELETED
+def report(state: State, command: ReportReplicas) -> list[Record]:
+    """Hosted by its leader: ASSIGNED → ONLINE. Deleted: the node has nothing of the partition any more
+    (OfflineReplica → NonExistentReplica).
+    """
+    rows: dict[int, Partition] = {}
+    node = command.node_id
     for result in command.results:
         partition = state.partitions.get(result.partition_id)
-        if partition is None:
+        if partition is None or partition.id in rows:
             continue
         if _is_online(partition, node, result):
-            rows.append(changed(partition, _go_online))
-        elif result.outcome == deleted and node in partition.removing_replicas:
-            rows.append(changed(partition, lambda row: row.removing_replicas.remove(node)))
-            migration = state.running_migration(partition.id)
-            handed_over = MigrationState.MIGRATION_STATE_HANDED_OVER
-            if migration is not None and migration.state == handed_over and migration.source == node:
-                migrations.append(
-                    migration_in_state(migration, MigrationState.MIGRATION_STATE_COMPLETED, now_ms, "moved")
-                )
-    return [*partitions_changed(rows), *migrations]
+            rows[partition.id] = changed(partition, _go_online)
+        elif _is_deleted(partition, node, result):
+            rows[partition.id] = changed(partition, lambda row: row.removing_replicas.remove(node))
+    return partitions_changed(rows.values())
 
 
 def _is_online(partition: Partition, node: str, result: ReplicaResult) -> bool:
@@ -36,6 +31,15 @@ def _is_online(partition: Partition, node: str, result: ReplicaResult) -> bool:
         and partition.state == PartitionState.PARTITION_STATE_ASSIGNED
         and partition.leader == node
         and partition.partition_epoch == result.partition_epoch
+    )
+
+
+def _is_deleted(partition: Partition, node: str, result: ReplicaResult) -> bool:
+    """While it is assigned still, it has to go on being one that is to delete; it is told again when it isn't."""
+    return (
+        result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        and node in partition.removing_replicas
+        and node not in partition.replicas
     )
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable
 
-from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Operation, Partition, PartitionState
 from minka.v1.records_pb2 import PartitionsChanged, Record
+from minkad.core.controller.selectors import Selection
 
 
 def node_in_state(node: Node, state: NodeState.ValueType, reason: str, now_ms: int) -> Record:
@@ -29,20 +30,41 @@ def partitions_changed(rows: Iterable[Partition]) -> list[Record]:
     return [record] if record.partitions_changed.partitions else []
 
 
-def lead(row: Partition, leader: str) -> None:
-    """Elect: `leader` is to lead at a new epoch; the partition is ONLINE when it has acknowledged."""
-    row.leader = leader
+def elect(row: Partition, selection: Selection) -> None:
+    """→ OnlinePartition: the leader is to lead at a new epoch; ASSIGNED until it has acknowledged."""
+    row.leader = selection.leader
     row.leader_epoch += 1
+    row.isr[:] = selection.isr
+    row.adding_replicas[:] = [node for node in row.adding_replicas if node not in selection.isr]
+    row.unclean_elections += selection.unclean
+    row.successor = ""
     row.state = PartitionState.PARTITION_STATE_ASSIGNED
 
 
 def take_offline(row: Partition) -> None:
-    """Nobody can lead."""
-    row.leader = ""
+    """→ OfflinePartition: nobody can lead. The isr stays: who was in it has everything."""
+    row.leader = row.successor = ""
     row.state = PartitionState.PARTITION_STATE_OFFLINE
 
 
-def replace(nodes: list[str], old: str, new: str) -> list[str]:
+def leave_isr(row: Partition, node: str) -> None:
+    """The node's replica is not in sync any more; the last one stays, since nobody else has everything."""
+    if node in row.isr and len(row.isr) > 1:
+        row.isr.remove(node)
+    if row.successor == node:
+        row.successor = ""
+
+
+def appoint(partition: Partition, successor: str) -> Partition:
+    """The leader is to hand over to `successor`, in order."""
+
+    def change(row: Partition) -> None:
+        row.successor = successor
+
+    return changed(partition, change)
+
+
+def replace(nodes: Iterable[str], old: str, new: str) -> list[str]:
     """The list with `new` at the place of `old`, and each node once."""
     return list(dict.fromkeys(new if node == old else node for node in nodes))
 
@@ -60,3 +82,11 @@ def migration_in_state(migration: Migration, state: MigrationState.ValueType, no
         case _:
             row.finished_ms = now_ms
     return Record(migration_changed=row)
+
+
+def operation_with(operation: Operation, change: Callable[[Operation], None]) -> Operation:
+    """A copy of the row with the change made."""
+    row = Operation()
+    row.CopyFrom(operation)
+    change(row)
+    return row

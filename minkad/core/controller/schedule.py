@@ -1,12 +1,31 @@
-"""What the controller does of its own accord: start migrations as the caps allow, and end operations."""
+"""What the controller does of its own accord: the next step of everything that is under way.
+
+It reads the rows alone, so a new active controller goes on where the last one stopped (Kafka Controller Internals:
+onControllerFailover, 3. and 4.).
+"""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
-from minka.v1.cluster_pb2 import MigrationState
+from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationKind, Partition
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import operations
+from minkad.core.controller import drains, operations, preferred
+from minkad.core.controller.reassignment import (
+    UNDER_WAY,
+    added_by,
+    begin,
+    impossible,
+    obstacle,
+    on_partition_reassignment,
+    target_of,
+)
+from minkad.core.controller.rows import appoint, migration_in_state, partitions_changed
+from minkad.core.controller.selectors import Live
 from minkad.core.state import State
+
+HAND_OVERS_AT_ONCE: Final = 64  # leaderships on their way from one node to another, outside of reassignments
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,25 +37,105 @@ class MigrationCaps:
 
 
 def schedule(state: State, caps: MigrationCaps, now_ms: int) -> list[Record]:
-    """The next facts; none when there is nothing to do. The order of the plan is kept where the caps allow it."""
+    """The next facts; none when there is nothing to do. No row is changed twice in them."""
+    live = Live.of(state)
     operation = state.running_operation()
-    if operation is None:
-        return []
-    migrations = state.migrations[operation.id].values()
-    if all(m.state in operations.ENDED for m in migrations):
-        return [operations.finish(state, operation, now_ms)]
-    copying = [m for m in migrations if m.state == MigrationState.MIGRATION_STATE_COPYING]
-    busy = Counter(node for m in copying for node in (m.source, m.target))
-    free = caps.cluster - len(copying)
+    if operation is not None and (records := _migrate(state, operation, caps, live, now_ms)):
+        return records
+    return _move_leaderships(state, live) or _end(state, live, now_ms)
+
+
+# Migrations
+
+
+def _migrate(state: State, operation: Operation, caps: MigrationCaps, live: Live, now_ms: int) -> list[Record]:
+    """The next steps of those that have begun; then those begin that may, in the order of the plan."""
+    rows = state.migrations[operation.id].values()
     records: list[Record] = []
-    for migration in migrations:
+    for migration in rows:
+        if migration.state in UNDER_WAY:
+            records += on_partition_reassignment(state, migration, live, now_ms)
+    if records or operation.paused:
+        return records
+    busy, free = _load(state, list(rows), caps, live)
+    for migration in unfinished(list(rows)):
         if free <= 0:
             break
         if migration.state != MigrationState.MIGRATION_STATE_PENDING:
             continue
-        if max(busy[migration.source], busy[migration.target]) >= caps.per_node:
+        partition = state.partitions[migration.partition_id]
+        if (never := impossible(partition, migration)) is not None:
+            records.append(migration_in_state(migration, MigrationState.MIGRATION_STATE_CANCELLED, now_ms, never))
             continue
-        busy.update((migration.source, migration.target))
-        free -= 1
-        records += operations.start(state.partitions[migration.partition_id], migration, now_ms)
+        copies_to = added_by(partition, target_of(partition, migration))
+        nodes = [partition.leader, *copies_to] if copies_to else []
+        if obstacle(state.nodes, partition, migration) or any(busy[node] >= caps.per_node for node in nodes):
+            continue
+        busy.update(nodes)
+        free -= bool(nodes)
+        records += begin(partition, migration, now_ms)
+    return records
+
+
+def unfinished(migrations: list[Migration]) -> Iterator[Migration]:
+    """The first of each partition that has not ended; no more than one of a partition is under way."""
+    seen: set[int] = set()
+    for migration in migrations:
+        if migration.state not in operations.ENDED and migration.partition_id not in seen:
+            seen.add(migration.partition_id)
+            yield migration
+
+
+def _load(state: State, migrations: list[Migration], caps: MigrationCaps, live: Live) -> tuple[Counter[str], int]:
+    """How many copies each node sends and takes, and how many migrations may begin. One that waits for a node that is
+    gone costs nothing.
+    """
+    busy, free = Counter[str](), caps.cluster
+    for migration in migrations:
+        if migration.state == MigrationState.MIGRATION_STATE_COPYING:
+            partition = state.partitions[migration.partition_id]
+            nodes = [partition.leader, *partition.adding_replicas]
+            if partition.adding_replicas and all(node in live.up for node in nodes):
+                busy.update(nodes)
+                free -= 1
+    return busy, free
+
+
+# Leaderships
+
+
+def _move_leaderships(state: State, live: Live) -> list[Record]:
+    """Leaders of DRAINING nodes, and those that an ELECT_LEADERS operation wants elsewhere, get a successor."""
+    wanted: dict[int, tuple[Partition, str]] = {}
+    for operation in state.running_operations():
+        if operation.kind == OperationKind.OPERATION_KIND_ELECT_LEADERS and not operation.cancelled:
+            due = preferred.on_preferred_replica_election(state, operation, live)
+            wanted.update((p.id, (p, successor)) for p, successor in due)
+    for node in sorted(live.draining):
+        due = drains.leaderships_to_move(state, node, live)
+        wanted.update((p.id, (p, successor)) for p, successor in due)
+    waiting = [(p, successor) for p, successor in wanted.values() if not p.successor]
+    if not waiting:
+        return []
+    free = HAND_OVERS_AT_ONCE - sum(1 for p in state.partitions.values() if p.successor)
+    return partitions_changed(appoint(p, successor) for p, successor in waiting[: max(0, free)])
+
+
+# Ends
+
+
+def _end(state: State, live: Live, now_ms: int) -> list[Record]:
+    records: list[Record] = []
+    for operation in state.running_operations():
+        if any(m.state not in operations.ENDED for m in state.migrations[operation.id].values()):
+            continue
+        match operation.kind:
+            case OperationKind.OPERATION_KIND_ELECT_LEADERS:
+                if operation.cancelled or not preferred.on_preferred_replica_election(state, operation, live):
+                    records.append(operations.finish(state, operation, now_ms, preferred.outcome(state, operation)))
+            case OperationKind.OPERATION_KIND_DRAIN:
+                if (end := drains.drained(state, operation)) is not None:
+                    records.append(operations.finish(state, operation, now_ms, end.outcome, failed=end.failed))
+            case _:
+                records.append(operations.finish(state, operation, now_ms))
     return records

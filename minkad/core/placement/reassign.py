@@ -1,63 +1,69 @@
-"""The fewest moves that even out the partitions (Fixed Partitions: "Moving partitions to newly added members")."""
+"""The plan of a reassign: which replicas move where, in which order, and why."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from math import isfinite
 
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import Move, NodeBalance, Plan
+from minka.v1.admin_pb2 import AssignedReplicas, Move, NodeBalance, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, NodeState, OperationKind, Partition, PartitionState
+from minkad.core.placement.evening import Evening, Layout, Step, Wishes, holders
+from minkad.core.placement.leaders import spread_leaders
 from minkad.core.placement.plan import plan_digest, refuse_if_running
 from minkad.core.state import State, partition_name
 
 
-def plan_reassign(
-    state: State, sizes: Mapping[int, int], to: Sequence[str], keyspaces: Sequence[str], now_ms: int
-) -> Plan:
-    """Within each keyspace: max − min ≤ 1 over the nodes of `to`, with the fewest moves that do it.
+def plan_reassign(state: State, sizes: Mapping[int, int], request: PlanReassignRequest, now_ms: int) -> Plan:
+    """Within each keyspace every node of `to` gets its share by `weights`, with the fewest moves that do it.
 
-    `sizes` are bytes by partition id. `to` empty: all LIVE nodes; `keyspaces` empty: all. A node that is not in `to`
-    gives up all it has. Where several partitions could go, the bytes decide: what makes the nodes more even goes.
-    Raises OPERATION_RUNNING, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, or PARTITION_OFFLINE when a
-    partition has no leader to copy it from.
+    `sizes` are bytes by partition id. `to` empty: all LIVE nodes but those of `drain`; `keyspaces` empty: all. A node
+    that is not among them gives up all it has. With `drain` and without `to` nobody else gives up anything. Each move
+    adds one replica; several of one partition come one after the other. Preferred leaders are spread like replicas.
+    With `partitions` exactly those get exactly those replicas, and all at once.
+    Raises OPERATION_RUNNING, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, INVALID_ARGUMENT, or
+    PARTITION_OFFLINE when a partition has no leader to copy it from.
     """
     refuse_if_running(state)
-    targets = _targets(state, to)
-    planner = _Planner(state, sizes, targets)
-    for keyspace in _selected(state, keyspaces):
-        planner.even_out(keyspace)
+    layout = Layout(state, sizes)
+    if request.partitions:
+        moves, minimum, notes = _explicit_moves(state, sizes, request.partitions, layout)
+        targets: Sequence[str] = ()
+    else:
+        wishes = _wishes(state, request)
+        targets = wishes.targets
+        moves, minimum, notes = _evening_moves(state, sizes, _selected(state, request.keyspaces), layout, wishes)
     plan = Plan(
         kind=OperationKind.OPERATION_KIND_REASSIGN,
         cluster_id=state.cluster.id,
         table_version=state.version,
         created_ms=now_ms,
-        moves=planner.moves,
-        nodes=planner.balance(),
-        minimum_moves=planner.minimum_moves,
+        moves=moves,
+        nodes=_balance(state, layout, targets, sizes),
+        minimum_moves=minimum,
+        notes=notes,
     )
     plan.digest = plan_digest(plan)
     return plan
 
 
-def fewest_moves(counts: Mapping[str, int], targets: Sequence[str]) -> int:
-    """How many partitions have to leave their node, whatever the plan, until max − min ≤ 1 over the targets."""
-    total = sum(counts.values())
-    floor, with_one_more = divmod(total, len(targets))
-    ranked = sorted((counts.get(t, 0) for t in targets), reverse=True)
-    kept = sum(min(count, floor + (1 if i < with_one_more else 0)) for i, count in enumerate(ranked))
-    return total - kept
+# What is wanted
 
 
-def _targets(state: State, to: Sequence[str]) -> list[str]:
+def _wishes(state: State, request: PlanReassignRequest) -> Wishes:
     live = sorted(n.id for n in state.nodes.values() if n.state == NodeState.NODE_STATE_LIVE)
-    for node in to:
+    for node in (*request.to, *request.drain, *request.weights):
         if node not in state.nodes:
             raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node}", node=node)
+    for node in request.to:
         if node not in live:
             raise MinkaError(Code.NOT_ENOUGH_NODES, f"node {node} is not LIVE, so nothing can go there", node=node)
-    if not live:
-        raise MinkaError(Code.NOT_ENOUGH_NODES, "no node is LIVE")
-    return sorted(set(to)) or live
+    for node, weight in request.weights.items():
+        if not isfinite(weight) or weight <= 0:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"weight {weight:g} of {node}: it must be above 0; see also drain")
+    targets = [node for node in (sorted(set(request.to)) or live) if node not in request.drain]
+    if not targets:
+        raise MinkaError(Code.NOT_ENOUGH_NODES, "no node is left to take anything" if live else "no node is LIVE")
+    return Wishes(targets, request.weights, gently=bool(request.drain) and not request.to)
 
 
 def _selected(state: State, names: Sequence[str]) -> Iterable[Keyspace]:
@@ -70,122 +76,156 @@ def _selected(state: State, names: Sequence[str]) -> Iterable[Keyspace]:
     return [keyspace for keyspace in found.values() if keyspace is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Quota:
-    """How many partitions of a keyspace a node has, and is to have."""
-
-    before: int
-    after: int
-
-
-class _Planner:
-    """Collects moves keyspace by keyspace, so that the nodes' totals and bytes even out across them."""
-
-    def __init__(self, state: State, sizes: Mapping[int, int], targets: Sequence[str]) -> None:
-        self.state = state
-        self.sizes = sizes
-        self.targets = targets
-        self.moves: list[Move] = []
-        self.minimum_moves = 0
-        self._before = _count(state.partitions.values())
-        self._after = Counter(self._before)
-        self._bytes_before = Counter[str]()
-        for p in state.partitions.values():
-            for node in _holders(p):
-                self._bytes_before[node] += sizes.get(p.id, 0)
-        self._bytes_after = Counter(self._bytes_before)
-
-    def even_out(self, keyspace: Keyspace) -> None:
-        partitions = [p for p in self.state.partitions.values() if p.keyspace_id == keyspace.id]
-        _refuse_unplannable(self.state, partitions)
-        counts = _count(partitions)
-        self.minimum_moves += fewest_moves(counts, self.targets)
-        quotas = self._quotas(counts)
-        surplus = [p for node, quota in quotas.items() for p in self._surplus(node, quota, partitions)]
-        room = {node: quota.after - quota.before for node, quota in quotas.items() if quota.after > quota.before}
-        for partition, source in sorted(surplus, key=lambda s: (-self.sizes.get(s[0].id, 0), s[0].id)):
-            target = self._target(partition, room)
-            room[target] -= 1
-            self._move(partition, source, target, quotas)
-
-    def _quotas(self, counts: Mapping[str, int]) -> dict[str, _Quota]:
-        """The nodes that have most keep one more, so that fewest move; among equals the one with least in total."""
-        floor, with_one_more = divmod(sum(counts.values()), len(self.targets))
-        ranked = sorted(self.targets, key=lambda n: (-counts.get(n, 0), self._after[n], n))
-        quotas = {
-            node: _Quota(counts.get(node, 0), floor + (1 if i < with_one_more else 0)) for i, node in enumerate(ranked)
-        }
-        return quotas | {node: _Quota(count, 0) for node, count in counts.items() if node not in quotas}
-
-    def _surplus(self, node: str, quota: _Quota, partitions: Iterable[Partition]) -> list[tuple[Partition, str]]:
-        """What leaves an overloaded node: the partitions nearest to the mean size, so that its bytes shrink in step."""
-        excess = max(0, quota.before - quota.after)
-        mine = [p for p in partitions if node in _holders(p)]
-        mean = sum(self.sizes.get(p.id, 0) for p in mine) / max(1, len(mine))
-        mine.sort(key=lambda p: (abs(self.sizes.get(p.id, 0) - mean), -p.id))
-        return [(p, node) for p in mine[:excess]]
-
-    def _target(self, partition: Partition, room: Mapping[str, int]) -> str:
-        """Where there is room: the node with the fewest bytes, then the fewest partitions."""
-        free = [
-            n for n, left in room.items() if left > 0 and n not in (*partition.replicas, *partition.removing_replicas)
-        ]
-        if not free:
-            name = partition_name(self.state.keyspaces, partition)
-            raise MinkaError(
-                Code.OPERATION_RUNNING, f"{name}: its former node is still deleting its copy; try again in a moment"
-            )
-        return min(free, key=lambda n: (self._bytes_after[n], self._after[n], n))
-
-    def _move(self, partition: Partition, source: str, target: str, quotas: Mapping[str, _Quota]) -> None:
-        size = self.sizes.get(partition.id, 0)
-        quota = quotas[source]
-        keyspace = self.state.keyspaces[partition.keyspace_id].name
-        leaves = "is not among the chosen nodes" if source not in self.targets else f"is to have {quota.after}"
-        reason = (
-            f"{source} has {quota.before} partitions of {keyspace} and {leaves}; "
-            f"{target} has {quotas[target].before} and is to have {quotas[target].after}"
-        )
-        self.moves.append(
-            Move(
-                partition_id=partition.id,
-                partition=partition_name(self.state.keyspaces, partition),
-                source=source,
-                target=target,
-                partition_epoch=partition.partition_epoch,
-                bytes=size,
-                reason=reason,
-            )
-        )
-        self._after.update({source: -1, target: 1})
-        self._bytes_after.update({source: -size, target: size})
-
-    def balance(self) -> list[NodeBalance]:
-        nodes = sorted({*self.targets, *(n for n, count in self._before.items() if count)})
-        return [
-            NodeBalance(
-                node=n,
-                partitions_before=self._before[n],
-                partitions_after=self._after[n],
-                bytes_before=self._bytes_before[n],
-                bytes_after=self._bytes_after[n],
-            )
-            for n in nodes
-        ]
-
-
-def _holders(partition: Partition) -> list[str]:
-    return [r for r in partition.replicas if r not in partition.adding_replicas]
-
-
-def _count(partitions: Iterable[Partition]) -> Counter[str]:
-    return Counter(node for p in partitions for node in _holders(p))
-
-
-def _refuse_unplannable(state: State, partitions: Iterable[Partition]) -> None:
+def _refuse_unplannable(state: State, partition: Partition) -> None:
     """A partition without its leader can't be copied, and one that is being assigned has not settled."""
-    for partition in partitions:
-        if partition.state != PartitionState.PARTITION_STATE_ONLINE:
-            name = partition_name(state.keyspaces, partition)
-            where = f"its data is on {', '.join(partition.isr)}"
-            raise MinkaError(Code.PARTITION_OFFLINE, f"{name} is not ONLINE, so it can't be planned for; {where}")
+    if partition.state != PartitionState.PARTITION_STATE_ONLINE:
+        name = partition_name(state.keyspaces, partition)
+        where = f"its data is on {', '.join(partition.isr)}"
+        raise MinkaError(Code.PARTITION_OFFLINE, f"{name} is not ONLINE, so it can't be planned for; {where}")
+
+
+# Evening out
+
+
+def _evening_moves(
+    state: State, sizes: Mapping[int, int], keyspaces: Iterable[Keyspace], layout: Layout, wishes: Wishes
+) -> tuple[list[Move], int, list[str]]:
+    moves: list[Move] = []
+    notes: list[str] = []
+    minimum = 0
+    for keyspace in keyspaces:
+        rows = [p for p in state.partitions.values() if p.keyspace_id == keyspace.id]
+        for row in rows:
+            _refuse_unplannable(state, row)
+        if keyspace.replicas > len(wishes.targets):
+            raise MinkaError(
+                Code.NOT_ENOUGH_NODES,
+                f"{keyspace.name} keeps {keyspace.replicas} replicas, and {len(wishes.targets)} nodes would be left",
+            )
+        evening = Evening(state, keyspace, layout, wishes)
+        evening.run()
+        minimum += evening.minimum
+        notes += evening.notes
+        reordered = []
+        if keyspace.replicas > 1 and not wishes.gently:
+            orders = {p.id: layout.replicas[p.id] for p in rows}
+            reordered = spread_leaders(orders, wishes.targets, wishes.weights)
+        moves += _in_order(state, sizes, layout, evening.steps, reordered)
+    return moves, minimum, notes
+
+
+def _in_order(
+    state: State, sizes: Mapping[int, int], layout: Layout, steps: Sequence[Step], reordered: Sequence[int]
+) -> list[Move]:
+    """A move for each step; the last of a partition gives it its final order. Those of order alone come last."""
+    last = {step.partition_id: i for i, step in enumerate(steps)}
+    orders: defaultdict[int, list[str]] = defaultdict(list)
+    moves = []
+    for i, step in enumerate(steps):
+        partition = state.partitions[step.partition_id]
+        before = orders[partition.id] or holders(partition)
+        after = [step.target if node == step.source else node for node in before]
+        if last[partition.id] == i:
+            after = list(layout.replicas[partition.id])
+        orders[partition.id] = after
+        move = _move(state, sizes, partition, before, after, step.reason)
+        move.source, move.target = step.source, step.target
+        moves.append(move)
+    for partition_id in reordered:
+        if partition_id not in last:
+            partition = state.partitions[partition_id]
+            after = layout.replicas[partition_id]
+            reason = f"{after[0]} is to lead instead of {partition.replicas[0]}; no data moves"
+            moves.append(_move(state, {}, partition, holders(partition), after, reason))
+    return moves
+
+
+def _move(
+    state: State,
+    sizes: Mapping[int, int],
+    partition: Partition,
+    before: Sequence[str],
+    after: Sequence[str],
+    reason: str,
+) -> Move:
+    return Move(
+        partition_id=partition.id,
+        partition=partition_name(state.keyspaces, partition),
+        partition_epoch=partition.partition_epoch,
+        bytes=sizes.get(partition.id, 0),
+        reason=reason,
+        replicas=before,
+        target_replicas=after,
+    )
+
+
+# Exactly as asked
+
+
+def _explicit_moves(
+    state: State, sizes: Mapping[int, int], wanted: Sequence[AssignedReplicas], layout: Layout
+) -> tuple[list[Move], int, list[str]]:
+    moves = []
+    seen: set[int] = set()
+    for assigned in wanted:
+        partition = state.partitions.get(assigned.partition_id)
+        if partition is None:
+            raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {assigned.partition_id} does not exist")
+        name, after = partition_name(state.keyspaces, partition), list(assigned.replicas)
+        if partition.id in seen:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is named twice")
+        seen.add(partition.id)
+        before = holders(partition)
+        if after == before:
+            continue
+        _refuse_unplannable(state, partition)
+        _check_wanted(state, partition, name, after)
+        added = [node for node in after if node not in before]
+        gone = [node for node in before if node not in after]
+        move = _move(state, sizes, partition, before, after, "asked for")
+        move.bytes *= len(added)
+        if len(added) == len(gone) == 1:
+            move.source, move.target = gone[0], added[0]
+        moves.append(move)
+        layout.replicas[partition.id] = after
+        layout.bytes.update(dict.fromkeys(added, sizes.get(partition.id, 0)))
+        layout.bytes.subtract(dict.fromkeys(gone, sizes.get(partition.id, 0)))
+    copies = sum(len(set(move.target_replicas) - set(move.replicas)) for move in moves)
+    return moves, copies, []
+
+
+def _check_wanted(state: State, partition: Partition, name: str, replicas: Sequence[str]) -> None:
+    needed = max(1, state.keyspaces[partition.keyspace_id].min_insync)
+    if len(set(replicas)) != len(replicas) or len(replicas) < needed:
+        raise MinkaError(
+            Code.INVALID_ARGUMENT, f"{name}: {', '.join(replicas) or 'nothing'}: {needed} or more, each of them once"
+        )
+    for node in replicas:
+        row = state.nodes.get(node)
+        if row is None:
+            raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node}", node=node)
+        if node not in partition.replicas and row.state != NodeState.NODE_STATE_LIVE:
+            raise MinkaError(Code.NOT_ENOUGH_NODES, f"node {node} is not LIVE, so nothing can go there", node=node)
+
+
+# What it makes of the nodes
+
+
+def _balance(state: State, layout: Layout, targets: Sequence[str], sizes: Mapping[int, int]) -> list[NodeBalance]:
+    before = Layout(state, sizes)
+    leads_before = Counter(nodes[0] for nodes in before.replicas.values())
+    leads_after = Counter(nodes[0] for nodes in layout.replicas.values())
+    after = Counter(node for nodes in layout.replicas.values() for node in nodes)
+    nodes = sorted({*targets, *before.totals, *after})
+    return [
+        NodeBalance(
+            node=n,
+            partitions_before=before.totals[n],
+            partitions_after=after[n],
+            bytes_before=before.bytes[n],
+            bytes_after=layout.bytes[n],
+            leaders_before=leads_before[n],
+            leaders_after=leads_after[n],
+        )
+        for n in nodes
+    ]

@@ -8,11 +8,11 @@ from minka.v1.cluster_pb2 import (
     Cluster,
     Keyspace,
     Migration,
+    MigrationState,
     Node,
     Operation,
     OperationState,
     Partition,
-    PartitionState,
     PartitionTable,
     StateSnapshot,
 )
@@ -44,7 +44,8 @@ class State:
     keyspaces: dict[int, Keyspace] = field(default_factory=dict)
     partitions: dict[int, Partition] = field(default_factory=dict)
     operations: dict[int, Operation] = field(default_factory=dict)
-    migrations: dict[int, dict[int, Migration]] = field(default_factory=dict)  # by operation, by partition
+    # by operation, by partition and its place among the partition's migrations
+    migrations: dict[int, dict[tuple[int, int], Migration]] = field(default_factory=dict)
     removed_data_ids: dict[str, None] = field(default_factory=dict)  # of removed nodes, in order
     next_raft_id: int = 1
     next_keyspace_id: int = 1
@@ -74,14 +75,24 @@ class State:
         """The keyspace of this name."""
         return next((k for k in self.keyspaces.values() if k.name == name), None)
 
+    def running_operations(self) -> list[Operation]:
+        """The operations that have not ended, the oldest first."""
+        return [o for o in self.operations.values() if o.state == OperationState.OPERATION_STATE_RUNNING]
+
     def running_operation(self) -> Operation | None:
-        """The one operation that has not ended; there is never more than one."""
-        return next((o for o in self.operations.values() if o.state == OperationState.OPERATION_STATE_RUNNING), None)
+        """The one that has migrations and has not ended; there is never more than one."""
+        return next((o for o in self.running_operations() if o.migration_count), None)
 
     def running_migration(self, partition_id: int) -> Migration | None:
-        """The partition's migration in the running operation."""
+        """The partition's migration that has begun and not ended."""
         operation = self.running_operation()
-        return self.migrations[operation.id].get(partition_id) if operation else None
+        rows = self.migrations[operation.id] if operation else {}
+        index = 0
+        while (migration := rows.get((partition_id, index))) is not None:
+            if migration.state in (MigrationState.MIGRATION_STATE_COPYING, MigrationState.MIGRATION_STATE_HANDED_OVER):
+                return migration
+            index += 1
+        return None
 
     def partitions_on(self, node: str) -> Iterable[Partition]:
         """The partitions of which this node holds, is to hold, or has still to delete a copy."""
@@ -128,13 +139,14 @@ class State:
             case "migration_changed":
                 migration = record.migration_changed
                 rows = self.migrations[migration.operation_id]
-                check_migration_change(rows[migration.partition_id], migration)
-                rows[migration.partition_id] = migration
+                check_migration_change(rows[_place(migration)], migration)
+                rows[_place(migration)] = migration
+                return []
+            case "operation_changed":
+                self._apply_operation(record.operation_changed, ends=False)
                 return []
             case "operation_finished":
-                operation = record.operation_finished
-                assert self.operations[operation.id].state == OperationState.OPERATION_STATE_RUNNING, operation
-                self.operations[operation.id] = operation
+                self._apply_operation(record.operation_finished, ends=True)
                 return []
             case unknown:
                 raise AssertionError(f"a record of an unknown kind ({unknown}): {record}")
@@ -165,7 +177,7 @@ class State:
         self.next_keyspace_id = keyspace.id + 1
         for partition in created.partitions:
             assert partition.id >= self.next_partition_id, f"partition id {partition.id} was used before"
-            assert partition.state == PartitionState.PARTITION_STATE_ASSIGNED, partition
+            check_partition_change(None, partition, self.nodes)
             self.partitions[partition.id] = partition
             self.next_partition_id = partition.id + 1
         self.version += 1
@@ -175,7 +187,7 @@ class State:
         effects: list[NotifyNode] = []
         for partition in changed.partitions:
             old = self.partitions[partition.id]
-            check_partition_change(old, partition)
+            check_partition_change(old, partition, self.nodes)
             self.partitions[partition.id] = partition
             affected = {*old.replicas, *partition.replicas, *partition.removing_replicas}
             effects += [NotifyNode(node, partition.id) for node in sorted(affected)]
@@ -185,16 +197,25 @@ class State:
     def _apply_operation_started(self, started: OperationStarted) -> list[NotifyNode]:
         operation = started.operation
         assert operation.id >= self.next_operation_id, f"operation id {operation.id} was used before"
-        assert self.running_operation() is None, f"operation {self.running_operation()} is running"
+        assert operation.migration_count == len(started.migrations), started
+        running = self.running_operation()
+        assert running is None or not operation.migration_count, f"operation {running} is running"
         self.operations[operation.id] = operation
         self.next_operation_id = operation.id + 1
         assert all(m.partition_id in self.partitions for m in started.migrations), started
-        self.migrations[operation.id] = _by(started.migrations, lambda m: m.partition_id)
+        self.migrations[operation.id] = _by(started.migrations, _place)
+        assert len(self.migrations[operation.id]) == len(started.migrations), started
         self._forget_old_operations()
         return []
 
+    def _apply_operation(self, operation: Operation, *, ends: bool) -> None:
+        assert self.operations[operation.id].state == OperationState.OPERATION_STATE_RUNNING, operation
+        assert ends == (operation.state != OperationState.OPERATION_STATE_RUNNING), operation
+        self.operations[operation.id] = operation
+
     def _forget_old_operations(self) -> None:
-        for operation_id in sorted(self.operations)[:-KEPT_OPERATIONS]:
+        running = {o.id for o in self.running_operations()}
+        for operation_id in sorted(self.operations.keys() - running)[:-KEPT_OPERATIONS]:
             del self.operations[operation_id]
             del self.migrations[operation_id]
 
@@ -221,9 +242,9 @@ class State:
         if not data:
             return cls()
         table = snapshot.table
-        migrations: dict[int, dict[int, Migration]] = {operation.id: {} for operation in snapshot.operations}
+        migrations: dict[int, dict[tuple[int, int], Migration]] = {o.id: {} for o in snapshot.operations}
         for migration in snapshot.migrations:
-            migrations[migration.operation_id][migration.partition_id] = migration
+            migrations[migration.operation_id][_place(migration)] = migration
         return cls(
             table.cluster,
             table.version,
@@ -242,6 +263,10 @@ class State:
 
 K = TypeVar("K")
 R = TypeVar("R")
+
+
+def _place(migration: Migration) -> tuple[int, int]:
+    return migration.partition_id, migration.index
 
 
 def _by(rows: Iterable[R], key: Callable[[R], K]) -> dict[K, R]:

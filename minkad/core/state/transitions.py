@@ -1,32 +1,32 @@
 """Which changes of a row are valid. `decide` refuses the others; here they are asserted."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Partition, PartitionState
+from minkad.core.state.partition_states import is_valid_partition_change
+from minkad.core.state.replica_states import invalid_replica_changes
 
 _N, _P, _M = NodeState, PartitionState, MigrationState
 
 NODE_TRANSITIONS: Final[dict[int, set[int]]] = {
     _N.NODE_STATE_JOINING: {_N.NODE_STATE_LIVE},
-    # LIVE → LIVE: another process of the same node has registered
-    _N.NODE_STATE_LIVE: {_N.NODE_STATE_LIVE, _N.NODE_STATE_FAILED, _N.NODE_STATE_LEFT},
-    _N.NODE_STATE_FAILED: {_N.NODE_STATE_LIVE},
-    _N.NODE_STATE_LEFT: {_N.NODE_STATE_LIVE},
-}
-
-PARTITION_TRANSITIONS: Final[dict[int, set[int]]] = {
-    _P.PARTITION_STATE_ASSIGNED: {
-        _P.PARTITION_STATE_ASSIGNED,
-        _P.PARTITION_STATE_ONLINE,
-        _P.PARTITION_STATE_OFFLINE,
+    # LIVE → LIVE and DRAINING → DRAINING: another process of the same node has registered
+    _N.NODE_STATE_LIVE: {
+        _N.NODE_STATE_LIVE,
+        _N.NODE_STATE_DRAINING,
+        _N.NODE_STATE_FAILED,
+        _N.NODE_STATE_LEFT,
     },
-    _P.PARTITION_STATE_ONLINE: {
-        _P.PARTITION_STATE_ONLINE,
-        _P.PARTITION_STATE_OFFLINE,
-        _P.PARTITION_STATE_ASSIGNED,
+    _N.NODE_STATE_DRAINING: {
+        _N.NODE_STATE_LIVE,
+        _N.NODE_STATE_DRAINING,
+        _N.NODE_STATE_FAILED,
+        _N.NODE_STATE_LEFT,
     },
-    _P.PARTITION_STATE_OFFLINE: {_P.PARTITION_STATE_OFFLINE, _P.PARTITION_STATE_ASSIGNED},
+    # → DRAINING: it was being drained when it went away
+    _N.NODE_STATE_FAILED: {_N.NODE_STATE_LIVE, _N.NODE_STATE_DRAINING},
+    _N.NODE_STATE_LEFT: {_N.NODE_STATE_LIVE, _N.NODE_STATE_DRAINING},
 }
 
 MIGRATION_TRANSITIONS: Final[dict[int, set[int]]] = {
@@ -45,25 +45,50 @@ def check_node_change(old: Node | None, new: Node, nodes: Iterable[Node]) -> Non
     assert new.state in NODE_TRANSITIONS[old.state], (old, new)
 
 
-def check_partition_change(old: Partition, new: Partition) -> None:
-    """Assert that `new` may replace `old`, and that it makes sense by itself."""
+def check_partition_change(old: Partition | None, new: Partition, nodes: Mapping[str, Node]) -> None:
+    """Assert that `new` may replace `old` (None: it is created), and that it makes sense by itself."""
+    assert is_valid_partition_change(old, new), (old, new)
+    assert not (invalid := invalid_replica_changes(old, new, nodes)), (invalid, old, new)
+    check_partition(new)
+    if old is None:
+        assert new.state == _P.PARTITION_STATE_NEW, new
+        return
     assert new.partition_epoch == old.partition_epoch + 1, (old, new)
-    assert new.state in PARTITION_TRANSITIONS[old.state], (old, new)
     assert (new.keyspace_id, new.slot) == (old.keyspace_id, old.slot), (old, new)
     assert new.leader_epoch >= old.leader_epoch, (old, new)
     assert new.generation >= old.generation, (old, new)
-    if new.leader not in (old.leader, ""):
-        assert new.leader_epoch > old.leader_epoch, (old, new)
-    assert (new.leader == "") == (new.state == PartitionState.PARTITION_STATE_OFFLINE), new
-    assert new.leader == "" or new.leader in new.isr, new
-    assert new.isr, new
-    assert set(new.isr) <= set(new.replicas), new
-    assert set(new.adding_replicas) <= set(new.replicas) - set(new.isr), new
-    assert not set(new.removing_replicas) & set(new.replicas), new
-    assert len(set(new.replicas)) == len(new.replicas), new
+    elected = new.leader not in (old.leader, "") or (
+        new.state == _P.PARTITION_STATE_ASSIGNED and old.state != _P.PARTITION_STATE_ASSIGNED
+    )
+    assert not elected or new.leader_epoch > old.leader_epoch, (old, new)
+    unclean = new.unclean_elections - old.unclean_elections
+    assert unclean in (0, 1), (old, new)
+    # Somebody who has all that was acknowledged stays, except where losing it was allowed.
+    assert unclean or not old.isr or set(new.isr) & set(old.isr), (old, new)
+    assert unclean or not elected or not old.isr or new.leader in old.isr, (old, new)
+
+
+def check_partition(row: Partition) -> None:
+    """Assert that the row makes sense by itself."""
+    replicas, isr, removing = set(row.replicas), set(row.isr), set(row.removing_replicas)
+    target = set(row.target_replicas)
+    has_no_leader = row.state in (_P.PARTITION_STATE_NEW, _P.PARTITION_STATE_OFFLINE)
+    assert (row.leader == "") == has_no_leader, row
+    assert not row.leader or row.leader in isr, row
+    assert isr or row.state == _P.PARTITION_STATE_NEW, row
+    assert isr <= replicas - removing, row
+    assert target <= replicas - removing, row
+    assert set(row.adding_replicas) <= target - isr, row
+    # A replica that is still assigned is only removed at the end of a reassignment.
+    assert not replicas & removing or (target and not target & removing), row
+    assert not row.successor or (row.leader and row.successor in isr - {row.leader}), row
+    assert len(replicas) == len(row.replicas), row
+    assert len(isr) == len(row.isr), row
+    assert len(removing) == len(row.removing_replicas), row
+    assert len(target) == len(row.target_replicas), row
 
 
 def check_migration_change(old: Migration, new: Migration) -> None:
     """Assert that `new` may replace `old`."""
     assert new.state in MIGRATION_TRANSITIONS[old.state], (old, new)
-    assert (new.source, new.target) == (old.source, old.target), (old, new)
+    assert (new.source, new.target, new.index) == (old.source, old.target, old.index), (old, new)

@@ -1,26 +1,38 @@
 """Nodes without a coordinator: the test plays the controller."""
 
 import asyncio
+import shutil
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Partition, PartitionState
-from minka.v1.coordinator_pb2 import HandOverRequest, UpdateReplicasRequest, UpdateReplicasResponse
+from minka.v1.cluster_pb2 import Durability, Keyspace, Partition, PartitionState
+from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    HandOverRequest,
+    IsrChange,
+    IsrResult,
+    UpdateReplicasRequest,
+    UpdateReplicasResponse,
+)
 from minka.v1.errors_pb2 import Error
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.replication import GrpcLinks, replication_handler
+from minkad.shard.context import ControllerCalls, ReplicationSettings
 from minkad.shard.manager import ReplicaManager, StorageSettings
-from minkad.shard.migration import MigrationSettings
+from minkad.shard.replica import Replica
 from minkad.storage.log_database import LogDatabase
 from minkad.telemetry import Telemetry
+from tests.unit.storage.crash import crashed_copy
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
 _FIRST_PORT, _LAST_PORT = 21000, 27000
@@ -64,6 +76,7 @@ class TestNode:
         self.id = node_id
         self.path = path
         self.clearance = True
+        self.running = False
         self.port = free_port()
         self.fences: list[float] = []
 
@@ -79,13 +92,15 @@ class TestNode:
             self.log_db,
             self.links,
             has_clearance=lambda: self.clearance,
-            hand_over=self.cluster.hand_over,
+            controller=ControllerCalls(self.cluster.hand_over, self.cluster.alter_isr),
             clock=time.monotonic,
             settings=self.cluster.settings,
             storage=self.cluster.storage,
+            known_keyspace=lambda _: self.cluster.keyspace,
             on_fence=self.fences.append,
         )
         await self.manager.start()
+        self.running = True
         self.server = grpc.aio.server(interceptors=[Interceptor("test")], options=OPTIONS)
         self.server.add_generic_rpc_handlers(
             (kv_handler(self.manager, telemetry), replication_handler(self.manager, telemetry))
@@ -101,9 +116,23 @@ class TestNode:
 
     async def stop(self) -> None:
         """In order."""
+        if not self.running:
+            return
+        self.running = False
         await self.server.stop(0)
         await self.manager.close()
         self.log_db.close()
+
+    async def kill(self) -> None:
+        """As by kill -9: what is on disk is what was written until now. `start` brings it back."""
+        left = crashed_copy(self.path, self.path.with_name(f"{self.id}-killed"))
+        await self.stop()
+        shutil.rmtree(self.path)
+        left.rename(self.path)
+
+    def replica(self, partition_id: int = 1) -> Replica:
+        """As it is in memory."""
+        return self.manager._replicas[partition_id]
 
     async def tell(self, *rows: Partition, term: int = 1) -> UpdateReplicasResponse:
         """What the controller says."""
@@ -132,6 +161,11 @@ class TestNode:
         body = await self.ask(wire.Op.READ, partition_id, generation, wire.encode(list(keys)), timeout_ms)
         return wire.decode_values(body)
 
+    async def get_stale(self, partition_id: int, *keys: bytes, generation: int = 1) -> wire.StaleResult:
+        """Read what this replica has. Raises Refused."""
+        body = await self.ask(wire.Op.READ_STALE, partition_id, generation, wire.encode(list(keys)))
+        return wire.decode_stale(body)
+
     async def count(self) -> dict[int, int]:
         """Keys on disk, by partition."""
         return {count.partition_id: count.keys for count in await self.manager.count_keys([])}
@@ -141,14 +175,19 @@ class Cluster:
     """The nodes, and the rows as the controller has them."""
 
     def __init__(
-        self, path: Path, settings: MigrationSettings | None = None, storage: StorageSettings | None = None
+        self, path: Path, settings: ReplicationSettings | None = None, storage: StorageSettings | None = None
     ) -> None:
         self.path = path
-        self.settings = settings or MigrationSettings()
+        self.settings = settings or ReplicationSettings(lag_timeout=0.5)
         self.storage = storage or StorageSettings(block_cache=8 << 20)
         self.nodes: dict[str, TestNode] = {}
         self.ports: dict[str, int] = {}
         self.rows: dict[int, Partition] = {}
+        self.keyspace = Keyspace(min_insync=1, durability=Durability.DURABILITY_SYNC)
+        self.dead: set[str] = set()  # nodes that the controller does not take into an in-sync set
+        self.isr_changes: list[IsrChange] = []
+        self.before_alter_isr: list[MinkaError] = []  # raised instead, one a request
+        self.after_alter_isr: list[MinkaError] = []  # raised although it was recorded
         self.hand_overs: list[HandOverRequest] = []
         self.before_hand_over: list[MinkaError] = []  # raised instead, one a request
         self.after_hand_over: list[MinkaError] = []  # raised although it was recorded
@@ -190,13 +229,13 @@ class Cluster:
         for channel in self._channels.values():
             await channel.close()
 
-    async def create(self, leader: str, *partition_ids: int) -> list[Partition]:
-        """New partitions at one node."""
+    async def create(self, leader: str, *partition_ids: int, followers: Sequence[str] = ()) -> list[Partition]:
+        """New partitions; all replicas are in sync."""
         for id_ in partition_ids:
             self.rows[id_] = Partition(
                 id=id_,
-                replicas=[leader],
-                isr=[leader],
+                replicas=[leader, *followers],
+                isr=[leader, *followers],
                 leader=leader,
                 leader_epoch=1,
                 partition_epoch=1,
@@ -204,7 +243,7 @@ class Cluster:
                 state=PartitionState.PARTITION_STATE_ASSIGNED,
             )
         rows = [self.rows[id_] for id_ in partition_ids]
-        await self.nodes[leader].tell(*rows)
+        await asyncio.gather(*(self.nodes[node].tell(*rows) for node in (leader, *followers)))
         return rows
 
     def change(self, partition_id: int, change: Callable[[Partition], None]) -> Partition:
@@ -217,30 +256,60 @@ class Cluster:
         return row
 
     def add_target(self, partition_id: int, target: str) -> Partition:
-        """The row that begins a migration."""
+        """The row that begins a move of the leader's replica."""
 
         def change(row: Partition) -> None:
+            row.target_replicas[:] = [target if node == row.leader else node for node in row.replicas]
             row.replicas.append(target)
             row.adding_replicas.append(target)
 
         return self.change(partition_id, change)
 
-    def cancel(self, partition_id: int, target: str) -> Partition:
-        """The row that ends one without a move."""
+    def add_replica(self, partition_id: int, node: str) -> Partition:
+        """The row with one replica more."""
 
         def change(row: Partition) -> None:
-            row.replicas.remove(target)
-            row.adding_replicas.remove(target)
+            row.replicas.append(node)
+            row.adding_replicas.append(node)
+
+        return self.change(partition_id, change)
+
+    def remove_replica(self, partition_id: int, node: str) -> Partition:
+        """The row that a replica has to leave."""
+
+        def change(row: Partition) -> None:
+            for nodes in (row.replicas, row.isr):
+                if node in nodes:
+                    nodes.remove(node)
+            row.removing_replicas.append(node)
+
+        return self.change(partition_id, change)
+
+    def cancel(self, partition_id: int, target: str) -> Partition:
+        """The row that ends a move before its hand-over."""
+
+        def change(row: Partition) -> None:
+            for nodes in (row.replicas, row.adding_replicas, row.isr):
+                if target in nodes:
+                    nodes.remove(target)
+            row.ClearField("target_replicas")
+            row.ClearField("successor")
             row.removing_replicas.append(target)
 
         return self.change(partition_id, change)
 
-    def elect(self, partition_id: int, leader: str) -> Partition:
-        """The row of a new leadership."""
+    def succeed(self, partition_id: int, successor: str) -> Partition:
+        """The row by which the leader is to hand over."""
+        return self.change(partition_id, lambda row: setattr(row, "successor", successor))
+
+    def elect(self, partition_id: int, leader: str, *, without: Sequence[str] = ()) -> Partition:
+        """The row of a new leadership, without some in its in-sync set."""
 
         def change(row: Partition) -> None:
             row.leader = leader
             row.leader_epoch += 1
+            row.ClearField("successor")
+            row.isr[:] = [node for node in row.isr if node not in without]
 
         return self.change(partition_id, change)
 
@@ -254,23 +323,73 @@ class Cluster:
             self.nodes[target].tell(*rows), *(self.nodes[node].tell(*rows) for node, rows in by_source.items())
         )
 
+    async def fail(self, node_id: str) -> None:
+        """The controller's part when a node fails: others lead, without it; or it stays the last in sync."""
+        self.dead.add(node_id)
+        for row in list(self.rows.values()):
+            if node_id not in row.isr:
+                continue
+            others = [node for node in row.isr if node != node_id and node not in self.dead]
+            if row.leader == node_id and others:
+                self.elect(row.id, others[0], without=[node_id])
+            elif others:
+                self.change(row.id, partial(_without, node_id))
+        await self.tell_all(*self.rows)
+
+    async def back(self, node_id: str) -> None:
+        """The controller's part when it is there again."""
+        self.dead.discard(node_id)
+        for row in list(self.rows.values()):
+            if row.leader == node_id:
+                self.elect(row.id, node_id)
+        await self.tell_all(*self.rows)
+
+    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
+        """The controller's part; whoever has a replica is told at once."""
+        if self.before_alter_isr:
+            raise self.before_alter_isr.pop(0)
+        results = [self._alter(request.node_id, change) for change in request.changes]
+        if self.after_alter_isr:
+            raise self.after_alter_isr.pop(0)
+        return AlterIsrResponse(results=results)
+
+    def _alter(self, node_id: str, change: IsrChange) -> IsrResult:
+        row = self.rows[change.partition_id]
+        result = IsrResult(partition_id=row.id, partition=row)
+        if row.leader != node_id or (row.leader_epoch, row.partition_epoch) != (
+            change.leader_epoch,
+            change.partition_epoch,
+        ):
+            result.error = Code.STALE_EPOCH.name
+        elif not set(change.isr) <= set(row.replicas) - set(row.removing_replicas) - self.dead:
+            result.error = Code.INELIGIBLE_REPLICA.name
+        else:
+            self.isr_changes.append(change)
+            row = self.change(row.id, lambda row: _alter_isr(row, change.isr))
+            result.partition.CopyFrom(row)
+            for node in row.replicas:
+                self._tell_later(node, row)
+        return result
+
     async def hand_over(self, request: HandOverRequest) -> Partition:
-        """The controller's part; it tells the target and the source at once."""
+        """The controller's part; whoever has a replica is told at once."""
         self.hand_overs.append(request)
         if self.before_hand_over:
             raise self.before_hand_over.pop(0)
         row = self.rows[request.partition_id]
         if row.leader != request.target:
             if row.partition_epoch != request.partition_epoch:
-                raise MinkaError(Code.STALE_GENERATION, "the row has changed", partitions=[row])
+                raise MinkaError(Code.STALE_EPOCH, "the row has changed", partitions=[row])
             row = self.change(request.partition_id, lambda row: _hand_over(row, request))
         if self.after_hand_over:
             raise self.after_hand_over.pop(0)
-        self._tell_later(request.target, row)
-        self._tell_later(request.node_id, row)
+        for node in {*row.replicas, *row.removing_replicas}:
+            self._tell_later(node, row)
         return row
 
     def _tell_later(self, node_id: str, row: Partition) -> None:
+        if not self.nodes[node_id].running:
+            return
         task = asyncio.create_task(self.nodes[node_id].tell(row))
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
@@ -278,26 +397,40 @@ class Cluster:
     async def tell_all(self, *partition_ids: int) -> None:
         """Everybody is told of the rows as they are."""
         rows = [self.rows[id_] for id_ in partition_ids]
-        await asyncio.gather(*(node.tell(*rows) for node in self.nodes.values()))
+        await asyncio.gather(*(node.tell(*rows) for node in self.nodes.values() if node.running))
 
 
 _tasks: set[asyncio.Task[UpdateReplicasResponse]] = set()
 
 
+def _without(node: str, row: Partition) -> None:
+    row.isr.remove(node)
+
+
+def _alter_isr(row: Partition, isr: Sequence[str]) -> None:
+    row.isr[:] = isr
+    if set(row.adding_replicas) <= set(isr):
+        row.ClearField("adding_replicas")
+        if row.target_replicas and row.leader not in row.target_replicas:
+            row.successor = next((node for node in row.target_replicas if node in isr), "")
+
+
 def _hand_over(row: Partition, request: HandOverRequest) -> None:
-    row.replicas[:] = [request.target if node == request.node_id else node for node in row.replicas]
-    row.replicas[:] = list(dict.fromkeys(row.replicas))
-    row.isr[:] = [request.target]
-    row.adding_replicas.remove(request.target)
-    row.removing_replicas.append(request.node_id)
     row.leader = request.target
     row.leader_epoch += 1
-    row.generation += 1
+    row.ClearField("successor")
+    if row.target_replicas:
+        left = [node for node in row.replicas if node not in row.target_replicas]
+        row.replicas[:] = row.target_replicas
+        row.isr[:] = [node for node in row.isr if node not in left]
+        row.removing_replicas.extend(left)
+        row.generation += 1
+        row.ClearField("target_replicas")
 
 
 @asynccontextmanager
 async def cluster(
-    path: Path, settings: MigrationSettings | None = None, storage: StorageSettings | None = None
+    path: Path, settings: ReplicationSettings | None = None, storage: StorageSettings | None = None
 ) -> AsyncIterator[Cluster]:
     """A cluster for the length of a test."""
     made = Cluster(path, settings, storage)

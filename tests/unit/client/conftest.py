@@ -112,6 +112,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.nonsense: Callable[[wire.Request], bytes] | None = None  # instead of the true answer
         self.holds_writes: asyncio.Event | None = None  # until it is set
         self.ends_stream = False  # instead of answering
+        self.age_ms = 0  # of what it answers to stale reads
         self.largest_read = 10**9  # bytes of values in one result
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         admin_pb2_grpc.add_MetadataServicer_to_server(self, self._server)
@@ -176,13 +177,15 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
                     self.data[key] = value
             return wire.GroupResult(None, None)
         values = [self.data.get(key) for key in wire.decode_read(group.body)]
+        if group.op == wire.Op.READ_STALE:
+            return wire.GroupResult(None, wire.encode(wire.StaleResult(self.age_ms, values)))
         if sum(len(value or b"") for value in values) > self.largest_read:
             return wire.GroupResult(MinkaError(Code.TOO_LARGE, "too much").to_proto().SerializeToString(), None)
         return wire.GroupResult(None, wire.encode(values))
 
     def _routed_wrong(self, group: wire.Group) -> MinkaError | None:
         row = next(row for row in self.table.partitions if row.id == group.partition_id)
-        if row.leader != self.name:
+        if row.leader != self.name and group.op != wire.Op.READ_STALE:
             return MinkaError(Code.NOT_LEADER, f"{row.leader} leads it", partitions=[row])
         if group.generation < row.generation:
             return MinkaError(Code.STALE_GENERATION, "it has moved", partitions=[row])
@@ -201,7 +204,15 @@ class DataCluster:
                 Keyspace(id=1, name="flights", partition_count=partition_count, hash=HashFunction.HASH_FUNCTION_MURMUR3)
             ],
             partitions=[
-                Partition(id=i, keyspace_id=1, slot=i, leader=names[i % len(names)], partition_epoch=1, generation=1)
+                Partition(
+                    id=i,
+                    keyspace_id=1,
+                    slot=i,
+                    leader=names[i % len(names)],
+                    isr=names,
+                    partition_epoch=1,
+                    generation=1,
+                )
                 for i in range(partition_count)
             ],
         )

@@ -38,6 +38,22 @@ async def test_what_was_put_is_got_until_it_is_deleted(data_cluster: Make) -> No
         assert await client.get("empty") == b""
 
 
+async def test_stale_reads_go_to_any_replica(data_cluster: Make) -> None:
+    """Also without a leader; to another where one can't answer; and they say how old they may be."""
+    async with data_cluster("athens", "byzantium", "cyrene", partitions=1) as cluster, _client(cluster) as client:
+        await client.put("key", b"value")
+        for age, node in enumerate(cluster.nodes.values()):
+            node.age_ms = 100 * age
+        read = [await client.get_stale("key") for _ in range(50)]
+        assert {value for value, _ in read} == {b"value"}
+        assert {age for _, age in read} == {0.0, 0.1, 0.2}
+        cluster.nodes["athens"].refuse = lambda _: MinkaError(Code.AGE_UNKNOWN, "just started")
+        await cluster.nodes["byzantium"].stop()
+        cluster.lead(0, "")
+        assert {(await client.get_stale("key")).age for _ in range(10)} == {0.2}
+        assert await client.get_stale("nothing") == (None, 0.2)
+
+
 async def test_batches(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
         pairs = {b"key-%d" % n: b"value-%d" % n for n in range(100)}

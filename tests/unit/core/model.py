@@ -1,24 +1,28 @@
 """The controller and its state on their own: commands in, records applied at once, as a committed log would."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from minka.v1.cluster_pb2 import Cluster, HashFunction, Node, Partition
-from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult
+from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
+from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node, Operation, Partition
+from minka.v1.coordinator_pb2 import IsrChange, ReplicaOutcome, ReplicaResult
 from minka.v1.records_pb2 import RecordBatch
 from minkad.core.controller import (
+    AlterIsr,
     ApplyPlan,
     Command,
     CreateCluster,
     CreateKeyspace,
+    FailNode,
     HandOver,
     MigrationCaps,
     Register,
     ReportReplicas,
+    ResumeAll,
     decide,
     schedule,
 )
 from minkad.core.placement import plan_reassign
-from minkad.core.state import NotifyNode, State
+from minkad.core.state import NotifyNode, State, is_up
 
 
 class Controller:
@@ -29,6 +33,8 @@ class Controller:
         self.now_ms = 1_000
         self.caps = caps or MigrationCaps(per_node=4, cluster=32)
         self.undelivered: list[NotifyNode] = []
+        self.log: list[bytes] = []
+        self.after_record: Callable[[], None] = lambda: None
         self.run(CreateCluster(Cluster(id="c", name="test", min_nodes=min_nodes), ()))
 
     def run(self, command: Command) -> None:
@@ -37,52 +43,149 @@ class Controller:
 
     def schedule(self) -> None:
         """Let the controller do what it does of its own accord, until nothing is left."""
-        while records := schedule(self.state, self.caps, self.now_ms):
-            self._apply(RecordBatch(records=records))
+        for _ in range(10_000):
+            if not self.schedule_once():
+                return
+        raise AssertionError("the controller never comes to rest")
+
+    def schedule_once(self) -> bool:
+        """One batch of it; False when there is nothing to do."""
+        records = schedule(self.state, self.caps, self.now_ms)
+        self._apply(RecordBatch(records=records))
+        return bool(records)
 
     def _apply(self, batch: RecordBatch) -> None:
         self.now_ms += 1
-        self.undelivered += self.state.apply_batch(batch)
+        if batch.records:
+            self.log.append(batch.SerializeToString())
+            for record in batch.records:
+                self.undelivered += self.state.apply(record)
+                self.after_record()
 
-    def register(self, *names: str, incarnation: str = "1", holder_alive: bool = False) -> None:
+    def replace_controller(self) -> None:
+        """The controller dies; another one has the records alone, and takes up the work."""
+        fresh = State()
+        for batch in self.log:
+            fresh.apply_batch(RecordBatch.FromString(batch))
+        assert fresh.to_snapshot() == self.state.to_snapshot()
+        self.state = State.from_snapshot(fresh.to_snapshot())
+        everything = [(n, p.id) for p in self.state.partitions.values() for n in (*p.replicas, *p.removing_replicas)]
+        self.undelivered = [NotifyNode(node, partition_id) for node, partition_id in everything]
+        self.run(ResumeAll())
+
+    # Nodes
+
+    def register(
+        self, *names: str, incarnation: str = "1", holder_alive: bool = False, zone: str = "", capacity: int = 0
+    ) -> None:
         for name in names:
             node = Node(id=name, data_id=f"data-{name}", incarnation=incarnation, address=f"{name}:7400")
+            node.zone, node.capacity_bytes = zone, capacity
             self.run(Register(node, holder_alive))
 
+    def fail(self, *names: str) -> None:
+        for name in names:
+            self.run(FailNode(name, "no heartbeat for 1.5 s"))
+
     def deliver(self, unreachable: Sequence[str] = ()) -> None:
-        """Tell the nodes their rows and take their answers, until nobody has anything to be told."""
-        while any(effect.node not in unreachable for effect in self.undelivered):
-            effect = next(e for e in self.undelivered if e.node not in unreachable)
-            self.undelivered.remove(effect)
-            partition = self.state.partitions[effect.partition_id]
-            hosts = effect.node in partition.replicas
+        """Tell the nodes their rows and take their answers, until nobody that is up has anything to be told."""
+
+        def reaches(effect: NotifyNode) -> bool:
+            return effect.node not in unreachable and is_up(self.state.nodes.get(effect.node))
+
+        while any(map(reaches, self.undelivered)):
+            effect = next(filter(reaches, self.undelivered))
+            self.undelivered = [e for e in self.undelivered if e != effect]
+            row = self.state.partitions[effect.partition_id]
+            hosts = effect.node in row.replicas and effect.node not in row.removing_replicas
             outcome = ReplicaOutcome.REPLICA_OUTCOME_HOSTED if hosts else ReplicaOutcome.REPLICA_OUTCOME_DELETED
-            result = ReplicaResult(
-                partition_id=partition.id, partition_epoch=partition.partition_epoch, outcome=outcome
-            )
+            result = ReplicaResult(partition_id=row.id, partition_epoch=row.partition_epoch, outcome=outcome)
             self.run(ReportReplicas(effect.node, [result]))
 
-    def keyspace(self, name: str, partitions: int) -> list[Partition]:
+    # Leaders
+
+    def alter_isr(self, row: Partition, isr: Sequence[str]) -> None:
+        """As its leader asks for it."""
+        change = IsrChange(
+            partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=row.partition_epoch, isr=isr
+        )
+        self.run(AlterIsr(row.leader, [change]))
+
+    def catch_up(self) -> None:
+        """Every replica that is up has caught up, and the leaders say so."""
+        for row in list(self.state.partitions.values()):
+            behind = [
+                n
+                for n in row.replicas
+                if n not in row.isr and n not in row.removing_replicas and is_up(self.state.nodes[n])
+            ]
+            if row.leader and behind:
+                self.alter_isr(row, [*row.isr, *behind])
+
+    def hand_over(self, partition_id: int) -> None:
+        """The leader asks for the hand-over, as it does once its successor has everything."""
+        row = self.state.partitions[partition_id]
+        self.run(HandOver(row.leader, row.id, row.partition_epoch, row.successor))
+
+    def hand_over_all(self) -> None:
+        """Every leader that has a successor."""
+        for row in list(self.state.partitions.values()):
+            if row.successor:
+                self.hand_over(row.id)
+
+    def settle(self, unreachable: Sequence[str] = ()) -> None:
+        """Everything happens that happens by itself while no node comes or goes."""
+        for _ in range(1_000):
+            before = len(self.log)
+            self.schedule()
+            self.deliver(unreachable)
+            self.catch_up()
+            self.hand_over_all()
+            if len(self.log) == before:
+                return
+        raise AssertionError("the cluster never comes to rest")
+
+    # People
+
+    def keyspace(
+        self, name: str, partitions: int, replicas: int = 1, min_insync: int = 0, **more: bool
+    ) -> list[Partition]:
         """A keyspace whose partitions are ONLINE."""
-        self.run(CreateKeyspace(name, partitions, HashFunction.HASH_FUNCTION_MURMUR3, 1))
+        durability = Durability.DURABILITY_ASYNC if more.get("volatile") else Durability.DURABILITY_SYNC
+        murmur3, unclean = HashFunction.HASH_FUNCTION_MURMUR3, more.get("unclean", False)
+        self.run(CreateKeyspace(name, partitions, murmur3, replicas, min_insync, durability, unclean))
         self.deliver()
         keyspace = self.state.keyspace_named(name)
         assert keyspace is not None
         return [p for p in self.state.partitions.values() if p.keyspace_id == keyspace.id]
 
-    def reassign(self, to: Sequence[str] = ()) -> int:
-        """Plan and apply; returns the operation's id. The migrations are not carried out yet."""
-        plan = plan_reassign(self.state, {}, to, (), self.now_ms)
+    def plan(
+        self,
+        to: Sequence[str] = (),
+        drain: Sequence[str] = (),
+        weights: dict[str, float] | None = None,
+        partitions: dict[int, Sequence[str]] | None = None,
+        sizes: dict[int, int] | None = None,
+    ) -> Plan:
+        wanted = [AssignedReplicas(partition_id=p, replicas=nodes) for p, nodes in (partitions or {}).items()]
+        request = PlanReassignRequest(to=to, drain=drain, weights=weights, partitions=wanted)
+        return plan_reassign(self.state, sizes or {}, request, self.now_ms)
+
+    def begin(self, plan: Plan) -> int:
+        """Apply the plan; returns the operation's id. Nothing is scheduled yet."""
         self.run(ApplyPlan(plan, "tester", "test"))
-        self.schedule()
         operation = self.state.running_operation()
         assert operation is not None
         return operation.id
 
-    def hand_over(self, partition_id: int) -> None:
-        """The source asks for the hand-over, as it does once the target has everything."""
-        partition = self.state.partitions[partition_id]
-        self.run(HandOver(partition.leader, partition.id, partition.partition_epoch, partition.adding_replicas[0]))
+    def reassign(self, to: Sequence[str] = ()) -> int:
+        """Plan and apply; returns the operation's id. The migrations are not carried out yet."""
+        operation = self.begin(self.plan(to))
+        self.schedule()
+        return operation
+
+    def operation(self, operation_id: int) -> Operation:
+        return self.state.operations[operation_id]
 
     def counts(self) -> dict[str, int]:
         """Partitions led, by node."""

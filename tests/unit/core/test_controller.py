@@ -4,7 +4,16 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, MigrationState, NodeState, OperationState, PartitionState
-from minkad.core.controller import CancelMigration, CreateKeyspace, FailNode, HandOver, Leave, MigrationCaps, RemoveNode
+from minkad.core.controller import (
+    CancelMigration,
+    CreateKeyspace,
+    FailNode,
+    HandOver,
+    Leave,
+    MigrationCaps,
+    RemoveNode,
+    blockers_of,
+)
 from minkad.core.state import State
 from tests.unit.core.model import Controller
 
@@ -100,8 +109,10 @@ def test_a_reassign_moves_everything_the_plan_says_and_ends() -> None:
         copying = [p.id for p in c.state.partitions.values() if p.adding_replicas]
         assert len(copying) <= 4
         c.deliver()
-        for partition_id in copying:
-            c.hand_over(partition_id)
+        c.catch_up()
+        while c.schedule_once() and not all(c.state.partitions[p].successor for p in copying):
+            pass
+        c.hand_over_all()
         c.deliver()
         c.schedule()
     assert sorted(c.counts().values()) == [7, 7, 8, 8]
@@ -122,12 +133,15 @@ def test_a_second_operation_is_refused_and_the_first_named() -> None:
 def test_a_hand_over_at_an_old_epoch_is_refused_and_a_repeated_one_is_not() -> None:
     c = four_nodes(MigrationCaps(per_node=1, cluster=1))
     c.reassign()
-    partition = next(p for p in c.state.partitions.values() if p.adding_replicas)
+    c.catch_up()
+    c.schedule()
+    partition = next(p for p in c.state.partitions.values() if p.successor)
     stale = HandOver(partition.leader, partition.id, partition.partition_epoch - 1, "ephesus")
     with refused(Code.STALE_GENERATION):
         c.run(stale)
     good = HandOver(partition.leader, partition.id, partition.partition_epoch, "ephesus")
     c.run(good)
+    c.schedule()
     moved = c.state.partitions[partition.id]
     assert (moved.leader, moved.generation, moved.leader_epoch) == ("ephesus", 2, 2)
     assert list(moved.removing_replicas) == [partition.leader]
@@ -136,20 +150,37 @@ def test_a_hand_over_at_an_old_epoch_is_refused_and_a_repeated_one_is_not() -> N
 
 
 @pytest.mark.parametrize("gone", ["athens", "ephesus"])
-def test_the_operation_ends_when_a_node_fails_while_it_copies(gone: str) -> None:
+def test_a_migration_waits_for_a_node_that_fails_while_it_copies_and_goes_on_when_it_is_back(gone: str) -> None:
     c = four_nodes(MigrationCaps(per_node=30, cluster=30))
     operation = c.reassign()
-    c.run(FailNode(gone, "no heartbeat for 1.5 s"))
-    c.deliver(unreachable=[gone])
-    for partition in [p for p in c.state.partitions.values() if p.adding_replicas]:
-        c.hand_over(partition.id)
-    c.deliver(unreachable=[gone])
-    c.schedule()
-    ended = c.state.operations[operation]
+    c.fail(gone)
+    c.settle(unreachable=[gone])
+    waiting = [m for m in c.state.migrations[operation].values() if m.state == MigrationState.MIGRATION_STATE_COPYING]
+    assert waiting
+    assert {gone} <= {m.source for m in waiting} | {m.target for m in waiting}
+    blockers = blockers_of(c.state, c.operation(operation))
+    assert len(blockers) == len(waiting)
+    assert all(gone in b.reason and gone in b.remedy for b in blockers)
+    c.register(gone, incarnation="2")
+    c.settle()
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
+    assert sorted(c.counts().values()) == [7, 7, 8, 8]
+
+
+@pytest.mark.parametrize("gone", ["athens", "ephesus"])
+def test_the_operation_ends_when_what_waits_for_a_failed_node_is_cancelled(gone: str) -> None:
+    c = four_nodes(MigrationCaps(per_node=30, cluster=30))
+    operation = c.reassign()
+    c.fail(gone)
+    c.settle(unreachable=[gone])
+    for migration in list(c.state.migrations[operation].values()):
+        c.run(CancelMigration(operation, migration.partition_id, f"no progress for 60 s: {gone} is not LIVE"))
+    c.settle(unreachable=[gone])
+    ended = c.operation(operation)
     assert ended.state == OperationState.OPERATION_STATE_FAILED
     assert gone in ended.outcome
     c.register(gone, incarnation="2")
-    c.deliver()
+    c.settle()
     assert not any(p.removing_replicas or p.adding_replicas for p in c.state.partitions.values())
     assert sum(c.counts().values()) == 30
 
@@ -157,11 +188,14 @@ def test_the_operation_ends_when_a_node_fails_while_it_copies(gone: str) -> None
 def test_a_source_that_fails_after_the_hand_over_deletes_its_copy_when_it_is_back() -> None:
     c = four_nodes(MigrationCaps(per_node=1, cluster=1))
     operation = c.reassign()
-    partition = next(p for p in c.state.partitions.values() if p.adding_replicas)
+    c.catch_up()
+    c.schedule()
+    partition = next(p for p in c.state.partitions.values() if p.successor)
     source = partition.leader
     c.hand_over(partition.id)
     c.run(FailNode(source, "no heartbeat"))
-    migration = c.state.migrations[operation][partition.id]
+    c.schedule()
+    migration = c.state.migrations[operation][partition.id, 0]
     assert migration.state == MigrationState.MIGRATION_STATE_COMPLETED
     assert list(c.state.partitions[partition.id].removing_replicas) == [source]
     c.register(source, incarnation="2")

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from minka.errors import Code, MinkaError
 from minkad.core.controller import ApplyPlan, FailNode
-from minkad.core.placement import plan_digest, plan_reassign
-from minkad.core.placement.reassign import fewest_moves
+from minkad.core.placement import plan_digest
 from tests.unit.core.model import Controller
 
 
@@ -16,7 +15,7 @@ def test_thirty_partitions_on_three_nodes_and_a_fourth_added() -> None:
     c.register("athens", "byzantium", "cyrene")
     c.keyspace("flights", 30)
     c.register("ephesus")
-    plan = plan_reassign(c.state, {}, (), (), 0)
+    plan = c.plan()
     assert len(plan.moves) == plan.minimum_moves == 7
     assert sorted(n.partitions_after for n in plan.nodes) == [7, 7, 8, 8]
     assert {m.target for m in plan.moves} == {"ephesus"}
@@ -41,12 +40,12 @@ def test_every_plan_evens_out_with_the_fewest_moves(counts: list[int], added: in
             row.leader, row.replicas[:], row.isr[:] = owner, [owner], [owner]
             c.state.partitions[partition.id] = row
     c.register(*(f"new{i}" for i in range(added)))
-    plan = plan_reassign(c.state, {p: sizes[p % 72] for p in c.state.partitions}, (), (), 0)
+    plan = c.plan(sizes={p: sizes[p % 72] for p in c.state.partitions})
     after = [n.partitions_after for n in plan.nodes]
     assert max(after) - min(after) <= 1
     assert sum(after) == sum(counts)
     assert len(plan.moves) == plan.minimum_moves
-    # By brute force: every distribution of the "one more"s keeps at most what fewest_moves says.
+    # By brute force: every distribution of the "one more"s keeps at most what the plan says.
     assert plan.minimum_moves == _brute_force(dict(zip(names, counts, strict=True)), sorted(c.state.nodes))
 
 
@@ -61,11 +60,10 @@ def _brute_force(counts: dict[str, int], nodes: list[str]) -> int:
 
 
 def test_nodes_left_out_give_up_everything() -> None:
-    assert fewest_moves({"a": 3, "b": 3, "c": 3}, ["a", "b"]) == 3
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("k", 9)
-    plan = plan_reassign(c.state, {}, ["a", "b"], (), 0)
+    plan = c.plan(["a", "b"])
     assert {m.source for m in plan.moves} == {"c"}
     assert {n.node: n.partitions_after for n in plan.nodes}["c"] == 0
 
@@ -75,12 +73,12 @@ def test_a_changed_plan_or_a_changed_table_is_refused() -> None:
     c.register("a", "b")
     c.keyspace("k", 8)
     c.register("new")
-    plan = plan_reassign(c.state, {}, (), (), 0)
+    plan = c.plan()
     plan.moves[0].target = "b"
     with pytest.raises(MinkaError) as damaged:
         c.run(ApplyPlan(plan, "tester", ""))
     assert damaged.value.code is Code.DAMAGED_PLAN
-    plan = plan_reassign(c.state, {}, (), (), 0)
+    plan = c.plan()
     c.run(FailNode("b", "gone"))
     with pytest.raises(MinkaError) as stale:
         c.run(ApplyPlan(plan, "tester", ""))
@@ -92,11 +90,11 @@ def test_unknown_and_dead_nodes_and_offline_partitions_are_named() -> None:
     c.register("a", "b")
     c.keyspace("k", 4)
     with pytest.raises(MinkaError, match="no node zeta") as unknown:
-        plan_reassign(c.state, {}, ["zeta"], (), 0)
+        c.plan(["zeta"])
     assert unknown.value.code is Code.UNKNOWN_NODE
     c.run(FailNode("b", "gone"))
     with pytest.raises(MinkaError, match="k/1 is not ONLINE"):
-        plan_reassign(c.state, {}, (), (), 0)
+        c.plan()
 
 
 def test_the_digest_covers_every_field() -> None:
@@ -104,7 +102,7 @@ def test_the_digest_covers_every_field() -> None:
     c.register("a")
     c.keyspace("k", 4)
     c.register("b")
-    plan = plan_reassign(c.state, {}, (), (), 0)
+    plan = c.plan()
     assert plan.digest == plan_digest(plan)
     plan.moves[0].reason += "."
     assert plan.digest != plan_digest(plan)

@@ -67,3 +67,34 @@ def test_truncate_and_compact(epochs: list[int], data: st.DataObject) -> None:
     made.compact(base)
     assert listed(made, base, end) == [0, *epochs][base : end + 1]
     assert made.last == [0, *epochs][end]
+
+
+@given(st.data())
+def test_how_far_two_logs_are_the_same(data: st.DataObject) -> None:
+    """Against logs that leaders have written, each on one of the two, one epoch after the other."""
+    logs: list[list[tuple[int, int]]] = [[], []]  # (epoch, what was written)
+    for epoch in range(1, data.draw(st.integers(1, 8))):
+        leader = data.draw(st.integers(0, 1))
+        if data.draw(st.booleans()):  # the other hears of it, and is cut where the logs part
+            logs[1 - leader][:] = logs[leader]
+        written = data.draw(st.integers(0, 3))
+        logs[leader] += [(epoch, len(logs[leader]) + i) for i in range(written)]
+    bases = [data.draw(st.integers(0, len(log))) for log in logs]
+    made = [
+        build_from(base, [epoch for epoch, _ in log[base:]], log[base - 1][0] if base else 0)
+        for base, log in zip(bases, logs, strict=True)
+    ]
+    same = 0
+    while same < min(map(len, logs)) and logs[0][same] == logs[1][same]:
+        same += 1
+    expected = same if same >= max(bases) else None
+    assert made[0].common(len(logs[0]), made[1].lineage(), len(logs[1])) == expected
+    assert made[1].common(len(logs[1]), made[0].lineage(), len(logs[0])) == expected
+
+
+def build_from(base: int, epochs: list[int], base_epoch: int) -> Epochs:
+    """Entries behind `base`, which `base_epoch` wrote."""
+    made = Epochs(base, base_epoch)
+    for position, epoch in enumerate(epochs, base + 1):
+        made.append(position, epoch)
+    return made

@@ -212,3 +212,26 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
             LogDatabase.open(tmp_path)
 
     run(tmp_path, scenario)
+
+
+def test_what_is_written_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> None:
+    """Without a sync of its own; a sync of others shares its batch."""
+
+    async def scenario(db: LogDatabase) -> None:
+        db.put(b"a", b"1")
+        await db.write()
+        assert db.counters.syncs == 0
+        crashed_copy(tmp_path / "log", tmp_path / "crashed")
+        async with asyncio.timeout(5):
+            while db.counters.syncs == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        db.put(b"b", b"2")
+        await asyncio.gather(db.write(), db.sync())
+        assert db.counters.syncs == 2
+
+    run(tmp_path / "log", scenario)
+
+    async def after(db: LogDatabase) -> None:
+        assert db.scan(b"", b"z") == [(b"a", b"1")]
+
+    run(tmp_path / "crashed", after)

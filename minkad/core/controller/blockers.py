@@ -1,0 +1,53 @@
+"""What a step waits for that doesn't come by itself, and what a person can do about it."""
+
+from minka.v1.admin_pb2 import Blocker
+from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation, OperationKind, Partition
+from minkad.core.controller import drains
+from minkad.core.controller.reassignment import UNDER_WAY, is_online, missing_in_sync, obstacle
+from minkad.core.controller.schedule import unfinished
+from minkad.core.state import State, is_up, partition_name
+
+
+def blockers_of(state: State, operation: Operation) -> list[Blocker]:
+    """Of a running operation: one for each partition that is held up, or one for the whole of it."""
+    if operation.paused:
+        remedy = f"minkactl operations resume {operation.id}"
+        return [Blocker(operation_id=operation.id, reason="it is paused", remedy=remedy)]
+    found = [what_blocks(state, migration) for migration in unfinished(list(state.migrations[operation.id].values()))]
+    blockers = [blocker for blocker in found if blocker is not None]
+    if operation.kind == OperationKind.OPERATION_KIND_DRAIN and not operation.decommission:
+        blockers += drains.blockers(state, operation.node)
+    for blocker in blockers:
+        blocker.operation_id = operation.id
+    return blockers
+
+
+def what_blocks(state: State, migration: Migration) -> Blocker | None:
+    """What the migration waits for; None: nothing but its turn, and bytes."""
+    partition = state.partitions[migration.partition_id]
+    cancel = f"minkactl operations cancel {migration.operation_id}"
+    blocker = Blocker(
+        operation_id=migration.operation_id,
+        partition_id=partition.id,
+        partition=partition_name(state.keyspaces, partition),
+    )
+    if migration.state == MigrationState.MIGRATION_STATE_PENDING:
+        blocker.reason, blocker.remedy = obstacle(state.nodes, partition, migration) or "", cancel
+    elif not is_online(partition):
+        holder = ", ".join(partition.isr)
+        blocker.reason, blocker.remedy = f"it is OFFLINE, and its data is on {holder}", f"start {holder}"
+    elif migration.state in UNDER_WAY:
+        blocker.reason, blocker.remedy = _missing(state, partition, cancel)
+    return blocker if blocker.reason else None
+
+
+def _missing(state: State, partition: Partition, cancel: str) -> tuple[str, str]:
+    for node_id in missing_in_sync(partition):
+        node = state.nodes.get(node_id)
+        if not is_up(node):
+            return f"{node_id} is to be in sync and is not LIVE{_since(node)}", f"start {node_id}, or {cancel}"
+    return "", ""
+
+
+def _since(node: Node | None) -> str:
+    return f": {node.state_reason}" if node is not None and node.state_reason else ""

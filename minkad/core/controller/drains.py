@@ -1,0 +1,145 @@
+"""Emptying a node in order (Kafka Controller Internals: shutdownBroker).
+
+A node that is DRAINING goes on serving. Its leaderships go to other replicas in sync (step 1, `schedule`), and when it
+says goodbye, its replicas leave the in-sync sets at once (steps 2 and 3, `node_events.on_node_failure`).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Blocker
+from minka.v1.cluster_pb2 import Node, NodeState, Operation, OperationKind, OperationState, Partition
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.commands import ControlledShutdown, DrainNode
+from minkad.core.controller.rows import changed, node_in_state, partitions_changed
+from minkad.core.controller.selectors import Live, controlled_shutdown_leader_selector
+from minkad.core.state import State, is_up, partition_name
+
+_LIVE, _DRAINING = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING
+
+
+def controlled_shutdown(state: State, command: ControlledShutdown, now_ms: int) -> list[Record]:
+    """The process is about to stop: the node is DRAINING until it leaves or registers again."""
+    node = state.nodes.get(command.node_id)
+    if node is None or node.state != _LIVE or node.incarnation != command.incarnation:
+        return []
+    return [node_in_state(node, _DRAINING, "is about to stop", now_ms)]
+
+
+def leaderships_to_move(state: State, node_id: str, live: Live) -> list[tuple[Partition, str]]:
+    """What the node leads and another could: the partitions, and who is next."""
+    led = (p for p in state.partitions.values() if p.leader == node_id)
+    found = ((p, controlled_shutdown_leader_selector(p, live, (node_id,))) for p in led)
+    return [(p, selection.leader) for p, selection in found if selection is not None]
+
+
+def running_drain(state: State, node_id: str) -> Operation | None:
+    """The operation that drains the node."""
+    kind = OperationKind.OPERATION_KIND_DRAIN
+    return next((o for o in state.running_operations() if o.kind == kind and o.node == node_id), None)
+
+
+def undrained(state: State, node_id: str, now_ms: int, rows: Mapping[int, Partition]) -> list[Record]:
+    """The node stays after all, and so do its leaderships. `rows` are those that change anyway, by id."""
+    node = state.nodes.get(node_id)
+    if node is None or node.state != _DRAINING:
+        return partitions_changed(rows.values())
+    kept = [
+        changed(p, lambda row: row.ClearField("successor"))
+        for p in state.partitions.values()
+        if p.leader == node_id and p.successor and not p.target_replicas and p.id not in rows
+    ]
+    return [node_in_state(node, _LIVE, "stays after all", now_ms), *partitions_changed([*rows.values(), *kept])]
+
+
+def blockers(state: State, node_id: str) -> list[Blocker]:
+    """What would be hurt if the node stopped now; nothing: it is safe to stop."""
+    live = Live.of(state).without(node_id)
+    return [
+        Blocker(partition_id=p.id, partition=partition_name(state.keyspaces, p), reason=reason, remedy=remedy)
+        for p in state.partitions.values()
+        if node_id in p.isr
+        for reason, remedy in _hurt(state, p, node_id, live)
+    ]
+
+
+def _hurt(state: State, partition: Partition, node_id: str, live: Live) -> list[tuple[str, str]]:
+    others = [node for node in partition.isr if node in live.up]
+    min_insync = state.keyspaces[partition.keyspace_id].min_insync
+    missing = [r for r in partition.replicas if r not in partition.isr and not is_up(state.nodes.get(r))]
+    if not others:
+        remedy = f"start {missing[0]}" if missing else f"minkactl drain {node_id} --decommission"
+        return [("no other replica is in sync: it would be OFFLINE", remedy)]
+    if len(others) < min_insync:
+        remedy = f"start {missing[0]}" if missing else ""
+        return [(f"{len(others)} of {min_insync} would be in sync: its writes would be refused", remedy)]
+    if partition.leader == node_id:
+        to = f" to {partition.successor}" if partition.successor else ""
+        return [(f"{node_id} leads it; leadership goes{to} in a moment", "")]
+    return []
+
+
+class DrainEnd(NamedTuple):
+    """How a drain has ended."""
+
+    outcome: str
+    failed: bool = False
+
+
+def drained(state: State, operation: Operation) -> DrainEnd | None:
+    """How a drain whose migrations have ended has ended itself; None while it hasn't."""
+    node = state.nodes.get(operation.node)
+    if operation.cancelled:
+        return DrainEnd(f"{operation.node} stays")
+    if node is None:
+        return DrainEnd(f"{operation.node} was removed")
+    if operation.decommission:
+        return _decommissioned(state, node)
+    if node.state == NodeState.NODE_STATE_FAILED:
+        return DrainEnd(f"{node.id} failed: {node.state_reason}", failed=True)
+    if node.state != _DRAINING:
+        return DrainEnd(f"{node.id} {node.state_reason}")
+    return None if blockers(state, node.id) else DrainEnd(f"{node.id} is safe to stop")
+
+
+def _decommissioned(state: State, node: Node) -> DrainEnd | None:
+    held = sum(1 for p in state.partitions.values() if node.id in p.replicas)
+    if held:
+        return DrainEnd(f"{node.id} still holds {held} partitions", failed=True)
+    if is_up(node) and any(state.partitions_on(node.id)):
+        return None  # it is deleting
+    return DrainEnd(f"{node.id} holds nothing and is safe to stop")
+
+
+def new_drain(state: State, command: DrainNode, now_ms: int) -> Operation:
+    """The row of a new drain. Raises UNKNOWN_NODE, OPERATION_RUNNING, and INVALID_ARGUMENT for nothing to drain."""
+    node = state.nodes.get(command.node_id)
+    if node is None:
+        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
+    running = running_drain(state, node.id)
+    if running is not None:
+        raise MinkaError(
+            Code.OPERATION_RUNNING, f"operation {running.id} drains {node.id} already", operation=str(running.id)
+        )
+    if not is_up(node) and not command.decommission:
+        raise MinkaError(
+            Code.INVALID_ARGUMENT, f"{node.id} is not LIVE, so it leads nothing: there is nothing to drain"
+        )
+    return Operation(
+        id=state.next_operation_id,
+        kind=OperationKind.OPERATION_KIND_DRAIN,
+        state=OperationState.OPERATION_STATE_RUNNING,
+        requested_by=command.requested_by,
+        reason=command.reason,
+        created_ms=now_ms,
+        rate_limit=command.rate_limit,
+        node=node.id,
+        decommission=command.decommission,
+    )
+
+
+def draining(state: State, node_id: str, now_ms: int) -> list[Record]:
+    """The node is on its way out from now on."""
+    node = state.nodes[node_id]
+    return [node_in_state(node, _DRAINING, "is being drained", now_ms)] if node.state == _LIVE else []

@@ -1,0 +1,40 @@
+"""A change of leader in order: the old one has stopped taking writes, and the new one has them all."""
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition, PartitionState
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.commands import HandOver
+from minkad.core.controller.rows import changed, partitions_changed
+from minkad.core.state import State, is_up, partition_name
+
+
+def hand_over(state: State, command: HandOver) -> list[Record]:
+    """The row's `successor` leads at a new epoch. Raises UNKNOWN_PARTITION, and STALE_GENERATION with the row."""
+    partition = state.partitions.get(command.partition_id)
+    if partition is None:
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
+    if partition.leader == command.target:
+        return []  # asked again: the answer to the first request was lost
+    if (
+        partition.partition_epoch != command.partition_epoch
+        or partition.leader != command.node_id
+        or partition.successor != command.target
+        or not is_up(state.nodes.get(command.target))
+    ):
+        name = partition_name(state.keyspaces, partition)
+        raise MinkaError(
+            Code.STALE_GENERATION,
+            f"{name}: {command.node_id} can't hand over to {command.target} at epoch {command.partition_epoch}; the "
+            f"epoch is {partition.partition_epoch}, the leader {partition.leader or 'none'} and its successor "
+            f"{partition.successor or 'none'}",
+            partitions=[partition],
+        )
+    return partitions_changed([changed(partition, lambda row: _take_over(row, command.target))])
+
+
+def _take_over(row: Partition, leader: str) -> None:
+    row.leader = leader
+    row.leader_epoch += 1
+    row.generation += bool(row.target_replicas)
+    row.successor = ""
+    row.state = PartitionState.PARTITION_STATE_ONLINE

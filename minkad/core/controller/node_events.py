@@ -1,0 +1,99 @@
+"""What a node that goes or comes means for its partitions, and what a new controller does about all of them
+(Kafka Controller Internals: onBrokerFailure, onBrokerStartup, onControllerFailover).
+"""
+
+from collections.abc import Callable
+
+from minka.v1.cluster_pb2 import Durability, Partition, PartitionState
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.rows import changed, elect, leave_isr, partitions_changed, take_offline
+from minkad.core.controller.selectors import (
+    Live,
+    Selection,
+    new_partition_leader_selector,
+    offline_partition_leader_selector,
+)
+from minkad.core.state import State
+
+_WITHOUT_LEADER = (PartitionState.PARTITION_STATE_NEW, PartitionState.PARTITION_STATE_OFFLINE)
+
+
+def on_node_failure(state: State, node_id: str) -> list[Record]:
+    """1. Partitions without leader → OfflinePartition. 2. They → OnlinePartition, by the offline selector.
+    3. Each replica on the node → OfflineReplica: out of the isr. All of it is one new row a partition.
+    """
+    live = Live.of(state).without(node_id)
+    rows = (_without_node(state, p, node_id, live) for p in state.partitions.values() if node_id in p.replicas)
+    return partitions_changed(row for row in rows if row is not None)
+
+
+def _without_node(state: State, partition: Partition, node_id: str, live: Live) -> Partition | None:
+    if partition.leader == node_id:
+        return changed(partition, _election(offline_selection(state, partition, live)))
+    if node_id in partition.isr and len(partition.isr) > 1:
+        return changed(partition, lambda row: leave_isr(row, node_id))
+    return None
+
+
+def on_node_startup(state: State, node_id: str) -> list[Record]:
+    """2. Replicas on the node → OnlineReplica: it is told of them, since its row changes.
+    3. Partitions in OfflinePartition and NewPartition → OnlinePartition. Reassignments go on by themselves (4.).
+
+    The process is a new one even where nobody had noticed that the old one ended: another replica in sync leads what it
+    led. What an `async` keyspace had only in memory may be lost, so there the replica is not in sync before it has
+    caught up, and what was asked on the word of the old process (the partition_epoch) is void.
+    """
+    before = Live.of(state)
+    live = Live(before.up | {node_id}, before.draining - {node_id})
+    rows: list[Partition] = []
+    for partition in state.partitions.values():
+        if partition.state in _WITHOUT_LEADER:
+            rows += _brought_online(state, partition, live)
+        elif node_id in partition.replicas:
+            rows += _restarted(state, partition, node_id, live)
+    return partitions_changed(rows)
+
+
+def _restarted(state: State, partition: Partition, node_id: str, live: Live) -> list[Partition]:
+    volatile = state.keyspaces[partition.keyspace_id].durability == Durability.DURABILITY_ASYNC
+    if partition.leader == node_id:
+        others = offline_partition_leader_selector(partition, live.without(node_id), allow_unclean=False)
+        isr = others.isr if others is not None and volatile else tuple(partition.isr)
+        return [changed(partition, _election(Selection(others.leader if others else node_id, isr)))]
+    if volatile:
+        return [changed(partition, lambda row: leave_isr(row, node_id))]
+    return []
+
+
+def on_controller_failover(state: State) -> list[Record]:
+    """Each OfflinePartition and NewPartition → OnlinePartition. Every node is told all its rows anew, and what was
+    under way (reassignments, preferred elections, drains) goes on from the rows.
+    """
+    live = Live.of(state)
+    leaderless = [p for p in state.partitions.values() if p.state in _WITHOUT_LEADER]
+    return partitions_changed(row for p in leaderless for row in _brought_online(state, p, live))
+
+
+def _brought_online(state: State, partition: Partition, live: Live) -> list[Partition]:
+    selection = offline_selection(state, partition, live)
+    return [] if selection is None else [changed(partition, _election(selection))]
+
+
+def offline_selection(state: State, partition: Partition, live: Live) -> Selection | None:
+    """Who leads a partition that has no leader, or whose leader is not in `live`."""
+    if partition.state == PartitionState.PARTITION_STATE_NEW:
+        return new_partition_leader_selector(partition, live)
+    allow_unclean = state.keyspaces[partition.keyspace_id].unclean_election
+    return offline_partition_leader_selector(partition, live, allow_unclean=allow_unclean)
+
+
+def _election(selection: Selection | None) -> Callable[[Partition], None]:
+    """The change of a row that an election makes; None: nobody can lead."""
+
+    def change(row: Partition) -> None:
+        if selection is None:
+            take_offline(row)
+        else:
+            elect(row, selection)
+
+    return change

@@ -1,0 +1,108 @@
+"""Leadership back to the first assigned replicas (Kafka Controller Internals: onPreferredReplicaElection)."""
+
+from collections.abc import Collection, Iterable
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Blocker
+from minka.v1.cluster_pb2 import Operation, OperationKind, OperationState, Partition
+from minka.v1.records_pb2 import OperationStarted, Record
+from minkad.core.controller.commands import ElectLeaders
+from minkad.core.controller.selectors import Live, preferred_leader, preferred_replica_partition_leader_selector
+from minkad.core.state import State, partition_name
+
+
+def elect_leaders(state: State, command: ElectLeaders, now_ms: int) -> list[Record]:
+    """An operation over those of the partitions whose preferred leader can lead and does not; none for none."""
+    partitions = due(state, command.partitions)
+    if not partitions:
+        return []
+    running = [o for o in state.running_operations() if o.kind == OperationKind.OPERATION_KIND_ELECT_LEADERS]
+    if running:
+        raise MinkaError(
+            Code.OPERATION_RUNNING, f"operation {running[0].id} elects leaders already", operation=str(running[0].id)
+        )
+    operation = Operation(
+        id=state.next_operation_id,
+        kind=OperationKind.OPERATION_KIND_ELECT_LEADERS,
+        state=OperationState.OPERATION_STATE_RUNNING,
+        requested_by=command.requested_by,
+        reason=command.reason,
+        created_ms=now_ms,
+        partitions=partitions,
+    )
+    return [Record(operation_started=OperationStarted(operation=operation))]
+
+
+def due(state: State, partitions: Collection[int]) -> list[int]:
+    """Those whose preferred leader can lead and does not."""
+    live = Live.of(state)
+    return [p.id for p in _named(state, partitions) if preferred_successor(p, live)]
+
+
+def on_preferred_replica_election(state: State, operation: Operation, live: Live) -> list[tuple[Partition, str]]:
+    """Affected partitions → OnlinePartition, by the preferred replica selector: those still to do, and who is next."""
+    partitions = (state.partitions[p] for p in operation.partitions if p in state.partitions)
+    found = ((p, preferred_successor(p, live)) for p in partitions)
+    return [(p, successor) for p, successor in found if successor is not None]
+
+
+def preferred_successor(partition: Partition, live: Live) -> str | None:
+    """The preferred leader, if it can lead and does not. A partition that is being reassigned is left alone."""
+    if not partition.leader or partition.target_replicas:
+        return None
+    selection = preferred_replica_partition_leader_selector(partition, live)
+    return selection.leader if selection is not None and selection.leader != partition.leader else None
+
+
+def outcome(state: State, operation: Operation) -> str:
+    """What came of it."""
+    partitions = [state.partitions[p] for p in operation.partitions if p in state.partitions]
+    done = sum(p.leader == preferred_leader(p) for p in partitions)
+    return f"{done} of {len(partitions)} preferred leaders lead"
+
+
+def chosen(state: State, keyspaces: Collection[str], partitions: Collection[int]) -> list[int]:
+    """The ids that a request names. Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION."""
+    for name in keyspaces:
+        if state.keyspace_named(name) is None:
+            raise MinkaError(Code.UNKNOWN_KEYSPACE, f"there is no keyspace {name}", keyspace=name)
+    rows = _named(state, partitions) if partitions else state.partitions.values()
+    return [p.id for p in rows if not keyspaces or state.keyspaces[p.keyspace_id].name in keyspaces]
+
+
+def skipped(state: State, partitions: Collection[int]) -> list[Blocker]:
+    """Where somebody else leads and the preferred leader can't, and why."""
+    live = Live.of(state)
+    found = []
+    for partition in _named(state, partitions):
+        preferred = preferred_leader(partition)
+        if partition.leader == preferred or preferred_successor(partition, live):
+            continue
+        blocker = Blocker(partition_id=partition.id, partition=partition_name(state.keyspaces, partition))
+        blocker.reason = _why_not(partition, preferred, live)
+        if preferred not in live.up:
+            blocker.remedy = f"start {preferred}"
+        found.append(blocker)
+    return found
+
+
+def _why_not(partition: Partition, preferred: str, live: Live) -> str:
+    if partition.target_replicas:
+        return "it is being reassigned"
+    if not partition.leader:
+        return "it is OFFLINE"
+    if preferred not in live.up:
+        return f"{preferred}, its preferred leader, is not LIVE"
+    if preferred in live.draining:
+        return f"{preferred}, its preferred leader, is being drained"
+    return f"{preferred}, its preferred leader, is not in sync"
+
+
+def _named(state: State, partitions: Iterable[int]) -> list[Partition]:
+    rows = []
+    for partition_id in partitions:
+        row = state.partitions.get(partition_id)
+        if row is None:
+            raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {partition_id} does not exist")
+        rows.append(row)
+    return rows

@@ -1,0 +1,185 @@
+"""Moving a partition from its old assigned replicas (OAR) to new ones (RAR), step by step
+(Kafka Controller Internals: onPartitionReassignment).
+
+Each step is one record of its own, and what comes next is read from the row alone. So whoever is the active
+controller goes on from wherever the last one stopped:
+
+    1, 2, 3   `begin`: AR = OAR + RAR, `target_replicas` = RAR; every replica is told; RAR - OAR → NewReplica
+    4, 5      the leader adds them to the isr as they catch up: RAR → OnlineReplica
+    6, 7      the leader is not in RAR: it gets a `successor` in RAR and hands over
+    8, 9      `removing_replicas` = OAR - RAR, out of the isr: → OfflineReplica, and they are told to delete
+    10        AR = RAR, last, since only AR has the OAR
+    11        they have deleted (→ NonExistentReplica), or their nodes are gone: the migration is COMPLETED
+    12        every node has the table through the log
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Partition, PartitionState
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.rows import appoint, changed, elect, migration_in_state, partitions_changed, replace
+from minkad.core.controller.selectors import (
+    Live,
+    Selection,
+    offline_partition_leader_selector,
+    preferred_replica_partition_leader_selector,
+    reassigned_partition_leader_selector,
+)
+from minkad.core.state import State
+
+_M = MigrationState
+UNDER_WAY: Final = (_M.MIGRATION_STATE_COPYING, _M.MIGRATION_STATE_HANDED_OVER)
+
+
+def target_of(partition: Partition, migration: Migration) -> list[str]:
+    """The RAR of a migration that has not begun: its list, or the replicas with its target at its source's place."""
+    if migration.target_replicas:
+        return list(migration.target_replicas)
+    return replace(partition.replicas, migration.source, migration.target)
+
+
+def added_by(partition: Partition, target: Sequence[str]) -> list[str]:
+    """RAR - OAR."""
+    return [node for node in target if node not in partition.replicas]
+
+
+def impossible(partition: Partition, migration: Migration) -> str | None:
+    """Why a migration can't begin, ever: an earlier one of the partition has been cancelled."""
+    if migration.source and migration.source not in partition.replicas:
+        return f"{migration.source} holds no replica of it any more"
+    if migration.target and not migration.target_replicas and migration.target in partition.replicas:
+        return f"{migration.target} holds a replica of it already"
+    return None
+
+
+def obstacle(nodes: Mapping[str, Node], partition: Partition, migration: Migration) -> str | None:
+    """Why a migration can't begin yet."""
+    if not is_online(partition):
+        return f"it is OFFLINE, and its data is on {', '.join(partition.isr)}"
+    for node_id in added_by(partition, target_of(partition, migration)):
+        if node_id in partition.removing_replicas:
+            return f"{node_id} is still deleting an older copy"
+        node = nodes.get(node_id)
+        if node is None or node.state != NodeState.NODE_STATE_LIVE:
+            return f"{node_id} is not LIVE"
+    return None
+
+
+def begin(partition: Partition, migration: Migration, now_ms: int) -> list[Record]:
+    """Steps 1 to 3; PENDING → COPYING."""
+    original, target = list(partition.replicas), target_of(partition, migration)
+
+    def change(row: Partition) -> None:
+        row.replicas[:] = dict.fromkeys([*original, *target])
+        row.target_replicas[:] = target
+        row.adding_replicas[:] = [node for node in target if node not in original]
+
+    begun = Migration()
+    begun.CopyFrom(migration)
+    begun.original_replicas[:], begun.target_replicas[:] = original, target
+    return [
+        *partitions_changed([changed(partition, change)]),
+        migration_in_state(begun, _M.MIGRATION_STATE_COPYING, now_ms),
+    ]
+
+
+def on_partition_reassignment(state: State, migration: Migration, live: Live, now_ms: int) -> list[Record]:
+    """The next step of a migration that has begun; none while there is something to wait for."""
+    partition = state.partitions[migration.partition_id]
+    if migration.state == _M.MIGRATION_STATE_HANDED_OVER:
+        return _finish(partition, migration, live, now_ms)
+    if missing_in_sync(partition) or not partition.leader:
+        return []  # step 4
+    if (successor := _next_leader(partition, migration, live)) is not None:
+        if partition.successor == successor:
+            return []  # step 7
+        return partitions_changed([appoint(partition, successor)])
+    if partition.leader not in partition.target_replicas:
+        return []
+    return [
+        *partitions_changed([changed(partition, _remove_old)]),
+        migration_in_state(migration, _M.MIGRATION_STATE_HANDED_OVER, now_ms),
+    ]
+
+
+def missing_in_sync(partition: Partition) -> list[str]:
+    """Those of RAR that have not joined the isr."""
+    return [node for node in partition.target_replicas if node not in partition.isr]
+
+
+def _next_leader(partition: Partition, migration: Migration, live: Live) -> str | None:
+    """Step 6: by RAR. A change of order alone is there for its first replica to lead."""
+    selection = None
+    if partition.leader not in partition.target_replicas:
+        selection = reassigned_partition_leader_selector(partition, live)
+    elif set(migration.original_replicas) == set(partition.target_replicas):
+        selection = preferred_replica_partition_leader_selector(partition, live)
+    return selection.leader if selection is not None and selection.leader != partition.leader else None
+
+
+def _remove_old(row: Partition) -> None:
+    """Steps 8 and 9."""
+    old = [node for node in row.replicas if node not in row.target_replicas]
+    row.isr[:] = [node for node in row.isr if node not in old]
+    row.removing_replicas.extend(node for node in old if node not in row.removing_replicas)
+    if row.successor in old:
+        row.successor = ""
+
+
+def _finish(partition: Partition, migration: Migration, live: Live, now_ms: int) -> list[Record]:
+    """Steps 10 and 11."""
+    if partition.target_replicas:
+        return partitions_changed([changed(partition, _assign_target)])
+    to_delete = [node for node in partition.removing_replicas if node in migration.original_replicas]
+    if any(node in live.up for node in to_delete):
+        return []
+    outcome = f"moved; {', '.join(to_delete)} will delete its copy when it is back" if to_delete else "moved"
+    return [migration_in_state(migration, _M.MIGRATION_STATE_COMPLETED, now_ms, outcome)]
+
+
+def _assign_target(row: Partition) -> None:
+    row.replicas[:] = row.target_replicas
+    row.ClearField("target_replicas")
+
+
+# Back to OAR
+
+
+def go_back(partition: Partition, migration: Migration, live: Live) -> Partition:
+    """The row with OAR as it was; what the new replicas have goes. `refusal_to_go_back` says whether that is safe."""
+    original = list(migration.original_replicas)
+
+    def change(row: Partition) -> None:
+        new = [node for node in row.replicas if node not in original]
+        row.replicas[:] = original
+        row.removing_replicas.extend(node for node in new if node not in row.removing_replicas)
+        row.isr[:] = [node for node in row.isr if node in original]
+        row.ClearField("adding_replicas")
+        row.ClearField("target_replicas")
+        if row.successor not in row.isr:
+            row.successor = ""
+        if row.leader and row.leader not in original:
+            selection = offline_partition_leader_selector(row, live, allow_unclean=False)
+            assert selection is not None, row
+            elect(row, Selection(selection.leader, tuple(row.isr)))
+
+    return changed(partition, change)
+
+
+def refusal_to_go_back(partition: Partition, original: Sequence[str], min_insync: int, live: Live) -> str | None:
+    """Why going back to OAR would lose something: what is in sync must not be dropped for too few that are."""
+    new_in_sync = [node for node in partition.isr if node not in original]
+    if not new_in_sync:
+        return None
+    left = [node for node in partition.isr if node in original and node in live.up]
+    needed = max(1, min(min_insync, len(partition.isr)))
+    if len(left) >= needed:
+        return None
+    alive = f"only {', '.join(left)}" if left else "none"
+    return f"of its former replicas {', '.join(original)} {alive} is alive and in sync, and {needed} must be"
+
+
+def is_online(partition: Partition) -> bool:
+    """Whether it has a leader from which a replica can be copied."""
+    return partition.state in (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)

@@ -1,0 +1,105 @@
+"""Who leads next (Kafka Controller Internals: the partition leader selectors).
+
+Each looks at a row and at who is up, and answers with the leader and the in-sync set that the election gives; None
+where nobody can be elected. "Live" is a node that is up; one that is being drained comes last where it may come at all.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from minka.v1.cluster_pb2 import NodeState, Partition
+from minkad.core.state import State, is_up
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Who is up, and who of them is on its way out."""
+
+    up: frozenset[str]
+    draining: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, state: State) -> "Live":
+        """As the table says."""
+        nodes = state.nodes.values()
+        return cls(
+            frozenset(n.id for n in nodes if is_up(n)),
+            frozenset(n.id for n in nodes if n.state == NodeState.NODE_STATE_DRAINING),
+        )
+
+    def without(self, node: str) -> "Live":
+        """As if the node had gone."""
+        return Live(self.up - {node}, self.draining - {node})
+
+    def first(self, candidates: Iterable[str]) -> str | None:
+        """The first that is up, one that stays before one that is being drained."""
+        up = [node for node in candidates if node in self.up]
+        return next((node for node in up if node not in self.draining), up[0] if up else None)
+
+    def stays(self, node: str) -> bool:
+        """Whether the node is up and not being drained."""
+        return node in self.up and node not in self.draining
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What an election gives. `unclean`: the leader was not in sync, so acknowledged writes may be lost."""
+
+    leader: str
+    isr: tuple[str, ...]
+    unclean: bool = False
+
+
+def offline_partition_leader_selector(row: Partition, live: Live, *, allow_unclean: bool) -> Selection | None:
+    """New leader: a live replica, in the isr if there is one. New isr: the live isr, or just the new leader.
+
+    A replica outside of the isr is elected only where `allow_unclean` says so, and never one that is being added.
+    """
+    assigned = _assigned(row)
+    in_sync = [node for node in assigned if node in row.isr]
+    leader = live.first(in_sync)
+    if leader is not None:
+        return Selection(leader, tuple(node for node in row.isr if node in live.up))
+    complete = [node for node in assigned if node not in row.adding_replicas]
+    if not allow_unclean or (leader := live.first(complete)) is None:
+        return None
+    return Selection(leader, (leader,), unclean=bool(row.isr))
+
+
+def new_partition_leader_selector(row: Partition, live: Live) -> Selection | None:
+    """The first live replica, and all live replicas as the isr (NewPartition → OnlinePartition)."""
+    leader = live.first(row.replicas)
+    return None if leader is None else Selection(leader, tuple(node for node in row.replicas if node in live.up))
+
+
+def reassigned_partition_leader_selector(row: Partition, live: Live) -> Selection | None:
+    """New leader: a live reassigned replica that is in sync. New isr: the current one."""
+    leader = live.first(node for node in row.target_replicas if node in row.isr)
+    return None if leader is None else Selection(leader, tuple(row.isr))
+
+
+def preferred_replica_partition_leader_selector(row: Partition, live: Live) -> Selection | None:
+    """New leader: the first assigned replica, if it is in sync and stays. New isr: the current one."""
+    preferred = preferred_leader(row)
+    if preferred not in row.isr or not live.stays(preferred):
+        return None
+    return Selection(preferred, tuple(row.isr))
+
+
+def controlled_shutdown_leader_selector(row: Partition, live: Live, shutting_down: Collection[str]) -> Selection | None:
+    """New leader: a live replica in the isr that is not being shut down. New isr: the current one without those."""
+    candidates = [n for n in _assigned(row) if n in row.isr and n not in shutting_down and live.stays(n)]
+    if not candidates:
+        return None
+    return Selection(candidates[0], tuple(node for node in row.isr if node not in shutting_down))
+
+
+def preferred_leader(row: Partition) -> str:
+    """The first assigned replica: of those to come while they are being reassigned."""
+    return (row.target_replicas or row.replicas)[0]
+
+
+def _assigned(row: Partition) -> list[str]:
+    """The replicas in order, those that stay before those that a reassignment takes away."""
+    staying = [node for node in row.target_replicas if node not in row.removing_replicas]
+    return list(dict.fromkeys([*staying, *(n for n in row.replicas if n not in row.removing_replicas)]))

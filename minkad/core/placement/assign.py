@@ -1,0 +1,81 @@
+"""Where the replicas of new partitions go (Fixed Partitions: "Assigning partitions to cluster members")."""
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from minka.hashing import murmur3
+from minka.v1.cluster_pb2 import Node
+
+
+def assign_replicas(nodes: Sequence[Node], partition_count: int, replicas: int) -> list[list[str]]:
+    """For each slot its replicas in order, the preferred leader first. `nodes` are at least `replicas` many.
+
+    Leaders go round. The other replicas go to the nodes with the fewest, so that each has as many as any other; those
+    of one partition to different nodes, and to different zones as long as there are zones.
+    """
+    spread = _Spread(nodes, partition_count)
+    placed = [spread.place(slot, replicas) for slot in range(partition_count)]
+    spread.even_out(placed)
+    return placed
+
+
+class _Spread:
+    """Nodes by zone, the one with the fewest replicas first. Entries of a heap are outdated once the count differs."""
+
+    def __init__(self, nodes: Sequence[Node], partition_count: int) -> None:
+        self._nodes = nodes
+        self._zone = {node.id: node.zone for node in nodes}
+        # What a node leads counts from the start, so that the other replicas even out what the round leaves uneven.
+        self._count = Counter({node.id: 0 for node in nodes})
+        self._count.update(nodes[slot % len(nodes)].id for slot in range(partition_count))
+        self._heaps: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        for node in nodes:
+            self._push(node.id, 0)
+
+    def place(self, slot: int, replicas: int) -> list[str]:
+        chosen = [self._nodes[slot % len(self._nodes)].id]
+        while len(chosen) < replicas:
+            chosen.append(self._next(chosen))
+            self._count[chosen[-1]] += 1
+            self._push(chosen[-1], slot)
+        return chosen
+
+    def even_out(self, placed: Sequence[list[str]]) -> None:
+        """The last ones may have had no choice: their neighbours make room, as far as the zones allow."""
+        while True:
+            most, least = max(self._count, key=self._count.__getitem__), min(self._count, key=self._count.__getitem__)
+            chosen = next((nodes for nodes in placed if self._may_replace(nodes, most, least)), None)
+            if self._count[most] - self._count[least] <= 1 or chosen is None:
+                return
+            chosen[chosen.index(most)] = least
+            self._count.update({most: -1, least: 1})
+
+    def _may_replace(self, nodes: Sequence[str], old: str, new: str) -> bool:
+        if old not in nodes[1:] or new in nodes:
+            return False
+        before, after = ({self._zone[n] for n in side} for side in (nodes, [new if n == old else n for n in nodes]))
+        return len(after) >= len(before)
+
+    def _push(self, node: str, slot: int) -> None:
+        # Among equals a different one for each slot, so that what a node leads is not all followed by the same ones.
+        heapq.heappush(
+            self._heaps[self._zone[node]], (self._count[node], murmur3(b"%d/%s" % (slot, node.encode())), node)
+        )
+
+    def _next(self, chosen: Sequence[str]) -> str:
+        used = Counter(self._zone[node] for node in chosen)
+        heads = {zone: self._head(zone, chosen) for zone in self._heaps}
+        free = [(used[zone], *head) for zone, head in heads.items() if head is not None]
+        return min(free)[-1]
+
+    def _head(self, zone: str, chosen: Sequence[str]) -> tuple[int, int, str] | None:
+        heap, aside = self._heaps[zone], []
+        while heap and (heap[0][2] in chosen or heap[0][0] != self._count[heap[0][2]]):
+            entry = heapq.heappop(heap)
+            if entry[0] == self._count[entry[2]]:
+                aside.append(entry)
+        head = heap[0] if heap else None
+        for entry in aside:
+            heapq.heappush(heap, entry)
+        return head

@@ -1,0 +1,250 @@
+"""Moving the fewest replicas until every node has its share (Fixed Partitions: "Moving partitions to newly added
+members"). Replicas of a partition never share a node, and don't come to share a zone."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Keyspace, Node, Partition
+from minkad.core.placement.quotas import even_quotas, filled_quotas
+from minkad.core.state import State, partition_name
+
+_TRIES: Final = 500  # in a row without success, before what can't be evened out stays uneven
+_FEW: Final = 1000  # partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One replica's move."""
+
+    partition_id: int
+    source: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Where replicas may be, and in what proportion. `gently`: nobody gives up anything but who is not a target."""
+
+    targets: Sequence[str]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    gently: bool = False
+
+
+class Layout:
+    """Who has what, as the steps so far leave it."""
+
+    def __init__(self, state: State, sizes: Mapping[int, int]) -> None:
+        self.nodes: Mapping[str, Node] = state.nodes
+        self.sizes = sizes
+        self.replicas = {p.id: holders(p) for p in state.partitions.values()}
+        self.totals = Counter(node for nodes in self.replicas.values() for node in nodes)
+        self.bytes = Counter[str]()
+        for partition_id, nodes in self.replicas.items():
+            self.bytes.update(dict.fromkeys(nodes, sizes.get(partition_id, 0)))
+
+    def move(self, partition_id: int, source: str, target: str) -> None:
+        """The target takes the source's place in the order."""
+        replicas, size = self.replicas[partition_id], self.sizes.get(partition_id, 0)
+        replicas[replicas.index(source)] = target
+        self.totals.update({source: -1, target: 1})
+        self.bytes.update({source: -size, target: size})
+
+    def fits(self, partition: Partition, source: str, target: str, *, any_zone: bool = False) -> bool:
+        """Whether the replica may go from one to the other."""
+        replicas, node = self.replicas[partition.id], self.nodes[target]
+        if target in replicas or target in partition.removing_replicas:
+            return False
+        if node.capacity_bytes and self.bytes[target] + self.sizes.get(partition.id, 0) > node.capacity_bytes:
+            return False
+        return any_zone or self._zones(replicas) <= self._zones([target if n == source else n for n in replicas])
+
+    def _zones(self, nodes: Iterable[str]) -> int:
+        return len({self.nodes[n].zone for n in nodes if n in self.nodes})
+
+
+def holders(partition: Partition) -> list[str]:
+    """Those of the replicas that stay."""
+    return [r for r in partition.replicas if r not in partition.adding_replicas]
+
+
+class Evening:
+    """One keyspace's steps."""
+
+    def __init__(self, state: State, keyspace: Keyspace, layout: Layout, wishes: Wishes) -> None:
+        self._state = state
+        self._keyspace = keyspace
+        self._layout = layout
+        self._wishes = wishes
+        self._partitions = [p for p in state.partitions.values() if p.keyspace_id == keyspace.id]
+        self._before = Counter(n for p in self._partitions for n in layout.replicas[p.id])
+        self._now = Counter(self._before)
+        quotas = filled_quotas if wishes.gently else even_quotas
+        shares = quotas(self._before, wishes.targets, wishes.weights, len(self._partitions), layout.totals)
+        self.quotas = dict.fromkeys(self._before, 0) | shares
+        self.steps: list[Step] = []
+        self.notes: list[str] = []
+
+    @property
+    def minimum(self) -> int:
+        """How many replicas have to leave their node, whatever the plan."""
+        return sum(max(0, self._before[node] - quota) for node, quota in self.quotas.items())
+
+    def run(self) -> None:
+        """Raises NOT_ENOUGH_NODES when a node that is to have nothing can't be emptied."""
+        surplus = [pair for node in sorted(self.quotas) for pair in self._surplus(node)]
+        for partition, source in sorted(surplus, key=lambda s: (-self._size(s[0]), s[0].id)):
+            self._move_if_possible(partition, source)
+        for source in sorted(self.quotas):
+            if not self._excess(source) or (self._wishes.gently and source in self._wishes.targets):
+                continue
+            for partition in self._ranked(source):
+                if self._excess(source):
+                    self._move_if_possible(partition, source)
+            self._take_places(source)
+            while self._excess(source) and self._move_by_way_of_another(source):
+                pass
+            if self._excess(source):
+                self._leave_uneven(source)
+
+    def _size(self, partition: Partition) -> int:
+        return self._layout.sizes.get(partition.id, 0)
+
+    def _excess(self, node: str) -> int:
+        return max(0, self._now[node] - self.quotas[node])
+
+    def _on(self, node: str) -> list[Partition]:
+        return [p for p in self._partitions if node in self._layout.replicas[p.id]]
+
+    def _ranked(self, node: str) -> list[Partition]:
+        """What leaves first: as many leaders as follow from its share, and what is nearest to the mean size."""
+        mine = self._on(node)
+        mean = sum(map(self._size, mine)) / max(1, len(mine))
+        mine.sort(key=lambda p: (abs(self._size(p) - mean), -p.id))
+        if self._keyspace.replicas <= 1:
+            return mine
+        led = [p for p in mine if self._layout.replicas[p.id][0] == node]
+        followed = [p for p in mine if self._layout.replicas[p.id][0] != node]
+        return list(_interleaved(led, followed))
+
+    def _surplus(self, node: str) -> list[tuple[Partition, str]]:
+        excess = self._excess(node)
+        return [(p, node) for p in self._ranked(node)[:excess]] if excess else []
+
+    def _room(self) -> list[str]:
+        return [n for n in self._wishes.targets if self._now[n] < self.quotas[n]]
+
+    def _best(self, partition: Partition, source: str, nodes: Collection[str], *, any_zone: bool = False) -> str | None:
+        free = [n for n in nodes if n != source and self._layout.fits(partition, source, n, any_zone=any_zone)]
+        layout = self._layout
+        return min(free, key=lambda n: (layout.bytes[n], layout.totals[n], n), default=None)
+
+    def _move_if_possible(self, partition: Partition, source: str) -> None:
+        target = self._best(partition, source, self._room())
+        if target is not None:
+            self._move(partition, source, target)
+
+    def _take_places(self, source: str) -> None:
+        """What was to go to a third node goes where there is room instead, and leaves its place to ours."""
+        mine, layout = self._ranked(source), self._layout
+        last = {step.partition_id: i for i, step in enumerate(self.steps)}
+        hopeless = {source}
+        tries = _TRIES
+        for i in last.values():
+            room, step = self._room(), self.steps[i]
+            if not room or not tries or not self._excess(source):
+                return
+            tries -= 1
+            other = self._state.partitions[step.partition_id]
+            if step.target in hopeless:
+                continue
+            target = self._best(other, step.target, [n for n in room if n != step.source])
+            if target is None:
+                continue
+            own = next((p for p in mine if self._holds(source, p) and layout.fits(p, source, step.target)), None)
+            if own is None:
+                hopeless.add(step.target)
+            elif own.id != other.id:
+                layout.move(other.id, step.target, target)
+                self._now.update({step.target: -1, target: 1})
+                self.steps[i] = self._step(other, step.source, target)
+                self._move(own, source, step.target)
+                tries = _TRIES
+
+    def _holds(self, node: str, partition: Partition) -> bool:
+        return node in self._layout.replicas[partition.id]
+
+    def _move_by_way_of_another(self, source: str) -> bool:
+        """Nothing of the source can go where there is room: something goes to a third node, and of that one's there.
+
+        It costs a move more, and where there are many partitions one that can go directly is found anyway.
+        """
+        room = self._room()
+        if self._wishes.gently or not room or len(self._partitions) > _FEW:
+            return False
+        for middle in [n for n in self._wishes.targets if n != source and n not in room]:
+            onward = next(((p, t) for p in self._on(middle) if (t := self._best(p, middle, room))), None)
+            first = next((p for p in self._ranked(source) if self._layout.fits(p, source, middle)), None)
+            if onward is not None and first is not None and onward[0].id != first.id:
+                self._move(onward[0], middle, onward[1])
+                self._move(first, source, middle)
+                return True
+        return False
+
+    def _leave_uneven(self, source: str) -> None:
+        """Who is to have nothing is emptied at any price; others keep what nobody can take."""
+        if source in self._wishes.targets:
+            self.notes.append(
+                f"{source} keeps {self._now[source]} replicas of {self._keyspace.name} instead of "
+                f"{self.quotas[source]}: no other node can take one of them (zones, capacity, other replicas)"
+            )
+            return
+        for partition in self._on(source):
+            target = self._best(partition, source, self._wishes.targets)
+            if target is None:
+                target = self._best(partition, source, self._wishes.targets, any_zone=True)
+                self.notes += [f"{self._name(partition)} has to share a zone"] if target else []
+            if target is None:
+                raise self._stuck(partition, source)
+            self._move(partition, source, target)
+
+    def _stuck(self, partition: Partition, source: str) -> MinkaError:
+        name, targets = self._name(partition), self._wishes.targets
+        deleting = [n for n in targets if n in partition.removing_replicas]
+        if deleting:
+            text = f"{name}: {', '.join(deleting)} is still deleting an older copy; try again in a moment"
+            return MinkaError(Code.OPERATION_RUNNING, text)
+        return MinkaError(
+            Code.NOT_ENOUGH_NODES,
+            f"{name} can't leave {source}: none of the other {len(targets)} nodes can take it, for it has a replica "
+            "there or it is over capacity_bytes",
+        )
+
+    def _name(self, partition: Partition) -> str:
+        return partition_name(self._state.keyspaces, partition)
+
+    def _move(self, partition: Partition, source: str, target: str) -> None:
+        self._layout.move(partition.id, source, target)
+        self._now.update({source: -1, target: 1})
+        self.steps.append(self._step(partition, source, target))
+
+    def _step(self, partition: Partition, source: str, target: str) -> Step:
+        what = "partitions" if self._keyspace.replicas <= 1 else "replicas"
+        leaves = f"is to have {self.quotas[source]}"
+        if source not in self._wishes.targets:
+            leaves = "is not among the chosen nodes"
+        reason = (
+            f"{source} has {self._before[source]} {what} of {self._keyspace.name} and {leaves}; "
+            f"{target} has {self._before[target]} and is to have {self.quotas[target]}"
+        )
+        return Step(partition.id, source, target, reason)
+
+
+def _interleaved(first: Sequence[Partition], second: Sequence[Partition]) -> Iterator[Partition]:
+    """Both in proportion to their lengths, in order."""
+    queue = [((i + 0.5) / len(first), 0, p) for i, p in enumerate(first)]
+    queue += [((i + 0.5) / len(second), 1, p) for i, p in enumerate(second)]
+    return (p for _, _, p in sorted(queue, key=lambda entry: entry[:2]))

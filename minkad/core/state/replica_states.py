@@ -1,0 +1,76 @@
+"""The states of a replica and the valid transitions (Kafka Controller Internals: ReplicaStateChange).
+
+They are not stored: the rows of the partition and of the node say them.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from minka.v1.cluster_pb2 import Node, NodeState, Partition, PartitionState
+
+UP: Final = frozenset({NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING})
+
+
+class ReplicaStateName(Enum):
+    """The protocol's states."""
+
+    NON_EXISTENT = "NonExistentReplica"
+    NEW = "NewReplica"
+    ONLINE = "OnlineReplica"
+    OFFLINE = "OfflineReplica"
+
+
+_S = ReplicaStateName
+
+REPLICA_TRANSITIONS: Final[dict[ReplicaStateName, frozenset[ReplicaStateName]]] = {
+    _S.NON_EXISTENT: frozenset({_S.NEW}),
+    _S.NEW: frozenset({_S.ONLINE, _S.OFFLINE}),
+    _S.ONLINE: frozenset({_S.ONLINE, _S.OFFLINE}),
+    _S.OFFLINE: frozenset({_S.ONLINE, _S.NON_EXISTENT}),
+}
+
+
+def is_up(node: Node | None) -> bool:
+    """Whether the node may serve: it is LIVE, or DRAINING on its way out."""
+    return node is not None and node.state in UP
+
+
+def replica_state(row: Partition | None, node_id: str, nodes: Mapping[str, Node]) -> ReplicaStateName:
+    """The state of the node's replica of the partition.
+
+    A replica that was being added when its node went away is New again when the node is back: what it had is
+    worth nothing by itself, so it has gone through NonExistentReplica.
+    """
+    if row is None or (node_id not in row.replicas and node_id not in row.removing_replicas):
+        return _S.NON_EXISTENT
+    if node_id in row.removing_replicas or not is_up(nodes.get(node_id)):
+        return _S.OFFLINE
+    is_new = row.state == PartitionState.PARTITION_STATE_NEW or node_id in row.adding_replicas
+    return _S.NEW if is_new else _S.ONLINE
+
+
+def invalid_replica_changes(
+    old: Partition | None, new: Partition, nodes: Mapping[str, Node]
+) -> list[tuple[str, ReplicaStateName, ReplicaStateName]]:
+    """The replicas that would make an invalid transition if `new` took the place of `old`: node, before, after."""
+    before, after = _states(old, nodes), _states(new, nodes)
+    if before == after:
+        return []
+    changes = ((n, before.get(n, _S.NON_EXISTENT), after.get(n, _S.NON_EXISTENT)) for n in before | after)
+    return [change for change in changes if not _is_valid(*change[1:])]
+
+
+def _states(row: Partition | None, nodes: Mapping[str, Node]) -> dict[str, ReplicaStateName]:
+    """`replica_state` of all that the row names; for thousands of rows a record, so each field is read once."""
+    if row is None:
+        return {}
+    is_new, adding = row.state == PartitionState.PARTITION_STATE_NEW, row.adding_replicas
+    up = _S.NEW if is_new else _S.ONLINE
+    states = {n: up if is_up(nodes.get(n)) else _S.OFFLINE for n in row.replicas}
+    states |= {n: _S.NEW for n in adding if states[n] is _S.ONLINE}
+    return states | dict.fromkeys(row.removing_replicas, _S.OFFLINE)
+
+
+def _is_valid(before: ReplicaStateName, after: ReplicaStateName) -> bool:
+    return before is after or after in REPLICA_TRANSITIONS[before]

@@ -1,0 +1,53 @@
+"""File systems of their own for nodes, each in a file: they can be full, and the file can be copied as it is."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from tests.cluster.undo import Undo, run
+
+MIB: Final = 1024 * 1024
+_CHUNKS: Final = (4 * MIB, 64 * 1024, 4096)
+
+
+class Disk:
+    """An ext4 file system, mounted from a file until `undo` is. Raises NotPermitted."""
+
+    def __init__(self, undo: Undo, directory: Path, name: str, size: int) -> None:
+        self.image = directory / f"{name}.img"
+        with self.image.open("wb") as file:
+            file.truncate(size)
+        run("mkfs.ext4", "-q", "-m", "0", str(self.image))
+        self.mount = mounted(undo, self.image, directory / name)
+
+    def fill(self, room: int) -> None:
+        """Take all space but so many bytes."""
+        with self._ballast.open("wb", buffering=0) as file:
+            for size in _CHUNKS:
+                with contextlib.suppress(OSError):
+                    while True:
+                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+            file.truncate(max(0, os.fstat(file.fileno()).st_size - room))
+
+    def free(self) -> None:
+        """Give back what `fill` took."""
+        self._ballast.unlink(missing_ok=True)
+
+    @property
+    def _ballast(self) -> Path:
+        return self.mount / "ballast"
+
+
+def mounted(undo: Undo, image: Path, mount: Path) -> Path:
+    """Mount the file system in a file. Raises NotPermitted."""
+    mount.mkdir()
+    run("mount", "-o", "loop", str(image), str(mount))
+    # Lazily where a process that was just killed still holds it.
+    undo.add(["umount", str(mount)], ["umount", "-l", str(mount)])
+    return mount
+
+
+def copy_image(source: Path, target: Path) -> None:
+    """The bytes of a disk's file as they are now: what a power cut would leave. What is only in memory is not there."""
+    run("cp", "--reflink=never", "--sparse=always", str(source), str(target))

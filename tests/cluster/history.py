@@ -1,0 +1,148 @@
+"""Clients that read, write and delete a few keys at the same time, and remember what they saw."""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future, wait
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import uvloop
+
+import minka.aio
+from minka.errors import Code, MinkaError
+from tests.cluster.cluster import eventually
+from tests.cluster.linearizability import Event, Kind, Outcome
+
+# Each with connections of its own, as separate processes have; its tasks share them and travel in common frames.
+CLIENTS: Final = 3
+TASKS: Final = 4
+TIMEOUTS_S: Final = (0.3, 0.7, 2.0)
+PAUSE_S: Final = 0.015  # at most, between two operations of a task; longer histories say little more
+STOP_S: Final = 30.0
+MAX_EVENTS: Final = 100_000
+# Kind, whether it deletes, share in percent.
+_MIX: Final = ((Kind.READ, False, 40), (Kind.STALE_READ, False, 15), (Kind.WRITE, False, 38), (Kind.WRITE, True, 7))
+_NOTHING_WAS_SENT: Final = frozenset({Code.TOO_LARGE, Code.INVALID_ARGUMENT, Code.UNKNOWN_KEYSPACE})
+
+
+_Result = TypeVar("_Result")
+
+
+class Loop:
+    """One event loop on a thread of its own for all clients of a module: gRPC complains about each that is closed."""
+
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="clients")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
+        """Begin some work."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+def outcome_of(error: MinkaError) -> Outcome:
+    """What an error says of a write: a retriable code promises that nothing was done, others don't."""
+    surely_not = error.code.info.retriable or error.code in _NOTHING_WAS_SENT
+    return Outcome.REFUSED if surely_not else Outcome.UNKNOWN
+
+
+class Recorder:
+    """Works on `keys` from entering until `stop`; `events` is what was seen until then.
+
+    Values are unique. Times are those of CLOCK_MONOTONIC: before the call, and after its answer was read, so that an
+    operation takes effect between the two, if at all.
+    """
+
+    def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
+        self.events: list[Event] = []
+        self._loop = loop
+        self._endpoints = endpoints
+        self._keyspace = keyspace
+        self._keys = list(keys)
+        self._seed = seed
+        self._stopped = False
+        self._work: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._work = self._loop.start(self._clients())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stopped = True
+        assert self._work is not None, "it was entered"
+        if error is None:
+            self._work.result(STOP_S)
+        else:
+            wait([self._work], STOP_S)
+
+    def stop(self) -> list[Event]:
+        """End the work; the history. Raises what a client stumbled over."""
+        self.__exit__(None, None, None)
+        return self.events
+
+    def wait_written(self) -> None:
+        """Until every key was written and read with success once more, from now on."""
+        since = time.monotonic()
+        eventually("every key is written and read", lambda: not self.missing(since))
+
+    def missing(self, since: float) -> set[tuple[bytes, Kind]]:
+        """The keys that were not written, or not read, with success by a call from `since` on."""
+        assert self._work is not None, "it was entered"
+        if self._work.done():
+            self._work.result()
+        done = {(e.key, e.kind) for e in list(self.events) if e.outcome is Outcome.OK and e.called >= since}
+        return {(key, kind) for key in self._keys for kind in (Kind.READ, Kind.WRITE)} - done
+
+    async def _clients(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(CLIENTS):
+                group.create_task(self._client(number))
+
+    async def _client(self, number: int) -> None:
+        rng = random.Random(f"{self._seed}/{number}")
+        client = minka.aio.Client(self._endpoints, keyspace=self._keyspace, rng=rng)
+        async with client, asyncio.TaskGroup() as group:
+            for task in range(TASKS):
+                group.create_task(self._task(client, f"{number}.{task}"))
+
+    async def _task(self, client: minka.aio.Client, name: str) -> None:
+        rng = random.Random(f"{self._seed}/{name}")
+        count = 0
+        while not self._stopped:
+            count += 1
+            kind, deletes, _ = rng.choices(_MIX, weights=[weight for _, _, weight in _MIX])[0]
+            value = f"{self._seed}/{name}/{count}".encode() if kind is Kind.WRITE and not deletes else None
+            await self._one(client, name, kind, rng.choice(self._keys), value, rng.choice(TIMEOUTS_S))
+            await asyncio.sleep(rng.random() * PAUSE_S)
+
+    async def _one(
+        self, client: minka.aio.Client, name: str, kind: Kind, key: bytes, value: bytes | None, timeout: float
+    ) -> None:
+        outcome, note, age = Outcome.OK, name, 0.0
+        called = time.monotonic()
+        try:
+            if kind is Kind.READ:
+                value = await client.get(key, timeout=timeout)
+            elif kind is Kind.STALE_READ:
+                found = await client.get_stale(key, timeout=timeout)
+                value, age = found.value, found.age
+            elif value is None:
+                await client.delete(key, timeout=timeout)
+            else:
+                await client.put(key, value, timeout=timeout)
+        except MinkaError as error:
+            outcome, note = outcome_of(error), f"{name}: {error}"
+        self.events.append(Event(key, kind, value, called, time.monotonic(), outcome, note, age))
+        assert len(self.events) <= MAX_EVENTS, "the history grows without end"

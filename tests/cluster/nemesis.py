@@ -1,0 +1,320 @@
+"""Faults on real daemons: each is done, lasts for a moment that the seed decides, and is undone."""
+
+import contextlib
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import minka.aio
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.hashing import murmur3
+from minka.v1.cluster_pb2 import HashFunction, OperationState, PartitionTable
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import DEADLINE, QUICK, eventually, settled
+from tests.cluster.disks import MIB, Disk
+from tests.cluster.history import Loop
+from tests.cluster.network import CLIENTS, Network, NetworkedCluster
+from tests.cluster.undo import NotPermitted, Undo
+
+NODES: Final = ("athens", "byzantium", "cyrene", "ephesus")  # the first three vote
+REPLICAS: Final = 3
+KEYSPACE: Final = "registers"
+PARTITIONS: Final = 6
+BALLAST: Final = "ballast"  # a keyspace of one partition, for what fills a disk
+CLEARANCE_S: Final = QUICK["membership"]["clearance_ms"] / 1000
+FAILURE_S: Final = QUICK["membership"]["failure_timeout_ms"] / 1000
+DISK_BYTES: Final = 512 * MIB
+_LOG_CHARS: Final = 2000  # of the end of a log, to show
+
+
+@dataclass(slots=True)
+class Lab:
+    """A cluster under test: nodes in namespaces, with disks of their own, as far as the machine permits it.
+
+    `missing` says what it doesn't permit.
+    """
+
+    cluster: LocalCluster
+    network: Network | None
+    disks: Mapping[str, Disk]
+    control: Control
+    loop: Loop
+    missing: str
+
+    def table(self) -> PartitionTable:
+        """The partition table, from any node."""
+        return self.control.table()
+
+    def leader_of(self, key: bytes) -> str:
+        """The node that leads the key's partition in KEYSPACE, once there is one."""
+        return eventually(f"a leader for {key!r}", lambda: self._leader(KEYSPACE, murmur3(key) % PARTITIONS))
+
+    def leader_of_ballast(self) -> str:
+        """The node that leads BALLAST's only partition, once there is one."""
+        return eventually("a leader for the ballast", lambda: self._leader(BALLAST, 0))
+
+    def controller(self) -> str:
+        """The active controller, once there is one."""
+        return eventually("an active controller", lambda: self.control.status().coordinator.controller)
+
+    def repair(self) -> None:
+        """Undo whatever fault is left, also one that an earlier test could not undo; then wait until all is well."""
+        if self.network is not None:
+            self.network.heal()
+        for disk in self.disks.values():
+            disk.free()
+        for name, node in self.cluster.nodes.items():
+            if node.running:
+                self.cluster.signal(name, signal.SIGCONT)
+        self.cluster.start()
+        self.wait_well()
+
+    def wait_well(self) -> None:
+        """All nodes are LIVE, every partition is ONLINE with all its replicas in sync, and nothing moves."""
+        ended = [
+            f"{name} {node.ended()}; its log: {node.log.read_text('utf-8', 'replace')[-_LOG_CHARS:]}"
+            for name, node in self.cluster.nodes.items()
+            if not node.running
+        ]
+        assert not ended, f"ended by themselves: {'; '.join(ended)}"
+        eventually("a cluster that is well again", self._is_well)
+
+    def _is_well(self) -> bool:
+        status = self.control.status()
+        partitions = status.table.partitions
+        return (
+            status.from_controller
+            and not status.running
+            and settled(status.table, len(NODES))
+            and all(sorted(p.isr) == sorted(p.replicas) for p in partitions)
+        )
+
+    def _leader(self, keyspace: str, slot: int) -> str | None:
+        table = self.table()
+        number = next(k.id for k in table.keyspaces if k.name == keyspace)
+        return next(p.leader for p in table.partitions if p.keyspace_id == number and p.slot == slot) or None
+
+
+@contextlib.contextmanager
+def laboratory(undo: Undo, config: Mapping[str, Any] = QUICK) -> Iterator[Lab]:
+    """A cluster of NODES with its keyspaces, ready."""
+    missing = ""
+    try:
+        network = Network(undo)
+        cluster: LocalCluster = NetworkedCluster(NODES, network, **config)
+    except NotPermitted as error:
+        missing, network = f"no network namespaces: {error}", None
+        cluster = LocalCluster(NODES, config=config)
+    try:
+        disks = _disks(undo)
+    except NotPermitted as error:
+        missing, disks = f"{missing} no disks of their own: {error}".strip(), {}
+    for name, disk in disks.items():
+        cluster.nodes[name].config = {"data_dir": str(disk.mount / "data")}
+    with cluster, Control(cluster.endpoints) as control, Loop() as loop:
+        lab = Lab(cluster, network, disks, control, loop, missing)
+        eventually("all nodes are LIVE", lambda: settled(control.status().table, len(NODES)))
+        control.create_keyspace(KEYSPACE, PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3, REPLICAS)
+        control.create_keyspace(BALLAST, 1, HashFunction.HASH_FUNCTION_MURMUR3, REPLICAS)
+        lab.wait_well()
+        yield lab
+
+
+def _disks(undo: Undo) -> dict[str, Disk]:
+    directory = Path(tempfile.mkdtemp(prefix="minka-disks-"))
+    undo.add(["rm", "-rf", "--one-file-system", str(directory)])
+    return {name: Disk(undo, directory, name, DISK_BYTES) for name in NODES}
+
+
+def keys_of_all_partitions(prefix: str) -> list[bytes]:
+    """One key in each of KEYSPACE's partitions."""
+    found: dict[int, bytes] = {}
+    number = 0
+    while len(found) < PARTITIONS:
+        key = f"{prefix}-{number}".encode()
+        found.setdefault(murmur3(key) % PARTITIONS, key)
+        number += 1
+    return list(found.values())
+
+
+class Nemesis:
+    """The faults. Each method is one; it returns when the fault is undone, not when the cluster is well again."""
+
+    def __init__(self, lab: Lab, rng: random.Random, keys: Sequence[bytes]) -> None:
+        self._lab = lab
+        self._cluster = lab.cluster
+        self._rng = rng
+        self._keys = keys
+
+    def kill_a_node(self) -> None:
+        """SIGKILL of any node; it comes back before or after it counts as FAILED."""
+        self._kill(self._rng.choice(NODES))
+
+    def kill_a_leader(self) -> None:
+        """SIGKILL of the node that leads the partition of a key."""
+        self._kill(self._a_leader())
+
+    def kill_the_controller(self) -> None:
+        """SIGKILL of the active controller."""
+        self._kill(self._lab.controller())
+
+    def restart_a_leader_in_order(self) -> None:
+        """SIGTERM, and a new start."""
+        self._cluster.restart(self._a_leader())
+
+    def stop_a_leader(self) -> None:
+        """SIGSTOP of a leader for longer than its clearance, then SIGCONT: it must not believe that no time passed."""
+        self._stop(self._a_leader())
+
+    def stop_the_controller(self) -> None:
+        """SIGSTOP of the active controller for longer than the clearances that it granted, then SIGCONT."""
+        self._stop(self._lab.controller())
+
+    def restart_all_at_once(self) -> None:
+        """SIGKILL of every node, and a new start of all."""
+        for name in self._rng.sample(NODES, len(NODES)):
+            self._cluster.kill(name)
+        self._hold(0.0, 0.5)
+        self._cluster.start()
+
+    def cut_off_a_minority(self) -> None:
+        """A voter, or a voter and the learner, alone; the clients are with the others."""
+        alone = {self._rng.choice(NODES[:3]), *self._rng.choice([(), NODES[3:]])}
+        self._part(alone, [*(set(NODES) - alone), CLIENTS])
+
+    def cut_off_a_leader_from_its_peers(self) -> None:
+        """A leader that the clients still reach."""
+        leader = self._a_leader()
+        self._part({leader}, sorted(set(NODES) - {leader}))
+
+    def lose_one_way(self) -> None:
+        """One node hears the others and isn't heard, or is heard and doesn't hear: by all, or by one of them."""
+        network = self._network()
+        one = self._rng.choice([self._a_leader(), self._lab.controller(), self._rng.choice(NODES)])
+        others = sorted(set(NODES) - {one})
+        others = self._rng.choice([others, [self._rng.choice(others)]])
+        outwards = self._rng.random() < 0.5
+        for other in others:
+            network.lose(*((one, other) if outwards else (other, one)))
+        self._hold(CLEARANCE_S, 2.5 * FAILURE_S)
+        network.heal()
+
+    def fill_a_disk(self) -> None:
+        """The disk of a node is full until the node gives up; then there is room, and it is started again."""
+        name = self._lab.leader_of_ballast()
+        disk = self._lab.disks[name]
+        disk.fill(room=self._rng.randrange(4 * MIB))
+        self._lab.loop.start(self._write_until_it_ends(name)).result()
+        self._hold(0.0, 2 * FAILURE_S)
+        disk.free()
+        self._cluster.restart(name)
+
+    async def _write_until_it_ends(self, name: str) -> None:
+        """Writing is what needs room."""
+        end = time.monotonic() + DEADLINE
+        async with minka.aio.Client(self._cluster.endpoints, keyspace=BALLAST, timeout=1.0) as client:
+            while self._cluster.nodes[name].running:
+                assert time.monotonic() < end, f"{name} did not give up on a full disk"
+                with contextlib.suppress(MinkaError):
+                    await client.put(b"ballast-%d" % self._rng.randrange(8), self._rng.randbytes(MIB))
+
+    def _a_leader(self) -> str:
+        return self._lab.leader_of(self._rng.choice(self._keys))
+
+    def _kill(self, name: str) -> None:
+        self._cluster.kill(name)
+        self._hold(0.0, 2 * FAILURE_S)
+        self._cluster.restart(name)
+
+    def _stop(self, name: str) -> None:
+        self._cluster.signal(name, signal.SIGSTOP)
+        self._hold(CLEARANCE_S, 3 * FAILURE_S)
+        self._cluster.signal(name, signal.SIGCONT)
+
+    def _part(self, one: set[str], other: Sequence[str]) -> None:
+        network = self._network()
+        network.part(one, other)
+        self._hold(CLEARANCE_S, 2.5 * FAILURE_S)
+        network.heal()
+
+    def _network(self) -> Network:
+        assert self._lab.network is not None, f"the test should have been skipped: {self._lab.missing}"
+        return self._lab.network
+
+    def _hold(self, least: float, most: float) -> None:
+        """How long the fault lasts, in seconds."""
+        time.sleep(self._rng.uniform(least, most))
+
+
+PROCESS_FAULTS: Final[tuple[Callable[[Nemesis], None], ...]] = (
+    Nemesis.kill_a_node,
+    Nemesis.kill_a_leader,
+    Nemesis.kill_the_controller,
+    Nemesis.restart_a_leader_in_order,
+    Nemesis.stop_a_leader,
+    Nemesis.stop_the_controller,
+    Nemesis.restart_all_at_once,
+)
+NETWORK_FAULTS: Final[tuple[Callable[[Nemesis], None], ...]] = (
+    Nemesis.cut_off_a_minority,
+    Nemesis.cut_off_a_leader_from_its_peers,
+    Nemesis.lose_one_way,
+)
+DISK_FAULTS: Final[tuple[Callable[[Nemesis], None], ...]] = (Nemesis.fill_a_disk,)
+
+
+class Reassigner:
+    """Moves replicas back and forth, one operation after the other, on a thread of its own, until it is left."""
+
+    def __init__(self, lab: Lab, rng: random.Random) -> None:
+        self.started = 0
+        self.succeeded = 0
+        self._control = Control(lab.cluster.endpoints, timeout=2.0)
+        self._rng = rng
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="reassigner")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._control.close()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                # Refused while the controller is away, the table changes, or too few nodes live.
+                with contextlib.suppress(MinkaError):
+                    self._reassign()
+                self._stop.wait(0.05)
+        except BaseException as error:  # noqa: BLE001  # raised again in the test's own thread
+            self._error = error
+
+    def _reassign(self) -> None:
+        to = self._rng.sample(NODES, self._rng.randint(max(2, REPLICAS), len(NODES)))
+        plan = self._control.plan_reassign(to, [KEYSPACE])
+        if not plan.moves:
+            return
+        operation = self._control.apply_plan(plan, "nemesis")
+        self.started += 1
+        while operation.state == OperationState.OPERATION_STATE_RUNNING and not self._stop.wait(0.05):
+            try:
+                operation = self._control.operations([operation.id]).operations[0]
+            except MinkaError as error:
+                if error.code is Code.UNKNOWN_OPERATION:
+                    raise
+        self.succeeded += operation.state == OperationState.OPERATION_STATE_SUCCEEDED

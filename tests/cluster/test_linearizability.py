@@ -1,0 +1,87 @@
+"""Whatever happens to nodes, network and disks: what clients saw is what one store that never fails would show them."""
+
+import contextlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cluster.history import Recorder
+from tests.cluster.linearizability import Event, Kind, Outcome, Verdict, check
+from tests.cluster.nemesis import (
+    DISK_FAULTS,
+    KEYSPACE,
+    NETWORK_FAULTS,
+    PROCESS_FAULTS,
+    Lab,
+    Nemesis,
+    Reassigner,
+    keys_of_all_partitions,
+    laboratory,
+)
+from tests.cluster.undo import Undo
+
+Fault = Callable[[Nemesis], None]
+log = logging.getLogger(__name__)
+FAULTS = (*PROCESS_FAULTS, *NETWORK_FAULTS, *DISK_FAULTS)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Undo() as undo, laboratory(undo) as lab:
+        yield lab
+
+
+def skip_what_is_not_permitted(lab: Lab, faults: tuple[Fault, ...]) -> None:
+    if (lab.network is None and set(faults) & set(NETWORK_FAULTS)) or (
+        not lab.disks and set(faults) & set(DISK_FAULTS)
+    ):
+        pytest.skip(lab.missing)
+
+
+@pytest.mark.seeds(1)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_histories_are_linearizable(lab: Lab, fault: Fault, seed: int) -> None:
+    """Of odd seeds also while replicas move."""
+    skip_what_is_not_permitted(lab, (fault,))
+    run(lab, f"{fault.__name__}-{seed}", [fault], reassign=seed % 2 == 1)
+
+
+@pytest.mark.seeds(1)
+@pytest.mark.timeout(120)
+def test_histories_are_linearizable_through_a_reassignment_and_all_sorts_of_faults(lab: Lab, seed: int) -> None:
+    permitted = [*PROCESS_FAULTS, *(NETWORK_FAULTS if lab.network else ()), *(DISK_FAULTS if lab.disks else ())]
+    run(lab, f"all-{seed}", random.Random(seed).sample(permitted, 3), reassign=True)
+
+
+def run(lab: Lab, name: str, faults: list[Fault], *, reassign: bool) -> None:
+    """Record what clients see before, during and after the faults, and judge it."""
+    lab.repair()
+    rng = random.Random(name)
+    keys = keys_of_all_partitions(name)
+    with Recorder(lab.loop, lab.cluster.endpoints, KEYSPACE, keys, rng.randrange(2**32)) as recorder:
+        recorder.wait_written()
+        nemesis = Nemesis(lab, rng, keys)
+        with Reassigner(lab, rng) if reassign else contextlib.nullcontext() as reassigner:
+            for fault in faults:
+                fault(nemesis)
+        lab.wait_well()
+        recorder.wait_written()
+        history = recorder.stop()
+    result = check(history)
+    moved = f", {reassigner.succeeded} of {reassigner.started} reassignments done" if reassigner else ""
+    log.info("%s: %s%s", name, summary(history), moved)
+    assert result.verdict is Verdict.LINEARIZABLE, f"{result.verdict.value}: {result.key!r}: {result.reason}"
+
+
+def summary(history: list[Event]) -> str:
+    """How many operations of each kind had which outcome."""
+    counts = Counter((event.kind, event.outcome) for event in history)
+    assert counts[Kind.READ, Outcome.OK], "no read succeeded"
+    assert counts[Kind.WRITE, Outcome.OK], "no write succeeded"
+    return ", ".join(
+        f"{count} {kind.value}s {outcome.value}" for (kind, outcome), count in sorted(counts.items(), key=str)
+    )

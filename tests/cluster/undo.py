@@ -1,0 +1,51 @@
+"""Commands that undo what a test has done to the machine; they are run however the test ends."""
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+# Its stdin ends when the test process does, by whatever signal. Then it runs the lines, the last first.
+_KEEPER: Final = "trap '' HUP INT TERM PIPE; tac | sh"
+_TIMEOUT_S: Final = 30.0
+
+
+class NotPermitted(Exception):
+    """This machine, or this user, can't do what the test needs; the text says what."""
+
+
+class Undo:
+    """Collects commands, and runs them at the end, the last first; a helper process does when this one is killed."""
+
+    def __init__(self) -> None:
+        self._keeper = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, "minka-undo"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a Ctrl-C is not meant for it
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        _, failures = self._keeper.communicate(timeout=_TIMEOUT_S)
+        assert not failures, f"not everything was undone: {failures}"
+
+    def add(self, *commands: Sequence[str]) -> None:
+        """Commands of which the first that succeeds is enough."""
+        assert self._keeper.stdin is not None, "it was started with a pipe"
+        self._keeper.stdin.write(" 2>/dev/null || ".join(map(shlex.join, commands)) + "\n")
+        self._keeper.stdin.flush()
+
+
+def run(*command: str) -> str:
+    """What a command prints. Raises NotPermitted when it fails, as it does where we aren't root."""
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", "") or error
+        raise NotPermitted(f"{' '.join(command)}: {reason}".strip()) from error

@@ -1,0 +1,192 @@
+"""The active controller on its loop: what it proposes is committed at once, and nodes answer as real ones do."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import PlanReassignRequest
+from minka.v1.cluster_pb2 import Cluster, HashFunction, Node, OperationState, PartitionState
+from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    HeartbeatRequest,
+    IsrChange,
+    ReplicaOutcome,
+    ReplicaResult,
+    UpdateReplicasRequest,
+    UpdateReplicasResponse,
+)
+from minka.v1.records_pb2 import RecordBatch
+from minkad.coordinator.active_controller import ActiveController, ControllerSettings
+from minkad.core.controller import ApplyPlan, CreateCluster, CreateKeyspace, LimitOperation, MigrationCaps
+from minkad.core.placement import plan_reassign
+from minkad.core.state import State
+
+SETTINGS = ControllerSettings(1.0, 3600.0, 60.0, MigrationCaps(4, 32))
+
+
+class Harness:
+    """One term of activity over a state of its own. `now` is the controller's clock."""
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state = state or State()
+        self.now = 1000.0
+        self.ticks = 0
+        self.controller = ActiveController(
+            self.state,
+            1,
+            SETTINGS,
+            propose=self.propose,
+            confirm_leadership=lambda asked_at, confirmed: confirmed(asked_at),
+            update_replicas=self.update_replicas,
+            before_tick=self.count_tick,
+            now=lambda: self.now,
+            jitter=random.Random(0),
+        )
+
+    def count_tick(self) -> None:
+        self.ticks += 1
+
+    async def look_around(self) -> None:
+        """Until the controller has looked at everything once, as it is now."""
+        seen = self.ticks
+        await until(lambda: self.ticks >= seen + 2)
+
+    def propose(self, data: bytes) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(self.commit, data, future)
+        return future
+
+    def commit(self, data: bytes, future: asyncio.Future[None]) -> None:
+        self.controller.carry_out(self.state.apply_batch(RecordBatch.FromString(data)))
+        future.set_result(None)
+
+    async def update_replicas(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        def answer(row_id: int, epoch: int, hosts: bool) -> ReplicaResult:
+            outcome = ReplicaOutcome.REPLICA_OUTCOME_HOSTED if hosts else ReplicaOutcome.REPLICA_OUTCOME_DELETED
+            return ReplicaResult(partition_id=row_id, partition_epoch=epoch, outcome=outcome)
+
+        rows = [
+            (r.id, r.partition_epoch, node in r.replicas and node not in r.removing_replicas)
+            for r in request.partitions
+        ]
+        return UpdateReplicasResponse(results=[answer(*row) for row in rows])
+
+    async def begin(self, *nodes: str, replicas: int) -> None:
+        await self.controller.submit(CreateCluster(Cluster(id="c", name="test", min_nodes=1), ()))
+        for node in nodes:
+            await self.register(node)
+        await self.controller.submit(CreateKeyspace("flights", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas))
+        await until(
+            lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in self.state.partitions.values())
+        )
+
+    async def register(self, node: str) -> None:
+        await self.controller.register(Node(id=node, data_id=node, incarnation="1", address=f"{node}:1"))
+
+    async def reassign(self) -> int:
+        await until(lambda: self.controller.decided.version == self.state.version)
+        plan = plan_reassign(self.controller.decided, {}, PlanReassignRequest(), 0)
+        await self.controller.submit(ApplyPlan(plan, "tester", "", rate_limit=5_000_000))
+        return max(self.state.operations)
+
+
+async def until(probe: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not probe():  # noqa: ASYNC110 - a state of the whole, which sets no event
+            await asyncio.sleep(0.005)
+
+
+def test_alter_isr_answers_each_change_by_itself() -> None:
+    async def run() -> None:
+        h = Harness()
+        await h.begin("a", "b", "c", replicas=3)
+        mine = next(p for p in h.state.partitions.values() if p.leader == "a")
+        other = next(p for p in h.state.partitions.values() if p.leader != "a")
+
+        def change(partition_id: int, epoch: int) -> IsrChange:
+            return IsrChange(partition_id=partition_id, leader_epoch=1, partition_epoch=epoch, isr=["a", "b"])
+
+        changes = [change(mine.id, mine.partition_epoch), change(other.id, other.partition_epoch), change(99, 1)]
+        answer = await h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=changes))
+        assert [(r.partition_id, r.error) for r in answer.results] == [
+            (mine.id, ""),
+            (other.id, "NOT_LEADER"),
+            (99, "UNKNOWN_PARTITION"),
+        ]
+        assert [list(r.partition.isr) for r in answer.results[:1]] == [["a", "b"]]
+        assert answer.results[1].partition == h.state.partitions[other.id]
+        assert not answer.results[2].HasField("partition")
+        again = await h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=changes[:1]))
+        assert again.results[0].error == "STALE_EPOCH"
+        with pytest.raises(MinkaError) as refusal:
+            await h.controller.alter_isr(AlterIsrRequest(node_id="z", changes=changes))
+        assert refusal.value.code is Code.NOT_REGISTERED
+        h.controller.close()
+
+    asyncio.run(run())
+
+
+def test_the_shipping_limit_travels_with_the_heartbeats_and_ends_with_the_operation() -> None:
+    async def run() -> None:
+        h = Harness()
+        await h.begin("a", replicas=1)
+        await h.register("b")
+
+        def limit() -> int:
+            return h.controller.heartbeat(HeartbeatRequest(node_id="a", incarnation="1")).shipping_limit
+
+        assert limit() == 0
+        operation = await h.reassign()
+        assert limit() == 5_000_000
+        await h.controller.submit(LimitOperation(operation, 7))
+        assert limit() == 7
+        await h.look_around()
+        h.now += 61
+        await until(lambda: h.state.operations[operation].state != OperationState.OPERATION_STATE_RUNNING)
+        assert limit() == 0
+        h.controller.close()
+
+    asyncio.run(run())
+
+
+def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for() -> None:
+    async def run() -> None:
+        h = Harness()
+        await h.begin("a", replicas=1)
+        await h.register("b")
+        operation = await h.reassign()
+        await until(lambda: any(p.adding_replicas for p in h.state.partitions.values()))
+        await h.look_around()
+        h.now += 59
+        await h.look_around()
+        assert h.state.operations[operation].state == OperationState.OPERATION_STATE_RUNNING
+        h.now += 2
+        await until(lambda: h.state.operations[operation].state == OperationState.OPERATION_STATE_FAILED)
+        assert "no progress for 60 s" in h.state.operations[operation].outcome
+        assert not any(p.adding_replicas for p in h.state.partitions.values())
+        h.controller.close()
+
+    asyncio.run(run())
+
+
+def test_a_new_controller_elects_where_its_predecessor_did_not_come_to_it() -> None:
+    async def run() -> None:
+        first = Harness()
+        await first.begin("a", "b", "c", replicas=3)
+        first.controller.close()
+        state = State.from_snapshot(first.state.to_snapshot())
+        for row in list(state.partitions.values()):  # as after the first of the two records of its creation
+            new = type(row)()
+            new.CopyFrom(row)
+            new.ClearField("isr")
+            new.leader, new.leader_epoch, new.state = "", 0, PartitionState.PARTITION_STATE_NEW
+            state.partitions[row.id] = new
+        second = Harness(state)
+        await until(lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in state.partitions.values()))
+        assert all(len(p.isr) == 3 for p in state.partitions.values())
+        second.controller.close()
+
+    asyncio.run(run())

@@ -1,0 +1,382 @@
+"""A partition's way from OAR to RAR, step by step (Kafka Controller Internals: onPartitionReassignment)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import MigrationState, OperationState, Partition
+from minka.v1.coordinator_pb2 import IsrChange
+from minkad.core.controller import CancelMigration, CancelOperation, HandOver, PauseOperation, blockers_of, isr_refusal
+from minkad.core.placement import plan_digest
+from minkad.core.state import ReplicaStateName, replica_state
+from tests.unit.core.model import Controller
+
+SIX = ("1", "2", "3", "4", "5", "6")
+Seen = tuple[str, str]
+
+
+def six_nodes() -> Controller:
+    """A partition on {1,2,3}, led by 1, and three nodes that have nothing."""
+    c = Controller()
+    c.register(*SIX[:3])
+    c.keyspace("flights", 1, replicas=3, min_insync=2)
+    c.register(*SIX[3:])
+    c.deliver()
+    assert (only(c).leader, sorted(only(c).replicas)) == ("1", ["1", "2", "3"])
+    return c
+
+
+def only(c: Controller) -> Partition:
+    return next(iter(c.state.partitions.values()))
+
+
+def seen(row: Partition) -> Seen:
+    """The assigned replicas, and the leader with the in-sync set, as the protocol's table writes them."""
+    return "{" + ",".join(sorted(row.replicas)) + "}", f"{row.leader}/{{{','.join(sorted(row.isr))}}}"
+
+
+def watch(c: Controller) -> list[Seen]:
+    """What becomes of the one partition, each pair once in a row."""
+    history = [seen(only(c))]
+
+    def note() -> None:
+        now = seen(only(c))
+        if now != history[-1]:
+            history.append(now)
+
+    c.after_record = note
+    return history
+
+
+def join_all(c: Controller) -> None:
+    """The leader adds all that have caught up at once, as the example has it."""
+    c.catch_up()
+
+
+# Each is something that happens by itself, one event at a time.
+STEPS: dict[str, Callable[[Controller], object]] = {
+    "schedule": Controller.schedule_once,
+    "deliver": Controller.deliver,
+    "join": join_all,
+    "hand over": Controller.hand_over_all,
+}
+
+THE_EXAMPLE = [
+    ("{1,2,3}", "1/{1,2,3}"),  # initial state
+    ("{1,2,3,4,5,6}", "1/{1,2,3}"),  # step 1; the page shows step 2 when the new replicas have joined
+    ("{1,2,3,4,5,6}", "1/{1,2,3,4,5,6}"),  # step 2 to 5
+    ("{1,2,3,4,5,6}", "4/{1,2,3,4,5,6}"),  # step 7
+    ("{1,2,3,4,5,6}", "4/{4,5,6}"),  # step 8
+    ("{4,5,6}", "4/{4,5,6}"),  # step 10
+]
+
+
+def run_to_the_end(c: Controller, operation: int, between: Callable[[int], None] = lambda _: None) -> int:
+    """All that happens by itself, event by event, and how many there were; `between` gets the number of each."""
+    events = 0
+    for _ in range(100):
+        for step in STEPS.values():
+            step(c)
+            events += 1
+            between(events)
+            if c.operation(operation).state != OperationState.OPERATION_STATE_RUNNING:
+                return events
+    raise AssertionError("the reassignment never ends")
+
+
+def test_the_example_of_the_page() -> None:
+    c = six_nodes()
+    history = watch(c)
+    operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
+    run_to_the_end(c, operation)
+    assert history == THE_EXAMPLE
+    row = only(c)
+    assert list(row.replicas) == ["4", "5", "6"]
+    assert not [*row.target_replicas, *row.adding_replicas, *row.removing_replicas, *row.successor]
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
+    assert {n: replica_state(row, n, c.state.nodes) for n in SIX} == {
+        **dict.fromkeys("123", ReplicaStateName.NON_EXISTENT),
+        **dict.fromkeys("456", ReplicaStateName.ONLINE),
+    }
+
+
+def test_the_example_with_the_controller_replaced_after_each_event() -> None:
+    """Once after each single event in turn, and then after every one."""
+    c = six_nodes()
+    events = run_to_the_end(c, c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]})))
+    for dies_after in [*({n} for n in range(1, events + 1)), set(range(1, 10 * events))]:
+        c = six_nodes()
+        history = watch(c)
+        operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
+
+        def replace(event: int, c: Controller = c, dies_after: set[int] = dies_after) -> None:
+            if event in dies_after:
+                c.replace_controller()
+
+        replace(0)
+        run_to_the_end(c, operation, replace)
+        assert history == THE_EXAMPLE, dies_after
+        assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
+
+
+def test_the_states_of_the_replicas_on_the_way() -> None:
+    c = six_nodes()
+    new, online, offline = ReplicaStateName.NEW, ReplicaStateName.ONLINE, ReplicaStateName.OFFLINE
+    states: list[tuple[ReplicaStateName, ReplicaStateName]] = []
+
+    def note() -> None:
+        now = (replica_state(only(c), "1", c.state.nodes), replica_state(only(c), "4", c.state.nodes))
+        if not states or states[-1] != now:
+            states.append(now)
+
+    c.after_record = note
+    note()
+    run_to_the_end(c, c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]})))
+    none = ReplicaStateName.NON_EXISTENT
+    assert states == [(online, none), (online, new), (online, online), (offline, online), (none, online)]
+
+
+def test_nothing_is_removed_before_all_of_rar_is_in_sync_and_leads() -> None:
+    c = six_nodes()
+    c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
+    c.schedule()
+    c.deliver()
+    c.alter_isr(only(c), ["1", "2", "3", "4", "5"])
+    c.schedule()
+    row = only(c)
+    assert (row.leader, row.successor, list(row.adding_replicas)) == ("1", "", ["6"])
+    c.alter_isr(row, [*row.isr, "6"])
+    c.schedule()
+    assert (only(c).successor, only(c).leader, len(only(c).isr)) == ("4", "1", 6)
+
+
+def test_a_follower_is_replaced_without_a_new_leader() -> None:
+    c = six_nodes()
+    row = only(c)
+    history = watch(c)
+    run_to_the_end(c, c.begin(c.plan(partitions={row.id: ["1", "4", *row.replicas[2:]]})))
+    assert {leader for _, leader in history if not leader.startswith("1/")} == set()
+    assert only(c).leader_epoch == row.leader_epoch
+    assert only(c).generation == row.generation
+
+
+def test_another_order_makes_another_leader_and_moves_nothing() -> None:
+    c = six_nodes()
+    row = only(c)
+    run_to_the_end(c, c.begin(c.plan(partitions={row.id: ["3", "2", "1"]})))
+    assert (only(c).leader, list(only(c).replicas)) == ("3", ["3", "2", "1"])
+    assert c.counts()["3"] == 1
+
+
+def test_the_leader_of_oar_dies_while_it_is_to_hand_over() -> None:
+    c = six_nodes()
+    operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
+    c.schedule()
+    c.deliver()
+    c.catch_up()
+    c.schedule()
+    assert only(c).successor == "4"
+    c.fail("1")
+    assert only(c).leader == "4", "the election prefers who stays"
+    c.settle()
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
+    assert list(only(c).removing_replicas) == ["1"], "it has yet to delete"
+    c.register("1", incarnation="2")
+    c.settle()
+    assert not only(c).removing_replicas
+
+
+def test_the_successor_dies_and_another_of_rar_takes_its_place() -> None:
+    c = six_nodes()
+    operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
+    c.schedule()
+    c.deliver()
+    c.catch_up()
+    c.schedule()
+    c.fail("4")
+    c.schedule()
+    assert only(c).successor == "", "RAR is not all in sync any more"
+    (blocker,) = blockers_of(c.state, c.operation(operation))
+    assert "4 is to be in sync and is not LIVE" in blocker.reason
+    assert blocker.remedy == f"start 4, or minkactl operations cancel {operation}"
+    c.register("4", incarnation="2")
+    c.settle()
+    assert list(only(c).replicas) == ["4", "5", "6"]
+
+
+# Going back
+
+
+def begun(c: Controller, *joined: str) -> int:
+    """The reassignment to {4,5,6} as far as these of RAR are in sync."""
+    operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
+    c.schedule()
+    c.deliver()
+    c.alter_isr(only(c), [*only(c).isr, *joined])
+    return operation
+
+
+def test_cancel_goes_back_to_oar() -> None:
+    c = six_nodes()
+    before = only(c)
+    operation = begun(c, "4", "5")
+    c.run(CancelOperation(operation, "tester", "changed my mind"))
+    c.settle()
+    row = only(c)
+    assert (list(row.replicas), row.leader, sorted(row.isr)) == (list(before.replicas), "1", ["1", "2", "3"])
+    ended = c.operation(operation)
+    assert ended.state == OperationState.OPERATION_STATE_CANCELLED
+    assert "cancelled by tester: changed my mind" in ended.outcome
+    assert not row.removing_replicas
+    with pytest.raises(MinkaError) as again:
+        c.run(CancelOperation(operation, "tester", ""))
+    assert again.value.code is Code.OPERATION_ENDED
+
+
+def test_cancel_is_refused_where_oar_is_no_longer_alive() -> None:
+    c = six_nodes()
+    operation = begun(c, "4", "5")
+    c.fail("2", "3", "1")
+    row = only(c)
+    assert row.leader in ("4", "5")
+    with pytest.raises(
+        MinkaError, match=r"flights/0 can't go back: of its former replicas 1, .* none is alive"
+    ) as refusal:
+        c.run(CancelOperation(operation, "tester", ""))
+    assert refusal.value.code is Code.CANCEL_REFUSED
+    assert only(c) == row
+    c.run(CancelMigration(operation, row.id, "no progress for 60 s"))
+    assert only(c) == row, "the controller does not do it either"
+    c.settle()
+    assert list(only(c).replicas) == ["4", "5", "6"]
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
+
+
+def test_cancel_is_refused_where_it_would_leave_too_few_in_sync() -> None:
+    c = six_nodes()
+    operation = begun(c, "4", "5")
+    c.fail("2", "3")
+    with pytest.raises(MinkaError, match="only 1 is alive and in sync, and 2 must be"):
+        c.run(CancelOperation(operation, "tester", ""))
+
+
+def test_cancel_when_the_leadership_has_moved_already() -> None:
+    c = six_nodes()
+    operation = begun(c, "4", "5", "6")
+    c.schedule()
+    c.hand_over_all()
+    assert only(c).leader == "4"
+    c.run(CancelOperation(operation, "tester", ""))
+    row = only(c)
+    assert (row.leader, sorted(row.isr), sorted(row.removing_replicas)) == ("1", ["1", "2", "3"], ["4", "5", "6"])
+    c.settle()
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_CANCELLED
+
+
+def test_cancel_completes_what_is_being_removed() -> None:
+    c = six_nodes()
+    operation = begun(c, "4", "5", "6")
+    c.schedule()
+    c.hand_over_all()
+    c.schedule()
+    assert list(only(c).replicas) == ["4", "5", "6"]
+    c.run(CancelOperation(operation, "tester", ""))
+    c.settle()
+    assert list(only(c).replicas) == ["4", "5", "6"]
+    assert c.operation(operation).outcome.startswith("1 of 1 partitions moved; cancelled by tester")
+
+
+# Many
+
+
+def test_a_paused_operation_begins_nothing() -> None:
+    c = Controller()
+    c.register("a", "b", "c")
+    c.keyspace("flights", 6)
+    c.register("d")
+    operation = c.begin(c.plan())
+    c.run(PauseOperation(operation, True))
+    c.settle()
+    assert not any(p.target_replicas for p in c.state.partitions.values())
+    assert blockers_of(c.state, c.operation(operation))[0].remedy == f"minkactl operations resume {operation}"
+    c.run(PauseOperation(operation, False))
+    c.settle()
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
+
+
+def test_several_moves_of_a_partition_come_one_after_the_other() -> None:
+    c = Controller()
+    c.register("a", "b", "c")
+    c.keyspace("flights", 6, replicas=2)
+    c.register("d", "e")
+    most = 0
+
+    def note() -> None:
+        nonlocal most
+        most = max(most, *(len(set(p.replicas)) for p in c.state.partitions.values()))
+
+    plan = c.plan(drain=["a", "b"])
+    assert len(plan.moves) == 8 == plan.minimum_moves
+    c.after_record = note
+    operation = c.begin(plan)
+    c.settle()
+    assert most == 3, "one replica is added at a time"
+    assert c.operation(operation).outcome == "8 of 8 replicas moved"
+    assert not any({"a", "b"} & {*p.replicas, *p.isr} for p in c.state.partitions.values())
+
+
+def test_a_move_whose_forerunner_was_cancelled_is_given_up() -> None:
+    c = six_nodes()
+    row = only(c)
+    first = c.plan(partitions={row.id: ["4", *row.replicas[1:]]})
+    second = c.plan(partitions={row.id: ["5", *row.replicas[1:]]}).moves[0]
+    second.source, second.replicas[:], second.target_replicas[:] = "4", ["4", *row.replicas[1:]], second.target_replicas
+    first.moves.append(second)
+    first.digest = plan_digest(first)
+    operation = c.begin(first)
+    c.schedule()
+    c.run(CancelMigration(operation, row.id, "no progress for 60 s"))
+    c.settle()
+    states = [m.state for m in c.state.migrations[operation].values()]
+    assert states == [MigrationState.MIGRATION_STATE_CANCELLED] * 2
+    assert "4 holds no replica of it any more" in c.operation(operation).outcome
+    assert only(c).replicas == row.replicas
+
+
+# The in-sync set
+
+
+def test_who_may_be_in_sync() -> None:
+    c = six_nodes()
+    row = only(c)
+
+    def refusal(node: str, *isr: str, leader_epoch: int = row.leader_epoch, epoch: int = 0) -> Code | None:
+        change = IsrChange(
+            partition_id=row.id, leader_epoch=leader_epoch, partition_epoch=epoch or only(c).partition_epoch, isr=isr
+        )
+        return isr_refusal(c.state, node, change)
+
+    assert refusal("1", "1", "2") is None
+    assert refusal("2", "1", "2") is Code.NOT_LEADER
+    assert refusal("1", "2", "3") is Code.INVALID_ARGUMENT, "the leader is always in sync"
+    assert refusal("1", "1", "2", "4") is Code.INELIGIBLE_REPLICA
+    assert refusal("1", "1", "2", epoch=99) is Code.STALE_EPOCH
+    assert refusal("1", "1", "2", leader_epoch=99) is Code.STALE_EPOCH
+    assert isr_refusal(c.state, "1", IsrChange(partition_id=99)) is Code.UNKNOWN_PARTITION
+    c.fail("3")
+    assert "3" not in only(c).isr
+    assert refusal("1", "1", "2", "3") is Code.INELIGIBLE_REPLICA, "it is not LIVE"
+    c.alter_isr(only(c), ["1"])
+    assert list(only(c).isr) == ["1"]
+    c.catch_up()
+    assert sorted(only(c).isr) == ["1", "2"]
+
+
+def test_a_hand_over_needs_a_successor() -> None:
+    c = six_nodes()
+    row = only(c)
+    with pytest.raises(MinkaError) as refusal:
+        c.run(HandOver("1", row.id, row.partition_epoch, "2"))
+    assert refusal.value.code is Code.STALE_GENERATION
+    assert refusal.value.partitions == (row,)

@@ -1,0 +1,197 @@
+"""Planning for several replicas: the fewest moves, zones, weights, capacity, drains, preferred leaders."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Plan
+from minka.v1.cluster_pb2 import Node
+from minkad.core.placement.quotas import even_quotas, filled_quotas
+from tests.unit.core.model import Controller
+
+
+def a_cluster(nodes: int, partitions: int, replicas: int, zones: int = 0) -> Controller:
+    c = Controller()
+    for i in range(nodes):
+        c.register(f"n{i}", zone=f"z{i % zones}" if zones else "")
+    c.keyspace("flights", partitions, replicas=replicas)
+    return c
+
+
+def layout(c: Controller, plan: Plan) -> dict[int, list[str]]:
+    """The replicas as the plan leaves them, move by move; each adds one replica at most and no node twice."""
+    replicas = {p.id: list(p.replicas) for p in c.state.partitions.values()}
+    for move in plan.moves:
+        assert list(move.replicas) == replicas[move.partition_id]
+        after = list(move.target_replicas)
+        assert len(set(after)) == len(after) == len(move.replicas)
+        assert len(set(after) - set(move.replicas)) <= 1
+        assert move.reason
+        replicas[move.partition_id] = after
+    return replicas
+
+
+def copies(replicas: dict[int, list[str]]) -> Counter[str]:
+    return Counter(node for nodes in replicas.values() for node in nodes)
+
+
+def leads(replicas: dict[int, list[str]]) -> Counter[str]:
+    return Counter(nodes[0] for nodes in replicas.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(nodes=st.integers(3, 7), added=st.integers(0, 3), replicas=st.integers(1, 3), partitions=st.integers(1, 30))
+def test_replicas_and_leaders_even_out_with_the_fewest_moves(
+    nodes: int, added: int, replicas: int, partitions: int
+) -> None:
+    c = a_cluster(nodes, partitions, replicas)
+    c.register(*(f"new{i}" for i in range(added)))
+    before = copies({p.id: list(p.replicas) for p in c.state.partitions.values()})
+    plan = c.plan()
+    after = layout(c, plan)
+    each = [copies(after)[n] for n in c.state.nodes]
+    assert max(each) - min(each) <= 1, plan.notes
+    led = [leads(after)[n] for n in c.state.nodes]
+    assert max(led) - min(led) <= 1
+    copied = sum(len(set(m.target_replicas) - set(m.replicas)) for m in plan.moves)
+    assert copied == plan.minimum_moves == sum(max(0, before[n] - copies(after)[n]) for n in c.state.nodes)
+    assert {n.node: (n.partitions_after, n.leaders_after) for n in plan.nodes} == {
+        n: (copies(after)[n], leads(after)[n]) for n in c.state.nodes
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(nodes=st.integers(4, 7), replicas=st.integers(1, 3), partitions=st.integers(1, 24), out=st.integers(0, 3))
+def test_a_drain_moves_what_is_there_and_nothing_else(nodes: int, replicas: int, partitions: int, out: int) -> None:
+    c = a_cluster(nodes, partitions, replicas)
+    there = [p for p in c.state.partitions.values() if f"n{out}" in p.replicas]
+    plan = c.plan(drain=[f"n{out}"])
+    after = layout(c, plan)
+    assert copies(after)[f"n{out}"] == 0
+    assert len(plan.moves) == len(there) == plan.minimum_moves
+    assert {m.source for m in plan.moves} <= {f"n{out}"}
+    each = [copies(after)[n] for n in c.state.nodes if n != f"n{out}"]
+    assert max(each) - min(each) <= 2
+
+
+def test_zones_are_not_shared_after_a_reassign_either() -> None:
+    c = a_cluster(6, 30, 3, zones=3)
+    c.register("new", zone="z1")
+    after = layout(c, c.plan())
+    zones = {n.id: n.zone for n in c.state.nodes.values()}
+    assert all(len({zones[n] for n in nodes}) == 3 for nodes in after.values())
+    assert copies(after)["new"] > 0
+
+
+def test_a_node_in_the_last_zone_is_drained_at_the_price_of_a_shared_zone() -> None:
+    c = a_cluster(3, 6, 3, zones=3)
+    c.register("new", zone="z0")
+    plan = c.plan(drain=["n1"])
+    assert copies(layout(c, plan))["new"] == 6
+    assert len(plan.notes) == 6
+    assert "has to share a zone" in plan.notes[0]
+
+
+def test_weights_are_shares() -> None:
+    c = a_cluster(3, 40, 1)
+    plan = c.plan(weights={"n0": 2.0})
+    assert copies(layout(c, plan)) == {"n0": 20, "n1": 10, "n2": 10}
+    assert len(plan.moves) == plan.minimum_moves
+    with pytest.raises(MinkaError) as refusal:
+        c.plan(weights={"n0": 0.0})
+    assert refusal.value.code is Code.INVALID_ARGUMENT
+
+
+def test_nobody_gets_more_than_its_capacity() -> None:
+    c = a_cluster(3, 12, 1)
+    c.register("small", capacity=250)
+    plan = c.plan(sizes=dict.fromkeys(c.state.partitions, 100))
+    after = copies(layout(c, plan))
+    assert after["small"] == 2
+    assert any("capacity" in note for note in plan.notes)
+
+
+def test_too_few_nodes_are_named() -> None:
+    c = a_cluster(3, 6, 3)
+    with pytest.raises(MinkaError, match="flights keeps 3 replicas, and 2 nodes would be left") as refusal:
+        c.plan(drain=["n1"])
+    assert refusal.value.code is Code.NOT_ENOUGH_NODES
+    with pytest.raises(MinkaError, match="no node is left"):
+        c.plan(to=["n1"], drain=["n1"])
+
+
+def test_a_replica_goes_by_way_of_another_where_it_can_not_go_directly() -> None:
+    """What is on n0 is on the new node as well, so that one takes something from a third."""
+    c = Controller()
+    c.register("n0", "n1", "n2", "n3")
+    c.keyspace("flights", 4, replicas=2)
+    rows = list(c.state.partitions.values())
+    for row, replicas in zip(rows, (["n0", "n3"], ["n0", "n3"], ["n0", "n1"], ["n1", "n2"]), strict=True):
+        changed = type(row)()
+        changed.CopyFrom(row)
+        changed.replicas[:], changed.isr[:], changed.leader = replicas, replicas, replicas[0]
+        c.state.partitions[row.id] = changed
+    after = layout(c, c.plan())
+    assert copies(after) == dict.fromkeys(("n0", "n1", "n2", "n3"), 2)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "code"),
+    [
+        (["n0", "n0"], Code.INVALID_ARGUMENT),
+        (["n0"], Code.INVALID_ARGUMENT),
+        (["n0", "zeta"], Code.UNKNOWN_NODE),
+        (["n0", "n1", "n4"], Code.NOT_ENOUGH_NODES),
+    ],
+)
+def test_replicas_that_can_not_be_asked_for(replicas: list[str], code: Code) -> None:
+    c = a_cluster(3, 1, 3)
+    c.register("n4")
+    c.fail("n4")
+    with pytest.raises(MinkaError) as refusal:
+        c.plan(partitions={1: replicas})
+    assert refusal.value.code is code
+    with pytest.raises(MinkaError) as unknown:
+        c.plan(partitions={99: ["n0"]})
+    assert unknown.value.code is Code.UNKNOWN_PARTITION
+
+
+def test_an_explicit_plan_is_exactly_that() -> None:
+    c = a_cluster(6, 2, 3)
+    first = list(c.state.partitions[1].replicas)
+    others = [n for n in c.state.nodes if n not in first]
+    plan = c.plan(partitions={1: others, 2: list(c.state.partitions[2].replicas)}, sizes={1: 10})
+    (move,) = plan.moves
+    assert (move.source, move.target, list(move.target_replicas), move.bytes) == ("", "", others, 30)
+    assert plan.minimum_moves == 3
+
+
+# Quotas
+
+
+@given(
+    counts=st.lists(st.integers(0, 20), min_size=1, max_size=6),
+    weights=st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=6, max_size=6),
+)
+def test_quotas_are_shares_and_nobody_gets_more_than_there_is_room_for(counts: list[int], weights: list[float]) -> None:
+    nodes = [f"n{i}" for i in range(len(counts))]
+    has, weight = dict(zip(nodes, counts, strict=True)), dict(zip(nodes, weights[: len(nodes)], strict=True))
+    total = sum(counts)
+    limit = max(1, -(-total // max(1, len(nodes) - 1)))
+    for quotas in (even_quotas, filled_quotas):
+        result = quotas(has, nodes, weight, max(limit, *counts), Counter())
+        assert sum(result.values()) == total
+        assert all(q <= max(limit, *counts) for q in result.values())
+    unlimited = even_quotas(has, nodes, weight, total + 1, Counter())
+    share = total / sum(weight.values())
+    assert all(abs(q - share * weight[n]) < 1 for n, q in unlimited.items())
+
+
+def test_nodes_without_zones_are_in_no_zone_together() -> None:
+    assert Node().zone == ""
+    c = a_cluster(3, 6, 3)
+    c.register("new")
+    assert copies(layout(c, c.plan()))["new"] == 4

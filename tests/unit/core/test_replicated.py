@@ -1,0 +1,402 @@
+"""Keyspaces with several replicas: creation, nodes that fail, leave and come, drains, preferred leaders."""
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import (
+    Durability,
+    HashFunction,
+    NodeState,
+    OperationState,
+    Partition,
+    PartitionState,
+)
+from minka.v1.records_pb2 import RecordBatch
+from minkad.core.controller import (
+    CancelOperation,
+    ControlledShutdown,
+    CreateKeyspace,
+    DrainNode,
+    ElectLeaders,
+    Leave,
+    LimitOperation,
+    PauseOperation,
+    UndrainNode,
+    blockers_of,
+    decide,
+    drains,
+    preferred,
+)
+from minkad.core.state import PartitionStateName, partition_state
+from tests.unit.core.model import Controller
+
+MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
+
+
+def three_nodes(partitions: int = 3, **more: bool) -> Controller:
+    c = Controller()
+    c.register("a", "b", "c")
+    c.keyspace("flights", partitions, replicas=3, min_insync=2, **more)
+    return c
+
+
+def rows(c: Controller) -> list[Partition]:
+    return list(c.state.partitions.values())
+
+
+def led_by(c: Controller, node: str) -> Partition:
+    return next(p for p in rows(c) if p.leader == node)
+
+
+# Creation
+
+
+def test_on_new_partition_creation_goes_through_new_to_online() -> None:
+    c = Controller()
+    c.register("a", "b", "c")
+    created, online = decide(c.state, CreateKeyspace("flights", 3, MURMUR3, 3), 0)
+    c.state.apply(created)
+    assert {partition_state(p) for p in rows(c)} == {PartitionStateName.NEW}
+    assert [p.replicas[0] for p in rows(c)] == ["a", "b", "c"]
+    assert not any(p.isr or p.leader for p in rows(c))
+    c.state.apply(online)
+    assert {p.state for p in rows(c)} == {PartitionState.PARTITION_STATE_ASSIGNED}
+    assert [(p.leader, sorted(p.isr), p.leader_epoch) for p in rows(c)] == [(n, ["a", "b", "c"], 1) for n in "abc"]
+    c.undelivered = [*c.undelivered]
+    c.deliver()
+
+
+def test_a_controller_that_dies_after_the_creation_leaves_the_election_to_the_next() -> None:
+    c = Controller()
+    c.register("a", "b", "c")
+    created, _ = decide(c.state, CreateKeyspace("flights", 3, MURMUR3, 3), 0)
+    c.state.apply(created)
+    c.log.append(RecordBatch(records=[created]).SerializeToString())
+    c.replace_controller()
+    c.deliver()
+    assert {p.state for p in rows(c)} == {PartitionState.PARTITION_STATE_ONLINE}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "replicas", "min_insync"), [("abcd", 3, 2), ("abc", 3, 2), ("ab", 1, 1), ("a", 1, 1)]
+)
+def test_the_size_of_the_cluster_says_how_many_replicas(nodes: str, replicas: int, min_insync: int) -> None:
+    c = Controller()
+    c.register(*nodes)
+    c.run(CreateKeyspace("flights", 3, MURMUR3))
+    keyspace = c.state.keyspaces[1]
+    assert (keyspace.replicas, keyspace.min_insync) == (replicas, min_insync)
+    assert keyspace.durability == Durability.DURABILITY_SYNC
+
+
+@pytest.mark.parametrize(
+    ("replicas", "min_insync", "code"),
+    [(10, 1, Code.INVALID_ARGUMENT), (3, 4, Code.INVALID_ARGUMENT), (4, 2, Code.NOT_ENOUGH_NODES)],
+)
+def test_replicas_that_can_not_be(replicas: int, min_insync: int, code: Code) -> None:
+    c = Controller()
+    c.register("a", "b", "c")
+    with pytest.raises(MinkaError) as refusal:
+        c.run(CreateKeyspace("flights", 3, MURMUR3, replicas, min_insync))
+    assert refusal.value.code is code
+
+
+# onBrokerFailure, onBrokerStartup
+
+
+def test_on_node_failure_elects_from_the_isr_and_shrinks_it() -> None:
+    c = three_nodes()
+    led = led_by(c, "a")
+    c.fail("a")
+    row = c.state.partitions[led.id]
+    assert (row.state, row.leader_epoch, row.generation) == (
+        PartitionState.PARTITION_STATE_ASSIGNED,
+        led.leader_epoch + 1,
+        led.generation,
+    )
+    assert row.leader == led.replicas[1]
+    assert all(sorted(p.isr) == ["b", "c"] for p in rows(c))
+    assert all("a" in p.replicas for p in rows(c))
+    assert not any(p.unclean_elections for p in rows(c))
+
+
+def test_a_partition_without_a_live_replica_in_sync_is_offline_until_one_is_back() -> None:
+    c = three_nodes(1)
+    first, second, third = rows(c)[0].replicas
+    c.fail(third)
+    c.fail(second)
+    c.register(third, incarnation="2")
+    c.fail(first)
+    row = rows(c)[0]
+    assert (row.state, row.leader, list(row.isr)) == (PartitionState.PARTITION_STATE_OFFLINE, "", [first])
+    c.register(second, incarnation="2")
+    assert rows(c)[0].state == PartitionState.PARTITION_STATE_OFFLINE, "it was not in sync"
+    c.register(first, incarnation="2")
+    c.settle()
+    row = rows(c)[0]
+    assert (row.leader, sorted(row.isr), row.state) == (first, ["a", "b", "c"], PartitionState.PARTITION_STATE_ONLINE)
+
+
+def test_an_unclean_election_happens_only_where_it_is_allowed_and_is_counted() -> None:
+    for unclean in (False, True):
+        c = three_nodes(1, unclean=unclean)
+        first, second, third = rows(c)[0].replicas
+        c.fail(second, third)
+        c.register(third, incarnation="2")
+        assert list(rows(c)[0].isr) == [first]
+        c.fail(first)
+        row = rows(c)[0]
+        assert (row.leader, list(row.isr), row.unclean_elections) == (
+            (third, [third], 1) if unclean else ("", [first], 0)
+        )
+
+
+def test_an_unclean_election_waits_for_any_replica() -> None:
+    c = three_nodes(1, unclean=True)
+    first, second, third = rows(c)[0].replicas
+    c.fail(second, third, first)
+    assert partition_state(rows(c)[0]) is PartitionStateName.OFFLINE
+    c.register(second, incarnation="2")
+    row = rows(c)[0]
+    assert (row.leader, row.unclean_elections) == (second, 1)
+
+
+def test_a_process_that_was_replaced_unnoticed_leads_nothing_that_another_can_lead() -> None:
+    c = three_nodes()
+    led = led_by(c, "a")
+    c.register("a", incarnation="2")
+    row = c.state.partitions[led.id]
+    assert row.leader != "a"
+    assert sorted(row.isr) == ["a", "b", "c"], "its log is on its disk"
+    assert row.leader_epoch == led.leader_epoch + 1
+
+
+def test_in_an_async_keyspace_a_new_process_has_to_catch_up_first() -> None:
+    c = three_nodes(volatile=True)
+    led, followed = led_by(c, "a"), led_by(c, "b")
+    c.register("a", incarnation="2")
+    assert all(sorted(p.isr) == ["b", "c"] for p in rows(c))
+    assert c.state.partitions[led.id].leader != "a"
+    assert c.state.partitions[followed.id].leader == "b"
+    before = {p.id: p.partition_epoch for p in rows(c)}
+    c.register("a", incarnation="3")
+    assert all(p.partition_epoch == before[p.id] + 1 for p in rows(c)), "what was asked on its old word is void"
+    c.catch_up()
+    assert all(sorted(p.isr) == ["a", "b", "c"] for p in rows(c))
+
+
+def test_all_nodes_restarted_at_once() -> None:
+    c = three_nodes(6)
+    for node in "abc":
+        c.register(node, incarnation="2")
+    c.settle()
+    assert all(p.state == PartitionState.PARTITION_STATE_ONLINE and len(p.isr) == 3 for p in rows(c))
+
+
+# Controlled shutdown, drains
+
+
+def test_a_process_that_is_about_to_stop_hands_over_and_then_leaves_the_isr() -> None:
+    c = three_nodes(6)
+    led = [p for p in rows(c) if p.leader == "a"]
+    c.run(ControlledShutdown("a", "another process"))
+    assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
+    c.run(ControlledShutdown("a", "1"))
+    c.schedule()
+    assert all(c.state.partitions[p.id].successor for p in led)
+    assert c.counts()["a"] == 2, "it leads until it has handed over"
+    c.hand_over_all()
+    assert c.counts()["a"] == 0
+    assert all(len(p.isr) == 3 for p in rows(c))
+    c.run(Leave("a", "1"))
+    assert all(sorted(p.isr) == ["b", "c"] for p in rows(c))
+    assert c.state.nodes["a"].state == NodeState.NODE_STATE_LEFT
+    c.register("a", incarnation="2")
+    assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
+
+
+def test_who_stops_without_having_handed_over_is_replaced_at_once() -> None:
+    c = three_nodes()
+    c.run(Leave("a", "1"))
+    assert all(p.leader in ("b", "c") and sorted(p.isr) == ["b", "c"] for p in rows(c))
+
+
+def drain(c: Controller, node: str, decommission: bool = False) -> int:
+    operation_id = c.state.next_operation_id
+    c.run(DrainNode(node, decommission, "tester", "disk", {}))
+    return operation_id
+
+
+def test_a_drained_node_leads_nothing_and_is_safe_to_stop() -> None:
+    c = three_nodes(6)
+    operation = drain(c, "a")
+    with pytest.raises(MinkaError) as again:
+        drain(c, "a")
+    assert again.value.code is Code.OPERATION_RUNNING
+    c.settle()
+    assert c.counts() == {"a": 0, "b": 3, "c": 3}
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
+    assert c.operation(operation).outcome == "a is safe to stop"
+    assert drains.blockers(c.state, "a") == []
+    assert c.state.nodes["a"].state == NodeState.NODE_STATE_DRAINING
+    c.run(UndrainNode("a"))
+    assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
+
+
+def test_what_holds_a_drain_up_is_named_with_its_remedy() -> None:
+    c = three_nodes(1)
+    c.keyspace("single", 3, replicas=1)
+    c.fail("b")
+    operation = drain(c, "a")
+    c.settle()
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_RUNNING
+    blockers = {b.partition: (b.reason, b.remedy) for b in blockers_of(c.state, c.operation(operation))}
+    assert blockers == {
+        "flights/0": ("1 of 2 would be in sync: its writes would be refused", "start b"),
+        "single/0": ("no other replica is in sync: it would be OFFLINE", "minkactl drain a --decommission"),
+    }
+    c.run(CancelOperation(operation, "tester", ""))
+    c.settle()
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_CANCELLED
+    assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
+
+
+def test_a_decommissioned_node_has_nothing_any_more() -> None:
+    c = three_nodes(6)
+    c.keyspace("single", 3, replicas=1)
+    c.register("d")
+    operation = drain(c, "a", decommission=True)
+    c.register("a", incarnation="2")
+    assert c.state.nodes["a"].state == NodeState.NODE_STATE_DRAINING, "a drain outlives the process"
+    c.settle()
+    assert list(c.state.partitions_on("a")) == []
+    assert c.operation(operation).outcome == "a holds nothing and is safe to stop; 7 of 7 replicas moved"
+    assert all(len(p.isr) == len(p.replicas) for p in rows(c))
+
+
+def test_a_dead_node_is_decommissioned_from_the_other_replicas() -> None:
+    c = three_nodes(6)
+    c.register("d")
+    c.fail("a")
+    c.settle()
+    operation = drain(c, "a", decommission=True)
+    c.settle()
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
+    assert all(sorted(p.isr) == ["b", "c", "d"] == sorted(p.replicas) for p in rows(c))
+    c.register("a", incarnation="2")
+    c.settle()
+    assert list(c.state.partitions_on("a")) == []
+
+
+def test_a_drain_that_can_not_be() -> None:
+    c = three_nodes()
+    with pytest.raises(MinkaError, match="keeps 3 replicas, and 2 nodes would be left"):
+        drain(c, "a", decommission=True)
+    with pytest.raises(MinkaError, match="no node z"):
+        drain(c, "z")
+    c.fail("a")
+    with pytest.raises(MinkaError, match="nothing to drain"):
+        drain(c, "a")
+
+
+def test_a_drain_ends_when_its_node_fails() -> None:
+    c = three_nodes(1)
+    c.fail("b")
+    operation = drain(c, "a")
+    c.fail("a")
+    c.settle()
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_FAILED
+    assert "a failed" in c.operation(operation).outcome
+
+
+def test_undrain_cancels_a_running_decommission() -> None:
+    c = three_nodes(6)
+    c.register("d")
+    operation = drain(c, "a", decommission=True)
+    c.schedule()
+    c.run(UndrainNode("a"))
+    c.settle()
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_CANCELLED
+    assert all(sorted(p.replicas) == ["a", "b", "c"] for p in rows(c))
+    assert not any(p.removing_replicas for p in rows(c))
+
+
+# onPreferredReplicaElection
+
+
+def test_preferred_leaders_lead_again() -> None:
+    c = three_nodes(6)
+    c.fail("a")
+    c.register("a", incarnation="2")
+    partitions = preferred.chosen(c.state, ["flights"], [])
+    assert preferred.due(c.state, partitions) == []
+    assert {b.reason for b in preferred.skipped(c.state, partitions)} == {"a, its preferred leader, is not in sync"}
+    c.settle()
+    assert c.counts()["a"] == 0
+    due = preferred.due(c.state, partitions)
+    assert len(due) == 2
+    c.run(ElectLeaders(due, "tester", ""))
+    c.schedule()
+    assert all(c.state.partitions[p].successor == "a" for p in due)
+    c.replace_controller()
+    c.settle()
+    assert c.counts() == {"a": 2, "b": 2, "c": 2}
+    assert c.operation(1).outcome == "2 of 2 preferred leaders lead"
+    c.run(ElectLeaders(partitions, "tester", ""))
+    assert c.state.next_operation_id == 2, "there is nothing to elect"
+
+
+def test_a_preferred_election_ends_when_its_leader_is_gone_or_when_it_is_cancelled() -> None:
+    for end in ("failure", "cancel"):
+        c = three_nodes(6)
+        c.fail("a")
+        c.register("a", incarnation="2")
+        c.settle()
+        c.run(ElectLeaders(preferred.chosen(c.state, [], []), "tester", ""))
+        c.schedule()
+        if end == "failure":
+            c.fail("a")
+        else:
+            c.run(CancelOperation(1, "tester", ""))
+        c.schedule()
+        assert c.operation(1).state != OperationState.OPERATION_STATE_RUNNING
+        assert not any(p.successor for p in rows(c))
+
+
+# Operations
+
+
+def test_a_rate_limit_is_part_of_its_operation() -> None:
+    c = Controller()
+    c.register("a", "b")
+    c.keyspace("flights", 4)
+    c.register("d")
+    operation = c.reassign()
+    c.run(LimitOperation(operation, 10_000_000))
+    running = c.state.running_operation()
+    assert running is not None
+    assert running.rate_limit == 10_000_000
+    c.settle()
+    assert c.state.running_operation() is None
+    for command in (LimitOperation(operation, 1), PauseOperation(operation, True)):
+        with pytest.raises(MinkaError) as refusal:
+            c.run(command)
+        assert refusal.value.code is Code.OPERATION_ENDED
+    with pytest.raises(MinkaError) as unknown:
+        c.run(LimitOperation(99, 1))
+    assert unknown.value.code is Code.UNKNOWN_OPERATION
+
+
+def test_an_operation_that_runs_is_not_forgotten() -> None:
+    c = three_nodes(1)
+    c.fail("b")
+    held_up = drain(c, "a")
+    for _ in range(30):
+        c.register("c", incarnation=str(c.now_ms))
+        c.settle()
+        c.run(ElectLeaders([rows(c)[0].id], "tester", ""))
+        drained = drain(c, "c")
+        c.run(CancelOperation(drained, "tester", ""))
+        c.settle()
+    assert c.operation(held_up).state == OperationState.OPERATION_STATE_RUNNING
+    assert len(c.state.operations) <= 22

@@ -1,0 +1,240 @@
+"""Whatever happens in whatever order: the last in-sync replica is never dropped, and everything comes to an end."""
+
+from collections.abc import Callable
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import NodeState, OperationState, Partition, PartitionState
+from minkad.core.controller import (
+    CancelMigration,
+    CancelOperation,
+    ControlledShutdown,
+    DrainNode,
+    ElectLeaders,
+    HandOver,
+    Leave,
+    PauseOperation,
+    UndrainNode,
+    blockers_of,
+)
+from minkad.core.state import ReplicaStateName, is_up, replica_state
+from minkad.core.state.replica_states import REPLICA_TRANSITIONS
+from tests.unit.core.model import Controller
+
+NODES = ("a", "b", "c", "d", "e")
+REFUSALS = {
+    Code.OPERATION_RUNNING,
+    Code.OPERATION_ENDED,
+    Code.CANCEL_REFUSED,
+    Code.PARTITION_OFFLINE,
+    Code.NOT_ENOUGH_NODES,
+    Code.INVALID_ARGUMENT,
+    Code.STALE_PLAN,
+    Code.STALE_GENERATION,
+}
+
+
+class Cluster(RuleBasedStateMachine):
+    """Five nodes with a few partitions. `holds`: for each partition, who has every write that was acknowledged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c = Controller()
+        self.incarnations = 0
+        self.holds: dict[int, set[str]] = {}
+        self.before: dict[int, Partition] = {}
+        self.replica_states: dict[tuple[int, str], ReplicaStateName] = {}
+        self.c.after_record = self.check_record
+
+    @initialize(
+        replicas=st.integers(1, 3), unclean=st.booleans(), volatile=st.booleans(), zones=st.lists(st.integers(0, 2))
+    )
+    def create(self, replicas: int, unclean: bool, volatile: bool, zones: list[int]) -> None:
+        for i, node in enumerate(NODES):
+            self.c.register(node, zone=str(zones[i % len(zones)]) if zones else "")
+        self.c.keyspace("flights", 4, replicas=replicas, unclean=unclean, volatile=volatile)
+
+    # What is checked after every record
+
+    def check_record(self) -> None:
+        for row in self.c.state.partitions.values():
+            old = self.before.get(row.id)
+            if old is not None and old != row:
+                self.check_change(old, row)
+            self.before[row.id] = row
+            for node in NODES:
+                now = replica_state(row, node, self.c.state.nodes)
+                before = self.replica_states.get((row.id, node), ReplicaStateName.NON_EXISTENT)
+                assert now is before or now in REPLICA_TRANSITIONS[before] or began_anew(before, now), (node, old, row)
+                self.replica_states[row.id, node] = now
+
+    def check_change(self, old: Partition, new: Partition) -> None:
+        """What is acknowledged all of the isr has: so one of the old set has to be in the new one."""
+        assert new.partition_epoch == old.partition_epoch + 1
+        assert new.leader_epoch >= old.leader_epoch
+        if new.unclean_elections == old.unclean_elections:
+            assert not old.isr or set(new.isr) & set(old.isr), (old, new)
+            assert new.leader in ("", old.leader) or not old.isr or new.leader in old.isr, (old, new)
+        if new.leader and new.leader != old.leader:
+            assert new.leader_epoch > old.leader_epoch
+        dropped = set(old.replicas) - set(new.replicas)
+        assert dropped <= set(new.removing_replicas), "who is dropped is told to delete"
+
+    @invariant()
+    def rows_make_sense(self) -> None:
+        for row in self.c.state.partitions.values():
+            assert not row.leader or row.leader in row.isr
+            assert set(row.isr) <= set(row.replicas) - set(row.removing_replicas)
+            assert not row.leader or is_up(self.c.state.nodes[row.leader]), "a dead node leads"
+            assert row.leader or not any(self.is_up(node) for node in row.isr), "one could lead and nobody does"
+            assert not row.leader or all(self.is_up(node) for node in row.isr), "a dead node is in sync"
+            if row.target_replicas:
+                assert self.c.state.running_migration(row.id) is not None
+
+    def is_up(self, node: str) -> bool:
+        return is_up(self.c.state.nodes[node])
+
+    # Nodes
+
+    @rule(node=st.sampled_from(NODES))
+    def fail(self, node: str) -> None:
+        self.c.fail(node)
+
+    @rule(node=st.sampled_from(NODES))
+    def start(self, node: str) -> None:
+        self.incarnations += 1
+        self.c.register(node, incarnation=str(self.incarnations + 1))
+
+    @rule(node=st.sampled_from(NODES), in_time=st.booleans())
+    def stop(self, node: str, in_time: bool) -> None:
+        incarnation = self.c.state.nodes[node].incarnation
+        self.c.run(ControlledShutdown(node, incarnation))
+        if in_time:
+            self.c.schedule()
+            self.c.hand_over_all()
+        self.c.run(Leave(node, incarnation))
+
+    @rule()
+    def the_controller_is_replaced(self) -> None:
+        self.c.replace_controller()
+
+    # What happens by itself
+
+    @rule()
+    def schedule(self) -> None:
+        self.c.schedule_once()
+
+    @rule()
+    def deliver(self) -> None:
+        self.c.deliver()
+
+    @rule(data=st.data())
+    def alter_isr(self, data: st.DataObject) -> None:
+        led = [p for p in self.c.state.partitions.values() if p.leader]
+        if not led:
+            return
+        row = data.draw(st.sampled_from(led))
+        stays = [n for n in row.replicas if n not in row.removing_replicas and self.is_up(n) and n != row.leader]
+        self.c.alter_isr(row, [row.leader, *data.draw(st.sets(st.sampled_from(stays)) if stays else st.just(set()))])
+
+    @rule()
+    def hand_over(self) -> None:
+        self.c.hand_over_all()
+
+    @rule(data=st.data(), node=st.sampled_from(NODES))
+    def hand_over_to_anybody(self, data: st.DataObject, node: str) -> None:
+        """Only a successor can be the target."""
+        row = data.draw(st.sampled_from(list(self.c.state.partitions.values())))
+        refused_unless(lambda: self.c.run(HandOver(row.leader or "a", row.id, row.partition_epoch, node)))
+
+    # People
+
+    @rule(to=st.sets(st.sampled_from(NODES), max_size=4), drain=st.sets(st.sampled_from(NODES), max_size=2))
+    def reassign(self, to: set[str], drain: set[str]) -> None:
+        def begin() -> None:
+            plan = self.c.plan(sorted(to), sorted(drain))
+            if plan.moves:
+                self.c.begin(plan)
+
+        refused_unless(begin)
+
+    @rule(data=st.data(), replicas=st.permutations(NODES), count=st.integers(1, 4))
+    def reassign_one(self, data: st.DataObject, replicas: list[str], count: int) -> None:
+        def begin() -> None:
+            row = data.draw(st.sampled_from(list(self.c.state.partitions.values())))
+            plan = self.c.plan(partitions={row.id: replicas[:count]})
+            if plan.moves:
+                self.c.begin(plan)
+
+        refused_unless(begin)
+
+    @rule()
+    def elect(self) -> None:
+        refused_unless(lambda: self.c.run(ElectLeaders(list(self.c.state.partitions), "tester", "")))
+
+    @rule(node=st.sampled_from(NODES), decommission=st.booleans())
+    def drain(self, node: str, decommission: bool) -> None:
+        refused_unless(lambda: self.c.run(DrainNode(node, decommission, "tester", "", {})))
+
+    @rule(node=st.sampled_from(NODES))
+    def undrain(self, node: str) -> None:
+        refused_unless(lambda: self.c.run(UndrainNode(node)))
+
+    @precondition(lambda self: self.c.state.running_operations())
+    @rule(data=st.data(), what=st.sampled_from(["pause", "resume", "cancel", "stall"]))
+    def change_operation(self, data: st.DataObject, what: str) -> None:
+        operation = data.draw(st.sampled_from(self.c.state.running_operations()))
+        if what == "stall":
+            for partition_id in self.c.state.partitions:
+                self.c.run(CancelMigration(operation.id, partition_id, "no progress for 60 s"))
+        elif what == "cancel":
+            refused_unless(lambda: self.c.run(CancelOperation(operation.id, "tester", "")))
+        else:
+            self.c.run(PauseOperation(operation.id, what == "pause"))
+
+    # In the end
+
+    def teardown(self) -> None:
+        """When nothing fails any more, everything comes to an end and is in sync."""
+        if not self.c.state.partitions:
+            return
+        for node in NODES:
+            if not self.is_up(node):
+                self.start(node)
+        for operation in self.c.state.running_operations():
+            self.c.run(PauseOperation(operation.id, False))
+        self.c.settle()
+        # What goes on waits for something that a person has to do, and says so.
+        for operation in self.c.state.running_operations():
+            assert any(n.state == NodeState.NODE_STATE_DRAINING for n in self.c.state.nodes.values())
+            assert all(b.reason for b in blockers_of(self.c.state, operation)), operation
+            assert blockers_of(self.c.state, operation), operation
+            self.c.run(CancelOperation(operation.id, "tester", ""))
+        self.c.settle()
+        assert all(o.state != OperationState.OPERATION_STATE_RUNNING for o in self.c.state.operations.values())
+        for row in self.c.state.partitions.values():
+            assert row.state == PartitionState.PARTITION_STATE_ONLINE, row
+            assert set(row.isr) == set(row.replicas), row
+            left = [*row.adding_replicas, *row.removing_replicas, *row.target_replicas, *row.successor]
+            assert not left, row
+
+
+def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
+    """A replica that was being added when its node went away begins anew when it is back."""
+    return (before, now) == (ReplicaStateName.OFFLINE, ReplicaStateName.NEW)
+
+
+def refused_unless(attempt: Callable[[], None]) -> None:
+    """Done, or refused with one of the codes that the state of things explains."""
+    try:
+        attempt()
+    except MinkaError as error:
+        if error.code not in REFUSALS:
+            raise
+
+
+Cluster.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCluster = Cluster.TestCase

@@ -1,0 +1,239 @@
+"""The states of partitions and replicas, and the selectors (Kafka Controller Internals)."""
+
+from itertools import product
+
+import pytest
+
+from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minka.v1.records_pb2 import KeyspaceCreated, PartitionsChanged, Record
+from minkad.core.controller.selectors import (
+    Live,
+    Selection,
+    controlled_shutdown_leader_selector,
+    new_partition_leader_selector,
+    offline_partition_leader_selector,
+    preferred_replica_partition_leader_selector,
+    reassigned_partition_leader_selector,
+)
+from minkad.core.state import PARTITION_TRANSITIONS, REPLICA_TRANSITIONS, PartitionStateName, ReplicaStateName, State
+from minkad.core.state.partition_states import is_valid_partition_change, partition_state
+from minkad.core.state.replica_states import invalid_replica_changes, replica_state
+
+P, R = PartitionStateName, ReplicaStateName
+
+# As the page lists them.
+VALID_PARTITION = {
+    (P.NON_EXISTENT, P.NEW),
+    (P.NEW, P.ONLINE),
+    (P.ONLINE, P.ONLINE),
+    (P.OFFLINE, P.ONLINE),
+    (P.NEW, P.OFFLINE),
+    (P.ONLINE, P.OFFLINE),
+    (P.OFFLINE, P.NON_EXISTENT),
+}
+VALID_REPLICA = {
+    (R.NON_EXISTENT, R.NEW),
+    (R.NEW, R.ONLINE),
+    (R.ONLINE, R.ONLINE),
+    (R.OFFLINE, R.ONLINE),
+    (R.NEW, R.OFFLINE),
+    (R.ONLINE, R.OFFLINE),
+    (R.OFFLINE, R.NON_EXISTENT),
+}
+
+
+def test_the_tables_are_those_of_the_page() -> None:
+    assert {(a, b) for a in P for b in PARTITION_TRANSITIONS[a]} == VALID_PARTITION
+    assert {(a, b) for a in R for b in REPLICA_TRANSITIONS[a]} == VALID_REPLICA
+    assert [s.value for s in P] == ["NonExistentPartition", "NewPartition", "OnlinePartition", "OfflinePartition"]
+    assert [s.value for s in R] == ["NonExistentReplica", "NewReplica", "OnlineReplica", "OfflineReplica"]
+
+
+def row(state: PartitionState.ValueType, epoch: int = 1, **fields: object) -> Partition:
+    has_leader = state in (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
+    is_new = state == PartitionState.PARTITION_STATE_NEW
+    known = {
+        "id": 1, "keyspace_id": 1, "replicas": ["a", "b", "c"], "isr": [] if is_new else ["a", "b", "c"],
+        "leader": "a" if has_leader else "", "leader_epoch": epoch, "partition_epoch": epoch, "state": state,
+    }  # fmt: skip
+    return Partition(**(known | fields))  # type: ignore[arg-type]  # the fields of the row by name
+
+
+ROWS = {
+    P.NON_EXISTENT: None,
+    P.NEW: row(PartitionState.PARTITION_STATE_NEW),
+    P.ONLINE: row(PartitionState.PARTITION_STATE_ONLINE),
+    P.OFFLINE: row(PartitionState.PARTITION_STATE_OFFLINE),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(P, P)))
+def test_a_change_of_a_partition_is_checked_against_the_table(
+    before: PartitionStateName, after: PartitionStateName
+) -> None:
+    assert partition_state(ROWS[before]) is before
+    expected = before is after or (before, after) in VALID_PARTITION
+    assert is_valid_partition_change(ROWS[before], ROWS[after]) is expected
+
+
+def a_state(old: Partition) -> State:
+    state = State()
+    state.keyspaces[1] = Keyspace(id=1, name="k", partition_count=1)
+    for i, name in enumerate("abcd"):
+        state.nodes[name] = Node(id=name, raft_id=i + 1, state=NodeState.NODE_STATE_LIVE)
+    state.partitions[1] = old
+    return state
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (row(PartitionState.PARTITION_STATE_OFFLINE), row(PartitionState.PARTITION_STATE_NEW, 2, isr=[])),
+        (row(PartitionState.PARTITION_STATE_ONLINE), row(PartitionState.PARTITION_STATE_NEW, 2)),
+        # NonExistentReplica → OnlineReplica
+        (ROWS[P.ONLINE], row(PartitionState.PARTITION_STATE_ONLINE, 2, replicas=["a", "b", "c", "d"])),
+        # OnlineReplica → NonExistentReplica
+        (ROWS[P.ONLINE], row(PartitionState.PARTITION_STATE_ONLINE, 2, replicas=["a", "b"], isr=["a", "b"])),
+        # OnlineReplica → NewReplica
+        (
+            ROWS[P.ONLINE],
+            row(
+                PartitionState.PARTITION_STATE_ONLINE,
+                2,
+                isr=["a", "b"],
+                target_replicas=["a", "b", "c"],
+                adding_replicas=["c"],
+            ),
+        ),
+    ],
+)
+def test_apply_asserts_that_transitions_are_valid(old: Partition, new: Partition) -> None:
+    state = a_state(old)
+    with pytest.raises(AssertionError):
+        state.apply(Record(partitions_changed=PartitionsChanged(partitions=[new])))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"leader": "d"},
+        {"isr": []},
+        {"isr": ["b", "c"]},
+        {"isr": ["a", "d"]},
+        {"isr": ["a", "a"]},
+        {"successor": "a"},
+        {"successor": "d"},
+        {"removing_replicas": ["c"]},
+        {"adding_replicas": ["b"]},
+        {"target_replicas": ["d"]},
+        {"leader": "b"},  # without a new leader_epoch
+        {"leader_epoch": 0},
+        {"partition_epoch": 3},
+        {"unclean_elections": 2},
+    ],
+)
+def test_apply_asserts_that_a_row_makes_sense(fields: dict[str, object]) -> None:
+    state = a_state(row(PartitionState.PARTITION_STATE_ONLINE))
+    new = row(PartitionState.PARTITION_STATE_ONLINE, **({"epoch": 1, "partition_epoch": 2} | fields))  # type: ignore[arg-type]  # as above
+    with pytest.raises(AssertionError):
+        state.apply(Record(partitions_changed=PartitionsChanged(partitions=[new])))
+
+
+def test_a_keyspace_begins_with_new_partitions() -> None:
+    state = a_state(row(PartitionState.PARTITION_STATE_ONLINE))
+    created = KeyspaceCreated(keyspace=Keyspace(id=2, name="m"))
+    state.next_partition_id, state.next_keyspace_id = 2, 2
+    created.partitions.append(row(PartitionState.PARTITION_STATE_ASSIGNED, id=2, keyspace_id=2))
+    with pytest.raises(AssertionError):
+        state.apply(Record(keyspace_created=created))
+
+
+def test_the_state_of_a_replica_follows_from_the_rows() -> None:
+    state = a_state(row(PartitionState.PARTITION_STATE_ONLINE))
+    reassigned = row(
+        PartitionState.PARTITION_STATE_ONLINE,
+        replicas=["a", "b", "c", "d"],
+        target_replicas=["a", "b", "d"],
+        adding_replicas=["d"],
+    )
+    assert replica_state(reassigned, "d", state.nodes) is R.NEW
+    assert replica_state(reassigned, "a", state.nodes) is R.ONLINE
+    assert replica_state(reassigned, "e", state.nodes) is R.NON_EXISTENT
+    assert replica_state(None, "a", state.nodes) is R.NON_EXISTENT
+    state.nodes["d"] = Node(id="d", raft_id=4, state=NodeState.NODE_STATE_FAILED)
+    assert replica_state(reassigned, "d", state.nodes) is R.OFFLINE
+    stopped = row(PartitionState.PARTITION_STATE_ONLINE, replicas=["a", "b"], isr=["a", "b"], removing_replicas=["c"])
+    assert replica_state(stopped, "c", state.nodes) is R.OFFLINE
+    assert replica_state(ROWS[P.NEW], "a", state.nodes) is R.NEW
+    assert invalid_replica_changes(ROWS[P.ONLINE], stopped, state.nodes) == []
+
+
+# Selectors: replicas a, b, c; in sync a, b; the leader was a.
+
+ALL = Live(frozenset("abcd"))
+AB = row(PartitionState.PARTITION_STATE_ONLINE, isr=["a", "b"])
+
+
+def live(up: str, draining: str = "") -> Live:
+    return Live(frozenset(up), frozenset(draining))
+
+
+@pytest.mark.parametrize(
+    ("up", "unclean", "selected"),
+    [
+        (live("bc"), False, Selection("b", ("b",))),
+        (live("abc", "a"), False, Selection("b", ("a", "b"))),
+        (live("a", "a"), False, Selection("a", ("a",))),
+        (live("c"), False, None),
+        (live("c"), True, Selection("c", ("c",), unclean=True)),
+        (live("bc"), True, Selection("b", ("b",))),
+        (live("d"), True, None),
+    ],
+)
+def test_offline_partition_leader_selector(up: Live, unclean: bool, selected: Selection | None) -> None:
+    assert offline_partition_leader_selector(AB, up, allow_unclean=unclean) == selected
+
+
+def test_an_unclean_election_never_chooses_a_replica_that_has_nothing_yet() -> None:
+    new = row(
+        PartitionState.PARTITION_STATE_ONLINE,
+        isr=["a"],
+        replicas=["a", "b"],
+        target_replicas=["b"],
+        adding_replicas=["b"],
+    )
+    assert offline_partition_leader_selector(new, live("b"), allow_unclean=True) is None
+
+
+def test_new_partition_leader_selector() -> None:
+    new = ROWS[P.NEW]
+    assert new is not None
+    assert new_partition_leader_selector(new, live("bc")) == Selection("b", ("b", "c"))
+    assert new_partition_leader_selector(new, live("d")) is None
+
+
+def test_reassigned_partition_leader_selector() -> None:
+    moving = row(
+        PartitionState.PARTITION_STATE_ONLINE,
+        replicas=["a", "b", "c", "d"],
+        target_replicas=["d", "c"],
+        isr=["a", "b", "c", "d"],
+    )
+    assert reassigned_partition_leader_selector(moving, ALL) == Selection("d", ("a", "b", "c", "d"))
+    assert reassigned_partition_leader_selector(moving, live("abc")) == Selection("c", ("a", "b", "c", "d"))
+    assert reassigned_partition_leader_selector(moving, live("ab")) is None
+
+
+def test_preferred_replica_partition_leader_selector() -> None:
+    led_by_b = row(PartitionState.PARTITION_STATE_ONLINE, leader="b", isr=["b", "a"])
+    assert preferred_replica_partition_leader_selector(led_by_b, ALL) == Selection("a", ("b", "a"))
+    assert preferred_replica_partition_leader_selector(led_by_b, live("bc")) is None
+    assert preferred_replica_partition_leader_selector(led_by_b, live("abc", "a")) is None
+    out_of_sync = row(PartitionState.PARTITION_STATE_ONLINE, leader="b", isr=["b", "c"])
+    assert preferred_replica_partition_leader_selector(out_of_sync, ALL) is None
+
+
+def test_controlled_shutdown_leader_selector() -> None:
+    assert controlled_shutdown_leader_selector(AB, ALL, ["a"]) == Selection("b", ("b",))
+    assert controlled_shutdown_leader_selector(AB, live("ac"), ["a"]) is None
+    assert controlled_shutdown_leader_selector(AB, live("abc", "ab"), ["a"]) is None

@@ -3,11 +3,11 @@
 import sys
 from typing import Final
 
-from benchmarks import kv, raft, reassign
+from benchmarks import failover, kv, raft, reassign
 from benchmarks.measure import measure, parse
 from minka.errors import MinkaError
 
-ALL: Final = (("raft", raft.run), ("kv", kv.run), ("reassign", reassign.run))
+ALL: Final = (("raft", raft.run), ("kv", kv.run), ("reassign", reassign.run), ("failover", failover.run))
 
 
 def main() -> None:

@@ -89,7 +89,8 @@ class Leadership:
         del self._caught_up[node]
 
     def close(self) -> None:
-        """The leadership is over."""
+        """The leadership is over; the answer to what it has proposed may still come."""
+        self.proposed = None
         if self._hand_over is not None:
             self._hand_over.cancel()
         for node in list(self._followers):

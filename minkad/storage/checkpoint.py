@@ -58,18 +58,19 @@ class Checkpoint:
             raise storage_error(error, f"reading {self.path / file.name}") from error
 
     async def _read_file(self, file: CheckpointFile, chunk_bytes: int) -> AsyncIterator[tuple[bytes, int | None]]:
-        left, checksum = file.size, 0
+        done, checksum = 0, 0
         loop = asyncio.get_running_loop()
+        path = self.path / file.name
         try:
-            with (self.path / file.name).open("rb", buffering=0) as source:
-                while True:
-                    data, checksum = await loop.run_in_executor(None, _read, source, min(left, _READ_BYTES), checksum)
-                    left -= len(data)
-                    for start in range(0, max(len(data), 1), chunk_bytes):
-                        end = left == 0 and start + chunk_bytes >= len(data)
-                        yield data[start : start + chunk_bytes], checksum if end else None
-                    if left == 0:
-                        return
+            while True:
+                count = min(file.size - done, _READ_BYTES)
+                data, checksum = await loop.run_in_executor(None, _read, path, done, count, checksum)
+                done += len(data)
+                for start in range(0, max(len(data), 1), chunk_bytes):
+                    end = done == file.size and start + chunk_bytes >= len(data)
+                    yield data[start : start + chunk_bytes], checksum if end else None
+                if done == file.size:
+                    return
         except OSError as error:
             raise storage_error(error, f"reading {self.path / file.name}") from error
 
@@ -78,8 +79,11 @@ class Checkpoint:
         await remove_folder(self.path, durably=False)
 
 
-def _read(source: BinaryIO, count: int, checksum: int) -> tuple[bytes, int]:
-    data = source.read(count)
+def _read(path: Path, start: int, count: int, checksum: int) -> tuple[bytes, int]:
+    # Opened each time, so that nothing is left open when whoever reads stops in between.
+    with path.open("rb", buffering=0) as source:
+        source.seek(start)
+        data = source.read(count)
     if len(data) < count:
         raise OSError("the file is shorter than it was")
     return data, zlib.crc32(data, checksum)

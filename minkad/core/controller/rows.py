@@ -48,8 +48,9 @@ def take_offline(row: Partition) -> None:
 
 
 def leave_isr(row: Partition, node: str) -> None:
-    """The node's replica is not in sync any more; the last one stays, since nobody else has everything."""
-    if node in row.isr and len(row.isr) > 1:
+    """The node's replica, which isn't the leader's, is not in sync any more."""
+    assert node != row.leader, row
+    if node in row.isr:
         row.isr.remove(node)
     if row.successor == node:
         row.successor = ""

@@ -11,7 +11,7 @@ import pytest
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability
-from minka.v1.coordinator_pb2 import ReplicaOutcome
+from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, ReplicaOutcome
 from minkad.shard.context import ReplicationSettings
 from minkad.shard.manager import StorageSettings
 from minkad.shard.replica import Replica, Role
@@ -776,5 +776,32 @@ def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
             await writers.stop()
             await same_everywhere(c)
             await writers.check(c.nodes[c.rows[1].leader])
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_comes_after_the_leadership(tmp_path: Path) -> None:
+    """Changes nothing, and the node goes on."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
+            athens, byzantium, cyrene = await three(c)
+            answer, asked, may_answer = athens.manager._in_sync._alter_isr, asyncio.Event(), asyncio.Event()
+
+            async def late(request: AlterIsrRequest) -> AlterIsrResponse:
+                asked.set()
+                await may_answer.wait()
+                return await answer(request)
+
+            athens.manager._in_sync._alter_isr = late
+            await cyrene.stop()
+            await asyncio.wait_for(asked.wait(), 5)
+            c.elect(1, "byzantium")
+            await c.tell_all(1)
+            may_answer.set()
+            await until(lambda: c.rows[1].isr == ["athens", "byzantium"])
+            await byzantium.put(1, {b"a": b"1"})
+            assert athens.log_db.error is None
+            assert athens.replica().durable == 1
 
     asyncio.run(scenario())

@@ -66,26 +66,32 @@ def _restart(directory: str) -> Sample:
 
 def _first_state() -> State:
     state = State()
-    node = Node(id="athens", raft_id=1, state=NodeState.NODE_STATE_JOINING)
+    node = Node(id="athens", raft_id=1, state=NodeState.NODE_STATE_LIVE)
     keyspace = Keyspace(id=1, name="flights", partition_count=PARTITIONS, hash=HashFunction.HASH_FUNCTION_MURMUR3)
-    rows = [_row(number, 1, PartitionState.PARTITION_STATE_ASSIGNED) for number in range(PARTITIONS)]
+    rows = [
+        Partition(
+            id=number + 1, keyspace_id=1, slot=number, replicas=["athens"], partition_epoch=1, generation=1,
+            state=PartitionState.PARTITION_STATE_NEW,
+        )
+        for number in range(PARTITIONS)
+    ]  # fmt: skip
     state.apply(Record(cluster_created=Cluster(id="1", name="benchmark")))
     state.apply(Record(node_changed=node))
     state.apply(Record(keyspace_created=KeyspaceCreated(keyspace=keyspace, partitions=rows)))
     return state
 
 
-def _row(number: int, epoch: int, state: PartitionState.ValueType) -> Partition:
+def _row(number: int, epoch: int) -> Partition:
     return Partition(
         id=number + 1, keyspace_id=1, slot=number, replicas=["athens"], isr=["athens"], leader="athens",
-        leader_epoch=1, partition_epoch=epoch, generation=1, state=state,
+        leader_epoch=1, partition_epoch=epoch, generation=1, state=PartitionState.PARTITION_STATE_ONLINE,
     )  # fmt: skip
 
 
 def _entries(count: int) -> Iterator[Entry]:
     """Entries 2 to count + 1."""
     for number in range(count):
-        row = _row(number % PARTITIONS, 2 + number // PARTITIONS, PartitionState.PARTITION_STATE_ONLINE)
+        row = _row(number % PARTITIONS, 2 + number // PARTITIONS)
         batch = RecordBatch(records=[Record(partitions_changed=PartitionsChanged(partitions=[row]))], time_ms=number)
         data = Commands(commands=[batch.SerializeToString()]).SerializeToString()
         yield Entry(term=TERM, index=number + 2, data=data)
@@ -105,7 +111,7 @@ async def _write(directory: Path, count: int, covered: int) -> None:
         if covered:
             for number in range(covered - PARTITIONS, covered):
                 epoch = 2 + number // PARTITIONS
-                row = _row(number % PARTITIONS, epoch, PartitionState.PARTITION_STATE_ONLINE)
+                row = _row(number % PARTITIONS, epoch)
                 state.partitions[row.id] = row
             log.stage_snapshot(1 + covered, TERM, VOTERS, state.to_snapshot())
             await db.sync()

@@ -9,8 +9,9 @@ from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
-from minkad.core.controller import membership, operations, rows
+from minkad.core.controller import keyspaces, node_events, operations, reassignment, rows
 from minkad.core.controller.failure_detector import FailureDetector
+from minkad.core.controller.selectors import Selection
 from minkad.core.raft import Ready
 from minkad.core.state import State
 
@@ -100,13 +101,13 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 def election_without_epoch() -> Sequence[Patch]:
-    original = rows.lead
+    original = rows.elect
 
-    def lead(row: Partition, leader: str) -> None:
-        original(row, leader)
+    def elect(row: Partition, selection: Selection) -> None:
+        original(row, selection)
         row.leader_epoch -= 1
 
-    return [(rows, "lead", lead), (membership, "lead", lead)]
+    return [(where, "elect", elect) for where in (rows, keyspaces, node_events, reassignment)]
 
 
 def snapshot_forgets() -> Sequence[Patch]:

@@ -148,8 +148,7 @@ class DataPlane:
         replica.copy.row, replica.role = row, role_in(row, self._node_id)
         if replica.role is Role.LEADER and row.leader_epoch <= replica.led_before:
             replica.role = Role.IDLE  # what it wrote at this epoch may be lost here and elsewhere not
-        keyspace = self._keyspace(row.keyspace_id)
-        replica.min_insync = keyspace.min_insync if keyspace is not None else 0
+        self._learn_keyspace(replica)
         self._say(replica.role.value, f"{_brief(row)} with {replica.copy.committed} of {len(replica.copy.log)}")
         if (replica.role, row.leader_epoch) == before:
             if row.id in self._leaderships:
@@ -201,10 +200,16 @@ class DataPlane:
     def write(self, partition_id: int, number: int) -> None:
         """Take a write, unless the partition is fenced or too few replicas are in sync."""
         replica = self.replicas[partition_id]
+        self._learn_keyspace(replica)
         if not replica.fenced and 0 < replica.min_insync <= len(replica.copy.row.isr):
             replica.copy.log.append(number)
             self._advance(replica)
             self._leaderships[partition_id].look()
+
+    def _learn_keyspace(self, replica: Replica) -> None:
+        """A row may come before the keyspace is applied here."""
+        keyspace = self._keyspace(replica.copy.row.keyspace_id)
+        replica.min_insync = keyspace.min_insync if keyspace is not None else 0
 
     def _advance(self, replica: Replica) -> None:
         """More may be committed: what everybody has who may be in sync. Without clearance nobody is told."""

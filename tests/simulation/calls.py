@@ -22,6 +22,7 @@ from minka.v1.coordinator_pb2 import (
 )
 from minkad.core.controller import ControlledShutdown, HandOver, Leave, drains
 from minkad.core.controller.selectors import Live
+from minkad.rpc.control import check_process
 from tests.simulation.leadership import Append
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Calls:
         """ReplicaControl.UpdateReplicas."""
 
         async def serve(server: "Process") -> UpdateReplicasResponse:
+            check_process(request, server.node.incarnation)
             return await server.data_plane.update_replicas(request)
 
         address = self._process.coordinator.address_of(node_id)

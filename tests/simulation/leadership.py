@@ -161,6 +161,7 @@ class Leadership:
         self._end_hand_over()
         for follower in self._followers.values():
             follower.close()
+        self.proposed = None
         self.replica.counted = ()
 
     def look(self) -> None:

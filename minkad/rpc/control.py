@@ -342,7 +342,7 @@ class ReplicaControlService(ReplicaControlServicer):
 
     def __init__(
         self,
-        incarnation: str,
+        incarnation: Callable[[], str],
         update_replicas: Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
     ) -> None:
         self._incarnation = incarnation
@@ -350,7 +350,7 @@ class ReplicaControlService(ReplicaControlServicer):
 
     async def UpdateReplicas(self, request: UpdateReplicasRequest, context: _Context) -> UpdateReplicasResponse:
         """Handed to the data plane. Raises NOT_REGISTERED when the rows are meant for another process of this node."""
-        check_process(request, self._incarnation)
+        check_process(request, self._incarnation())
         return await self._update_replicas(request)
 
 

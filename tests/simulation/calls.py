@@ -103,7 +103,7 @@ class Calls:
         """ReplicaControl.UpdateReplicas."""
 
         async def serve(server: "Process") -> UpdateReplicasResponse:
-            check_process(request, server.node.incarnation)
+            check_process(request, server.member.node.incarnation)
             return await server.data_plane.update_replicas(request)
 
         address = self._process.coordinator.address_of(node_id)

@@ -101,6 +101,15 @@ class DataPlane:
 
     # What the member tells
 
+    def stop_leading(self) -> None:
+        """Others may lead what this node led: it goes on only at newer leader_epochs."""
+        for replica in self.replicas.values():
+            if replica.copy.row.leader == self._node_id:
+                replica.led_before = replica.copy.row.leader_epoch
+            if replica.role is Role.LEADER:
+                replica.role = Role.IDLE
+                self._leaderships.pop(replica.copy.row.id).close()
+
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
         """Nothing: no plan depends on it here."""
         return []

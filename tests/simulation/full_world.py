@@ -251,11 +251,11 @@ class FullWorld:
         if not process.member.has_clearance():
             return
         node = self._nodes.get(process.machine.id)
-        if node is None or not is_up(node) or node.incarnation != process.node.incarnation:
+        if node is None or not is_up(node) or node.incarnation != process.member.node.incarnation:
             what = NodeState.Name(node.state) if node is not None else "unknown"
             raise Violation(
                 "clearance ends before the controller acts",
-                f"{process.node.incarnation} holds clearance; {process.machine.id} is recorded as {what}",
+                f"{process.member.node.incarnation} holds clearance; {process.machine.id} is recorded as {what}",
             )
 
     def _check_holders(self, process: Process) -> None:

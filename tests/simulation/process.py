@@ -6,12 +6,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Keyspace, Node, Partition
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, HandOverRequest
 from minka.v1.raft_pb2 import MSG_SNAP, ConfState, Entry, HardState, Message, Snapshot
 from minkad.coordinator.coordinator import Coordinator
-from minkad.coordinator.member import Member, MemberSettings, register_patiently
+from minkad.coordinator.member import Member, MemberSettings, as_new_process, register_patiently
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.state import State
@@ -104,7 +104,9 @@ class Process:
                     self.calls, self.world.addresses(but=self.machine), self.node, self.world.holder_patience, self.now
                 )
                 self.machine.raft_id = answer.raft_id
-            except MinkaError:
+            except MinkaError as error:
+                if error.code is Code.NOT_REGISTERED:
+                    self.node = as_new_process(self.node)
                 await self._pause(JOIN_PAUSE)
         self._build()
 

@@ -220,6 +220,8 @@ MUTATIONS = (
     Mutation("a change of the in-sync set that counts for nothing twice", "full", full.isr_same_again),
     Mutation("elect a replica that is not in sync", "full", full.elect_anybody),
     Mutation("who has restarted leads on at its leader_epoch", "full", full.restart_unnoticed),
+    Mutation("take rows that are for an earlier process", "full", full.rows_for_any_process),
+    Mutation("lead on after having been taken for dead", "full", full.lead_on),
     Mutation("hand over without a look at the epoch", "full", full.hand_over_any_epoch),
     Mutation("remove the old replicas before the new are in sync", "full", full.remove_too_early),
     Mutation("a state snapshot without migrations", "full", full.snapshot_forgets),

@@ -10,6 +10,7 @@ from minka.v1.raft_pb2 import ConfState
 from minka.v1.records_pb2 import Record
 from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.member import Member, as_new_process
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller import (
@@ -28,6 +29,7 @@ from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.selectors import Live, Selection
 from minkad.core.raft import Ready
 from minkad.core.state import State
+from tests.simulation import calls
 
 Patch = tuple[Any, str, Any]  # where, the attribute's name, its new value
 
@@ -156,6 +158,17 @@ def elect_anybody() -> Sequence[Patch]:
 
 def restart_unnoticed() -> Sequence[Patch]:
     return [(node_events, "_restarted", lambda *_: [])]
+
+
+def rows_for_any_process() -> Sequence[Patch]:
+    return [(calls, "check_process", lambda *_: None)]
+
+
+def lead_on() -> Sequence[Patch]:
+    def begin_anew(self: Member) -> None:
+        self.node = as_new_process(self.node)
+
+    return [(Member, "_begin_anew", begin_anew)]
 
 
 def hand_over_any_epoch() -> Sequence[Patch]:

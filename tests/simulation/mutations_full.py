@@ -7,16 +7,11 @@ from minka.errors import Code
 from minka.v1.cluster_pb2 import Partition, StateSnapshot
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, IsrChange
 from minka.v1.raft_pb2 import ConfState
-from minka.v1.records_pb2 import Record
 from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController
-from minkad.coordinator.member import Member, as_new_process
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller import (
-    AlterIsr,
-    HandOver,
-    hand_over,
     isr,
     keyspaces,
     node_events,
@@ -29,7 +24,6 @@ from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.selectors import Live, Selection
 from minkad.core.raft import Ready
 from minkad.core.state import State
-from tests.simulation import calls
 
 Patch = tuple[Any, str, Any]  # where, the attribute's name, its new value
 
@@ -136,17 +130,6 @@ def isr_without_epoch() -> Sequence[Patch]:
     return [(where, "isr_refusal", isr_refusal) for where in (isr, active_controller)]
 
 
-def isr_same_again() -> Sequence[Patch]:
-    """What is asked again in doubt changes nothing: the older request may still succeed."""
-    original = isr.alter_isr
-
-    def alter_isr(state: State, command: AlterIsr) -> list[Record]:
-        new = [c for c in command.changes if list(state.partitions[c.partition_id].isr) != list(c.isr)]
-        return original(state, AlterIsr(command.node_id, new))
-
-    return [(isr, "alter_isr", alter_isr)]
-
-
 def elect_anybody() -> Sequence[Patch]:
     original = selectors.offline_partition_leader_selector
 
@@ -158,27 +141,6 @@ def elect_anybody() -> Sequence[Patch]:
 
 def restart_unnoticed() -> Sequence[Patch]:
     return [(node_events, "_restarted", lambda *_: [])]
-
-
-def rows_for_any_process() -> Sequence[Patch]:
-    return [(calls, "check_process", lambda *_: None)]
-
-
-def lead_on() -> Sequence[Patch]:
-    def begin_anew(self: Member) -> None:
-        self.node = as_new_process(self.node)
-
-    return [(Member, "_begin_anew", begin_anew)]
-
-
-def hand_over_any_epoch() -> Sequence[Patch]:
-    original = hand_over.hand_over
-
-    def any_epoch(state: State, command: HandOver) -> list[Record]:
-        epoch = state.partitions[command.partition_id].partition_epoch
-        return original(state, HandOver(command.node_id, command.partition_id, epoch, command.target))
-
-    return [(hand_over, "hand_over", any_epoch)]
 
 
 def remove_too_early() -> Sequence[Patch]:

@@ -13,7 +13,7 @@ from minka.v1.admin_pb2_grpc import MetadataStub
 from minka.v1.cluster_pb2 import Node, PartitionTable
 from minkad import identity
 from minkad.config import Config
-from minkad.coordinator.member import register_patiently
+from minkad.coordinator.member import as_new_process, register_patiently
 from minkad.identity import Identity
 from minkad.rpc.channels import Channels
 from minkad.rpc.peers import Peers
@@ -79,7 +79,9 @@ async def _join(
             _, answer = await register_patiently(peers, addresses, node, holder_patience, now)
             return Identity(answer.cluster_id, node.id, node.data_id, answer.raft_id)
         except MinkaError as error:
-            if not error.code.info.retriable:
+            if error.code is Code.NOT_REGISTERED:  # an answer was lost, and the node has been taken for dead since
+                node = as_new_process(node)
+            elif not error.code.info.retriable:
                 raise
             if not told:
                 log.info("no cluster to join yet, trying on", extra={"reason": str(error)})

@@ -517,7 +517,10 @@ class UpdateReplicasRequest(_message.Message):
 
     CONTROLLER_TERM_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     controller_term: _builtins.int
+    incarnation: _builtins.str
+    """the process that the rows know as the node's; any other refuses them: NOT_REGISTERED"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
         """rows; the node finds its own part in them"""
@@ -527,10 +530,11 @@ class UpdateReplicasRequest(_message.Message):
         *,
         controller_term: _builtins.int = ...,
         partitions: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_term", b"controller_term", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_term", b"controller_term", "incarnation", b"incarnation", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

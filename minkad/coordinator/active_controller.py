@@ -190,11 +190,18 @@ class ActiveController:
                 node,
                 self.term,
                 self._committed.partitions.get,
-                lambda request: self._update_replicas(node, request),
+                lambda request: self._send_rows(node, request),
                 self._report,
                 self._jitter,
             )
         return self._outboxes[node]
+
+    async def _send_rows(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        """The rows are of the present state, in which this process of the node is registered. One that isn't yet has
+        no part in them: when it registers, others lead what the node led.
+        """
+        request.incarnation = self._committed.nodes[node].incarnation
+        return await self._update_replicas(node, request)
 
     @failpoint("controller.report")
     async def _report(self, node: str, results: Collection[ReplicaResult]) -> None:

@@ -70,6 +70,9 @@ class DataPlane(Protocol):
     def migrations(self) -> list[MigrationProgress]:
         """Of the migrations that this node is the source of."""
 
+    def stop_leading(self) -> None:
+        """What is led here may be led by others: lead nothing at the leader_epochs known so far."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
@@ -167,11 +170,23 @@ class Member:
 
     async def _register(self, address: str) -> str:
         patience = self._settings.holder_patience
-        controller, _ = await register_patiently(self._stub, [address], self.node, patience, self._now)
+        try:
+            controller, _ = await register_patiently(self._stub, [address], self.node, patience, self._now)
+        except MinkaError as error:
+            if error.code is Code.NOT_REGISTERED:
+                self._begin_anew()
+            raise
         self._problem = ""
         self.registered.set()
         log.info("registered", extra={"controller": controller})
         return controller
+
+    def _begin_anew(self) -> None:
+        """The controller has taken this process for dead, so it comes back as another: without leaderships, and to it
+        none of the rows is meant that are still under way.
+        """
+        self._data_plane.stop_leading()
+        self.node = as_new_process(self.node)
 
     async def _send_heartbeats(self, address: str) -> None:
         self._sent_at.clear()
@@ -238,6 +253,15 @@ class Member:
             await self._stub.leave(self._address(), request, timeout)
         except MinkaError as error:
             log.info("could not say goodbye", extra={"reason": str(error)})
+
+
+def as_new_process(node: Node) -> Node:
+    """The node's row for a process that the controller has taken for dead."""
+    row = Node()
+    row.CopyFrom(node)
+    first, _, number = node.incarnation.partition(".")
+    row.incarnation = f"{first}.{int(number or 1) + 1}"
+    return row
 
 
 async def register_patiently(

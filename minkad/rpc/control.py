@@ -340,12 +340,24 @@ class AdminService(AdminServicer):
 class ReplicaControlService(ReplicaControlServicer):
     """What the active controller tells this node."""
 
-    def __init__(self, update_replicas: Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]]) -> None:
+    def __init__(
+        self,
+        incarnation: Callable[[], str],
+        update_replicas: Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
+    ) -> None:
+        self._incarnation = incarnation
         self._update_replicas = update_replicas
 
     async def UpdateReplicas(self, request: UpdateReplicasRequest, context: _Context) -> UpdateReplicasResponse:
-        """Handed to the data plane."""
+        """Handed to the data plane. Raises NOT_REGISTERED when the rows are meant for another process of this node."""
+        check_process(request, self._incarnation())
         return await self._update_replicas(request)
+
+
+def check_process(request: UpdateReplicasRequest, incarnation: str) -> None:
+    """A process that is yet to register must not lead what rows from before say: NOT_REGISTERED."""
+    if request.incarnation != incarnation:
+        raise MinkaError(Code.NOT_REGISTERED, f"the rows are for process {request.incarnation}, this is {incarnation}")
 
 
 class InventoryService(InventoryServicer):

@@ -56,7 +56,7 @@ class Server:
         admin_pb2_grpc.add_AdminServicer_to_server(admin, self._server)
         admin_pb2_grpc.add_InventoryServicer_to_server(InventoryService(manager.count_keys), self._server)
         coordinator_pb2_grpc.add_CoordinatorServicer_to_server(CoordinatorService(coordinator), self._server)
-        control = ReplicaControlService(manager.update_replicas)
+        control = ReplicaControlService(lambda: member.node.incarnation, manager.update_replicas)
         coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(control, self._server)
         raft = RaftReceiver(coordinator.driver.receive, transport.heard_from)
         coordinator_pb2_grpc.add_RaftServicer_to_server(raft, self._server)

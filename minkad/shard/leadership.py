@@ -95,6 +95,7 @@ class Leadership:
             self._hand_over.cancel()
         for node in list(self._followers):
             self._remove(node)
+        self.proposed = None  # it is the next leadership's turn to ask
         self.replica.followers, self.replica.counted = {}, ()
         self.replica.log.keep_tail(False)
 

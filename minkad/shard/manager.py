@@ -441,6 +441,16 @@ class ReplicaManager:
 
     # What it tells
 
+    def stop_leading(self) -> None:
+        """Others may lead what this node led: it goes on only at newer leader_epochs."""
+        for replica in self._replicas.values():
+            if replica.row.leader == self._node_id:
+                replica.led_before = replica.row.leader_epoch
+            if replica.role is Role.LEADER:
+                replica.role = Role.IDLE
+                self._change_role(replica, Role.LEADER)
+                self._requests.notify(replica.id)
+
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
         """Of the partitions that this node leads; with `changed_only`, those that changed since the last call."""
         ids = self._changed_stats if changed_only else self._replicas.keys()

@@ -26,7 +26,7 @@ def main() -> int:
     arguments = parser.parse_args()
     worlds = [arguments.world] if arguments.world else sorted(WORLDS)
     if arguments.mutate:
-        return _mutate(arguments.processes)
+        return _mutate(worlds, arguments.processes)
     if arguments.seeds is not None:
         return _many(worlds, arguments.seeds, arguments.processes)
     return _one(worlds, arguments.seed, trace=arguments.trace)
@@ -66,10 +66,12 @@ def _many(worlds: list[str], seeds: range, processes: int) -> int:
     return int(failures > 0)
 
 
-def _mutate(processes: int) -> int:
+def _mutate(worlds: list[str], processes: int) -> int:
     _say(f"{'mutation':<52} world  seed  found by")
     missed = 0
-    for mutation, failure in zip(MUTATIONS, map_jobs(find, range(len(MUTATIONS)), processes, 1), strict=True):
+    numbers = [number for number, mutation in enumerate(MUTATIONS) if mutation.world in worlds]
+    for number, failure in zip(numbers, map_jobs(find, numbers, processes, 1), strict=True):
+        mutation = MUTATIONS[number]
         row = f"{mutation.name:<52} {mutation.world:<5}"
         missed += failure is None
         _say(
@@ -77,7 +79,7 @@ def _mutate(processes: int) -> int:
             if failure
             else f"{row}     -  NOT FOUND in {MAX_SEEDS} seeds"
         )
-    _say(f"{len(MUTATIONS) - missed} of {len(MUTATIONS)} mutations found")
+    _say(f"{len(numbers) - missed} of {len(numbers)} mutations found")
     return int(missed > 0)
 
 

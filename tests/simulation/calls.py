@@ -5,8 +5,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
     HandOverRequest,
     HandOverResponse,
     HeartbeatRequest,
@@ -17,7 +20,10 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
-from minkad.core.controller import HandOver, Leave
+from minkad.core.controller import ControlledShutdown, HandOver, Leave, drains
+from minkad.core.controller.selectors import Live
+from minkad.rpc.control import check_process
+from tests.simulation.leadership import Append
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _UPDATE_TIMEOUT: Final = 2.0
-_SHIP_TIMEOUT: Final = 1.0
+_APPEND_TIMEOUT: Final = 0.5
 
 
 def settle(future: asyncio.Future[R], result: R | MinkaError) -> None:
@@ -64,6 +70,27 @@ class Calls:
 
         return await self._call(address, serve, timeout, Code.OUTCOME_UNKNOWN)
 
+    async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
+        """Coordinator.AlterIsr."""
+
+        async def serve(server: "Process") -> AlterIsrResponse:
+            return await server.coordinator.controller().alter_isr(request)
+
+        return await self._call(address, serve, timeout, Code.OUTCOME_UNKNOWN)
+
+    async def controlled_shutdown(
+        self, address: str, request: ControlledShutdownRequest, timeout: float
+    ) -> ControlledShutdownResponse:
+        """Coordinator.ControlledShutdown."""
+
+        async def serve(server: "Process") -> ControlledShutdownResponse:
+            controller = server.coordinator.controller()
+            await controller.submit(ControlledShutdown(request.node_id, request.incarnation))
+            left = drains.leaderships_to_move(controller.decided, request.node_id, Live.of(controller.decided))
+            return ControlledShutdownResponse(remaining=len(left))
+
+        return await self._call(address, serve, timeout, Code.UNREACHABLE)
+
     async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
         """Coordinator.Leave."""
 
@@ -76,18 +103,20 @@ class Calls:
         """ReplicaControl.UpdateReplicas."""
 
         async def serve(server: "Process") -> UpdateReplicasResponse:
+            check_process(request, server.member.node.incarnation)
             return await server.data_plane.update_replicas(request)
 
         address = self._process.coordinator.address_of(node_id)
         return await self._call(address, serve, _UPDATE_TIMEOUT, Code.UNREACHABLE)
 
-    async def ship(self, node_id: str, row: Partition, value: int) -> None:
-        """A partition's data, to a node that adds a replica of it."""
+    async def append(self, node_id: str, append: Append) -> list[int]:
+        """A leader's question or entries, to a replica that follows; answers the log there."""
 
-        async def serve(server: "Process") -> None:
-            server.data_plane.receive(row, value)
+        async def serve(server: "Process") -> list[int]:
+            return server.data_plane.append(append)
 
-        await self._call(self._process.coordinator.address_of(node_id), serve, _SHIP_TIMEOUT, Code.UNREACHABLE)
+        address = self._process.coordinator.address_of(node_id)
+        return await self._call(address, serve, _APPEND_TIMEOUT, Code.UNREACHABLE)
 
     async def _call(self, address: str, serve: Callable[["Process"], Awaitable[R]], timeout: float, broken: Code) -> R:
         """Raises what the server raised, `broken` when the connection broke, DEADLINE_EXCEEDED after `timeout`."""

@@ -1,17 +1,20 @@
-"""The data plane of a simulated node: what `minkad.shard` does with rows and migrations, with a counter for data.
+"""The data plane of a simulated node: what `minkad.shard` does with rows, on the contract of docs/architecture.md.
 
-A partition's value is how many writes it has taken: whoever serves it must know them all.
+A partition's log is a list of numbers, one a write, each used once: so two logs are the same as far as their numbers
+are. What is committed is applied.
 """
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Partition
+from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
     HandOverRequest,
     MigrationProgress,
     ReplicaOutcome,
@@ -21,11 +24,10 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minkad.shard.replica import Role, role_in
+from tests.simulation.in_sync import InSyncSets
+from tests.simulation.leadership import Append, LeaderContext, Leadership, Replica
 
-_COPYING: Final = 0.3  # seconds, the mean
-_REFUSALS: Final = (Code.STALE_GENERATION, Code.UNKNOWN_PARTITION, Code.NOT_REGISTERED, Code.UNKNOWN_NODE)
-
-Ship = Callable[[str, Partition, int], Awaitable[None]]  # to which node, the source's row, the value
+_O: Final = ReplicaOutcome
 
 
 @dataclass(slots=True)
@@ -33,21 +35,18 @@ class Copy:
     """What the disk has of a partition."""
 
     row: Partition
-    value: int = 0
+    log: list[int] = field(default_factory=list)
+    committed: int = 0  # so many of the log's first
 
 
-class Replica:
-    """A copy, and this process's part in it."""
+class Controller(Protocol):
+    """What the data plane asks of the active controller."""
 
-    def __init__(self, copy: Copy) -> None:
-        self.copy = copy
-        self.role = Role.IDLE
-        self.handing_over = False
-        self.fenced = False
-        self.deleting = False
-        self.migration: asyncio.Task[None] | None = None
-        self.migrating_to = ("", 0)  # node, leader_epoch
-        self.progress = 0
+    async def hand_over(self, request: HandOverRequest) -> Partition:
+        """Coordinator.HandOver."""
+
+    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
+        """Coordinator.AlterIsr."""
 
 
 class DataPlane:
@@ -58,36 +57,66 @@ class DataPlane:
         node_id: str,
         copies: dict[int, Copy],
         rng: random.Random,
+        *,
         has_clearance: Callable[[], bool],
-        hand_over: Callable[[HandOverRequest], Awaitable[Partition]],
-        ship: Ship,
+        controller: Controller,
+        keyspace: Callable[[int], Keyspace | None],
+        append: Callable[[str, Append], Awaitable[list[int]]],
+        acknowledged: Callable[[int], None],
+        lag_timeout: float,
+        now: Callable[[], float],
         say: Callable[[str, str], None],
     ) -> None:
+        """`append`: to which node; `acknowledged`: that more of a partition is."""
         self._say = say
         self._node_id = node_id
         self._copies = copies
         self._rng = rng
         self._has_clearance = has_clearance
-        self._hand_over = hand_over
-        self._ship = ship
+        self._keyspace = keyspace
+        self._acknowledged = acknowledged
         self._controller_term = 0
         self._closing = False
         self._departed: dict[int, int] = {}  # the epoch of the last row of what is not here any more
-        self.replicas = {id_: Replica(copy) for id_, copy in copies.items()}
+        self.replicas: dict[int, Replica] = {id_: Replica(copy, node_id) for id_, copy in copies.items()}
+        self._leaderships: dict[int, Leadership] = {}
+        self._in_sync = InSyncSets(
+            node_id, self._leaderships, controller.alter_isr, has_clearance, self._learn, now, lag_timeout
+        )
+        self._context = LeaderContext(
+            node_id,
+            rng,
+            controller.hand_over,
+            append,
+            self._in_sync.propose,
+            self._learn,
+            self._advance,
+            now,
+            lag_timeout,
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self._in_sync.start()
 
     # What the member tells
+
+    def stop_leading(self) -> None:
+        """Others may lead what this node led: it goes on only at newer leader_epochs."""
+        for replica in self.replicas.values():
+            if replica.copy.row.leader == self._node_id:
+                replica.led_before = replica.copy.row.leader_epoch
+            if replica.role is Role.LEADER:
+                replica.role = Role.IDLE
+                self._leaderships.pop(replica.copy.row.id).close()
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
         """Nothing: no plan depends on it here."""
         return []
 
     def migrations(self) -> list[MigrationProgress]:
-        """Of the migrations that this node is the source of."""
-        return [
-            MigrationProgress(partition_id=id_, target=replica.migrating_to[0], bytes_done=replica.progress)
-            for id_, replica in self.replicas.items()
-            if replica.migration is not None
-        ]
+        """Of the replicas that this node, as the leader, is bringing up or handing over to."""
+        return [progress for leadership in self._leaderships.values() for progress in leadership.progress()]
 
     # What the controller says
 
@@ -115,44 +144,50 @@ class DataPlane:
                 self._departed[row.id] = row.partition_epoch
             else:
                 self._copies[row.id] = Copy(row)
-                self.replicas[row.id] = Replica(self._copies[row.id])
+                self.replicas[row.id] = Replica(self._copies[row.id], "")
                 self._adopt(self.replicas[row.id], row)
 
+    def _learn(self, row: Partition) -> None:
+        replica = self.replicas.get(row.id)
+        if replica is not None and row.partition_epoch > replica.copy.row.partition_epoch and not replica.deleting:
+            self._adopt(replica, row)
+
     def _adopt(self, replica: Replica, row: Partition) -> None:
+        before = (replica.role, replica.copy.row.leader_epoch)
         replica.copy.row, replica.role = row, role_in(row, self._node_id)
-        self._say(replica.role.value, f"{_brief(row)} with {replica.copy.value}")
-        target = row.adding_replicas[0] if replica.role is Role.LEADER and row.adding_replicas else ""
-        wanted = (target, row.leader_epoch)
-        if replica.migration is not None and replica.migrating_to != wanted:
-            replica.migration.cancel()
-            replica.migration = None
-            replica.fenced = replica.handing_over = False
-        if target and replica.migration is None:
-            replica.migrating_to = wanted
-            replica.migration = asyncio.get_running_loop().create_task(self._migrate(replica, target))
+        if replica.role is Role.LEADER and row.leader_epoch <= replica.led_before:
+            replica.role = Role.IDLE  # what it wrote at this epoch may be lost here and elsewhere not
+        self._learn_keyspace(replica)
+        self._say(replica.role.value, f"{_brief(row)} with {replica.copy.committed} of {len(replica.copy.log)}")
+        if (replica.role, row.leader_epoch) == before:
+            if row.id in self._leaderships:
+                self._leaderships[row.id].row_changed()
+            return
+        if (former := self._leaderships.pop(row.id, None)) is not None:
+            former.close()
+        if replica.role is Role.LEADER:
+            replica.ready_at = len(replica.copy.log)
+            self._leaderships[row.id] = Leadership(self._context, replica)
 
     async def _result(self, row: Partition) -> ReplicaResult:
         replica = self.replicas.get(row.id)
         if replica is None:
-            return self._deleted(row.id, max(row.partition_epoch, self._departed.get(row.id, 0)))
+            epoch = max(row.partition_epoch, self._departed.get(row.id, 0))
+            return ReplicaResult(partition_id=row.id, partition_epoch=epoch, outcome=_O.REPLICA_OUTCOME_DELETED)
         epoch = replica.copy.row.partition_epoch
+        result = ReplicaResult(partition_id=row.id, partition_epoch=epoch, outcome=_O.REPLICA_OUTCOME_HOSTED)
+        if replica.role is Role.IDLE and replica.copy.row.leader == self._node_id:
+            result.outcome, result.error = _O.REPLICA_OUTCOME_FAILED, "it led at this leader_epoch before its start"
         if replica.role is not Role.REMOVED:
-            return ReplicaResult(
-                partition_id=row.id, partition_epoch=epoch, outcome=ReplicaOutcome.REPLICA_OUTCOME_HOSTED
-            )
+            return result
         replica.deleting = True
         await asyncio.sleep(self._rng.expovariate(5))
         if self.replicas.get(row.id) is replica:
             self._say("deleted", _brief(replica.copy.row))
             del self.replicas[row.id], self._copies[row.id]
             self._departed[row.id] = epoch
-        return self._deleted(row.id, epoch)
-
-    @staticmethod
-    def _deleted(partition_id: int, epoch: int) -> ReplicaResult:
-        return ReplicaResult(
-            partition_id=partition_id, partition_epoch=epoch, outcome=ReplicaOutcome.REPLICA_OUTCOME_DELETED
-        )
+        result.outcome = _O.REPLICA_OUTCOME_DELETED
+        return result
 
     def close(self) -> None:
         """Serve and become nothing any more."""
@@ -164,71 +199,76 @@ class DataPlane:
         """Whether a read would be answered here now."""
         replica = self.replicas.get(partition_id)
         return (
-            replica is not None and replica.role is Role.LEADER and not replica.handing_over and self._has_clearance()
+            replica is not None
+            and replica.role is Role.LEADER
+            and replica.copy.committed >= replica.ready_at
+            and not replica.handing_over
+            and self._has_clearance()
         )
 
-    def write(self, partition_id: int) -> bool:
-        """Take a write, unless the partition is fenced."""
+    def write(self, partition_id: int, number: int) -> None:
+        """Take a write, unless the partition is fenced or too few replicas are in sync."""
         replica = self.replicas[partition_id]
-        if replica.fenced:
-            return False
-        replica.copy.value += 1
-        return True
+        self._learn_keyspace(replica)
+        if not replica.fenced and 0 < replica.min_insync <= len(replica.copy.row.isr):
+            replica.copy.log.append(number)
+            self._advance(replica)
+            self._leaderships[partition_id].look()
 
-    # Migrations
+    def _learn_keyspace(self, replica: Replica) -> None:
+        """A row may come before the keyspace is applied here."""
+        keyspace = self._keyspace(replica.copy.row.keyspace_id)
+        replica.min_insync = keyspace.min_insync if keyspace is not None else 0
 
-    async def _migrate(self, replica: Replica, target: str) -> None:
-        """Copy, fence, ship the rest, hand over; again when that was refused."""
-        while True:
-            for _ in range(3):
-                await asyncio.sleep(self._rng.expovariate(3 / _COPYING))
-                replica.progress += 1
-            replica.fenced = True
-            try:
-                await self._ship(target, replica.copy.row, replica.copy.value)
-                replica.handing_over = True
-                await self._until_handed_over(replica, target)
-            except MinkaError:
-                replica.fenced = replica.handing_over = False
+    def _advance(self, replica: Replica) -> None:
+        """More may be committed: what everybody has who may be in sync. Without clearance nobody is told."""
+        end = min([len(replica.copy.log), *(follower.matched for follower in replica.counted)])
+        if len(replica.copy.row.isr) < replica.min_insync:
+            end = min(end, replica.ready_at)
+        if end > replica.copy.committed:
+            replica.copy.committed = end
+            if self._has_clearance() and end >= replica.ready_at:
+                self._acknowledged(replica.copy.row.id)
 
-    async def _until_handed_over(self, replica: Replica, target: str) -> None:
-        """Raises MinkaError when it is certain that nothing was handed over."""
-        row = replica.copy.row
-        request = HandOverRequest(
-            node_id=self._node_id,
-            partition_id=row.id,
-            leader_epoch=row.leader_epoch,
-            partition_epoch=row.partition_epoch,
-            target=target,
-        )
-        in_doubt = False
-        while replica.copy.row.partition_epoch == request.partition_epoch:
-            try:
-                self._learn(await self._hand_over(request))
-            except MinkaError as error:
-                for newer in error.partitions:
-                    self._learn(newer)
-                if error.code in _REFUSALS and not in_doubt:
-                    raise
-                in_doubt = True
-                await asyncio.sleep(0.1)
+    # Following
 
-    def _learn(self, row: Partition) -> None:
-        replica = self.replicas.get(row.id)
-        if replica is not None and row.partition_epoch > replica.copy.row.partition_epoch:
-            self._adopt(replica, row)
+    def append(self, append: Append) -> list[int]:
+        """The leader of a partition asks for the log, or sends some of its own. Raises NOT_LEADER.
 
-    def receive(self, source: Partition, value: int) -> None:
-        """The leader of a partition ships what it has. Raises NOT_LEADER."""
-        replica = self.replicas.get(source.id)
-        if replica is None or replica.role is not Role.FOLLOWER or replica.copy.row.leader_epoch != source.leader_epoch:
-            raise MinkaError(Code.NOT_LEADER, f"{self._node_id} does not follow partition {source.id}")
-        self._say("received", f"{_brief(source)} with {value}")
-        replica.copy.value = value
+        A message that was overtaken says nothing new, since a leader_epoch has one leader, whose log only grows.
+        """
+        replica = self.replicas.get(append.partition_id)
+        if (
+            replica is None
+            or replica.role is not Role.FOLLOWER
+            or replica.copy.row.leader_epoch != append.leader_epoch
+            or self._closing
+        ):
+            raise MinkaError(Code.NOT_LEADER, f"{self._node_id} does not follow partition {append.partition_id}")
+        copy = replica.copy
+        if append.previous is not None:
+            if copy.log[append.start - 1 : append.start] != append.previous:
+                raise MinkaError(Code.NOT_LEADER, f"{self._node_id} has another log before {append.start}")
+            for offset, number in enumerate(append.entries, append.start):
+                if copy.log[offset : offset + 1] != [number]:
+                    self._cut(copy, offset)
+                    copy.log += append.entries[offset - append.start :]
+                    break
+            copy.committed = max(copy.committed, min(append.committed, append.start + len(append.entries)))
+        return list(copy.log)
+
+    def _cut(self, copy: Copy, end: int) -> None:
+        """End the log where it is no longer the leader's."""
+        # After an unclean election the leader may lack what was committed here.
+        assert end >= copy.committed or copy.row.unclean_elections, f"cut at {end} of {copy.committed}: {copy.row}"
+        copy.committed = min(copy.committed, end)
+        del copy.log[end:]
 
 
 def _brief(row: Partition) -> str:
     moving = "".join([*(f" +{n}" for n in row.adding_replicas), *(f" -{n}" for n in row.removing_replicas)])
+    to = f" → {row.successor}" if row.successor else ""
     return (
-        f"partition {row.id} epoch {row.partition_epoch}, {row.leader or 'nobody'} leads at {row.leader_epoch}{moving}"
+        f"partition {row.id} epoch {row.partition_epoch}, {row.leader or 'nobody'}{to} leads at {row.leader_epoch}, "
+        f"{' '.join(row.isr)} of {' '.join(row.replicas)}{moving}"
     )

@@ -1,11 +1,21 @@
 """What people and clients ask of the full world, and what they were told."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import HashFunction
-from minkad.core.controller import ApplyPlan, CreateKeyspace
+from minka.v1.admin_pb2 import AssignedReplicas, PlanReassignRequest
+from minka.v1.cluster_pb2 import Durability, HashFunction, NodeState
+from minkad.core.controller import (
+    ApplyPlan,
+    CancelOperation,
+    Command,
+    CreateKeyspace,
+    DrainNode,
+    ElectLeaders,
+    UndrainNode,
+)
 from minkad.core.placement.reassign import plan_reassign
 from minkad.core.state import State
 from tests.simulation.process import Process
@@ -14,12 +24,15 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-MAX_KEYSPACES: Final = 6
+MAX_KEYSPACES: Final = 10  # tries
+_SOON: Final = 2  # keyspaces, before anything else is asked
 LAST: Final = "last"
 
 
 class Admin:
-    """Creates keyspaces, reassigns partitions, changes the voters, hands over leadership, and writes data."""
+    """Creates keyspaces, reassigns partitions, drains nodes, elects leaders, changes the voters, hands over leadership,
+    and writes data.
+    """
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -35,8 +48,9 @@ class Admin:
         self._world.after(1.0, self._write)
 
     def end(self) -> None:
-        """No more load but the writes, and one last keyspace."""
+        """No more load but the writes, and one last keyspace; nobody is drained any more."""
         self._ended = True
+        self._world.after(1.0, self._undrain_all)
         self._world.after(1.0, self._create_last)
 
     def _create_last(self) -> None:
@@ -56,8 +70,20 @@ class Admin:
             return
         active = world.active()
         process = active if active is not None and world.rng.random() < 0.8 else world.rng.choice(processes)
-        action = world.rng.choice((self._create_next, self._reassign, self._reassign, self._transfer, self._voters))
-        action(process)
+        actions = (
+            self._create_next,
+            self._reassign,
+            self._reassign,
+            self._assign,
+            self._elect,
+            self._drain,
+            self._undrain,
+            self._cancel,
+            self._transfer,
+            self._voters,
+        )
+        choose = world.rng.choice(actions)
+        (choose if len(self._created) >= _SOON else self._create_next)(process)
 
     def _ask(self, process: Process, name: str, ask: Callable[[Process], Awaitable[None]]) -> None:
         async def asking() -> None:
@@ -79,24 +105,79 @@ class Admin:
             self._ask(process, name, lambda to: self._create(to, name))
 
     async def _create(self, process: Process, name: str) -> None:
-        count = 1 + len(name) % 3 + self._numbers % 2
-        command = CreateKeyspace(name, count, HashFunction.HASH_FUNCTION_MURMUR3, 1)
+        rng = self._world.rng
+        replicas = rng.randint(1, 3) if name != LAST else 1
+        command = CreateKeyspace(
+            name,
+            rng.randint(1, 3),
+            HashFunction.HASH_FUNCTION_MURMUR3,
+            replicas,
+            rng.randint(1, replicas),
+            rng.choice((Durability.DURABILITY_SYNC, Durability.DURABILITY_ASYNC)),
+            rng.random() < 0.2,
+        )
         await process.coordinator.controller().submit(command)
         if process.alive:
             self._world.say(process.machine.id, "created", name)
             self._created.add(name)
 
     def _reassign(self, process: Process) -> None:
-        world = self._world
-        live = [machine.id for machine in world.machines]
-        to = sorted(world.rng.sample(live, world.rng.randint(1, len(live))))
+        """Spread over some nodes, or take everything from one."""
+        rng = self._world.rng
+        nodes = [machine.id for machine in self._world.machines]
+        some = sorted(rng.sample(nodes, rng.randint(1, len(nodes))))
+        self._plan(process, PlanReassignRequest(to=some) if rng.random() < 0.7 else PlanReassignRequest(drain=some[:1]))
 
+    def _assign(self, process: Process) -> None:
+        """Exactly these replicas for some partitions, all at once."""
+        rng = self._world.rng
+        nodes = [machine.id for machine in self._world.machines]
+        ids = sorted(process.coordinator.state.partitions) if process.built else []
+        chosen = rng.sample(ids, min(len(ids), rng.randint(1, 4)))
+        wishes = [
+            AssignedReplicas(partition_id=id_, replicas=rng.sample(nodes, min(len(nodes), rng.randint(1, 3))))
+            for id_ in chosen
+        ]
+        if wishes:
+            self._plan(process, PlanReassignRequest(partitions=wishes))
+
+    def _plan(self, process: Process, request: PlanReassignRequest) -> None:
         async def apply(server: Process) -> None:
             controller = server.coordinator.controller()
-            plan = plan_reassign(server.coordinator.state, controller.sizes(), to, [], world.unix_ms())
+            plan = plan_reassign(controller.decided, controller.sizes(), request, self._world.unix_ms())
             await controller.submit(ApplyPlan(plan, "simulation", ""))
 
         self._ask(process, "", apply)
+
+    def _submit(self, process: Process, command: Callable[[State], Command]) -> None:
+        async def submit(server: Process) -> None:
+            controller = server.coordinator.controller()
+            await controller.submit(command(controller.decided))
+
+        self._ask(process, "", submit)
+
+    def _elect(self, process: Process) -> None:
+        self._submit(process, lambda state: ElectLeaders(sorted(state.partitions), "simulation", ""))
+
+    def _drain(self, process: Process) -> None:
+        rng = self._world.rng
+        node_id, decommission = rng.choice(self._world.machines).id, rng.random() < 0.3
+        self._submit(process, lambda _: DrainNode(node_id, decommission, "simulation", "", {}))
+
+    def _undrain(self, process: Process) -> None:
+        node_id = self._world.rng.choice(self._world.machines).id
+        self._submit(process, lambda _: UndrainNode(node_id))
+
+    def _undrain_all(self) -> None:
+        self._world.after(1.0, self._undrain_all)
+        active = self._world.active()
+        if active is not None:
+            for node in active.coordinator.state.nodes.values():
+                if node.state == NodeState.NODE_STATE_DRAINING:
+                    self._submit(active, partial(_undrain, node.id))
+
+    def _cancel(self, process: Process) -> None:
+        self._submit(process, lambda state: CancelOperation(state.next_operation_id - 1, "simulation", ""))
 
     def _transfer(self, process: Process) -> None:
         to = self._world.rng.choice(self._world.machines).id
@@ -118,7 +199,7 @@ class Admin:
 
     def _write(self) -> None:
         world = self._world
-        world.after(world.rng.expovariate(20), self._write)
+        world.after(world.rng.expovariate(10), self._write)
         processes = world.processes()
         if processes:
             process = world.rng.choice(processes)
@@ -134,3 +215,7 @@ class Admin:
         assert self._created <= names, f"acknowledged, and gone: {self._created - names}"
         assert not self._refused & names, f"refused, and there: {self._refused & names}"
         return "" if LAST in names else "the last keyspace is not created"
+
+
+def _undrain(node_id: str, _: State) -> Command:
+    return UndrainNode(node_id)

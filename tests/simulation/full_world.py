@@ -7,13 +7,13 @@ from heapq import heappop, heappush
 from typing import Any, Final
 from unittest import mock
 
-from minka.v1.cluster_pb2 import Cluster, Node, NodeState, OperationState, PartitionState
+from minka.v1.cluster_pb2 import Cluster, Node, NodeState, OperationState, Partition, PartitionState
 from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator import active_controller, coordinator
 from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.core.controller import MigrationCaps, VoterSettings
-from minkad.core.state import State
+from minkad.core.state import State, is_up
 from tests.simulation.disk import BOOTSTRAP_INDEX
 from tests.simulation.full_admin import Admin
 from tests.simulation.full_nemesis import Nemesis
@@ -52,7 +52,11 @@ class FullWorld:
         )
         founders = rng.choice((1, 3, 3, 3))
         self.voter_settings = VoterSettings(founders, rng.choice((1500, 100_000)))
-        self.written: dict[int, int] = {}  # by partition: how many writes were acknowledged
+        self.lag_timeout = rng.choice((0.4, 1.0))
+        self._writes = 0
+        self._known: dict[int, list[int]] = {}  # by partition: what was acknowledged or could be read
+        self._acknowledged_at: dict[int, float] = {}  # by partition: when something last was
+        self._rows: dict[int, Partition] = {}  # the newest that any replica of the state has applied
         self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch served, and by whom
         self._nodes: dict[str, Node] = {}  # by the newest state that any replica has applied
         self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and the number of a command in it
@@ -60,6 +64,7 @@ class FullWorld:
         self._scheduled = 0
         self.machines = self._machines(founders, rng.choice((1, 2, 3)))
         self.by_address = {machine.address: machine for machine in self.machines}
+        self._by_id = {machine.id: machine for machine in self.machines}
         voters = [
             Node(id=m.id, raft_id=m.raft_id, address=m.address, state=NodeState.NODE_STATE_JOINING)
             for m in self.machines
@@ -227,6 +232,7 @@ class FullWorld:
         if position not in self._digests:
             self._digests[position] = digest
             self._nodes = dict(process.coordinator.state.nodes)
+            self._check_rows(process.coordinator.state)
             for holder in self.processes():
                 self._check_clearance(holder)
         if self._digests[position] != digest:
@@ -241,15 +247,15 @@ class FullWorld:
             raise Violation("equal states", f"{process.machine.id} has another state after the snapshot at {index}")
 
     def _check_clearance(self, process: Process) -> None:
-        """Only the present process of a LIVE node may hold clearance: what it serves is nobody else's."""
+        """Only the present process of a node that is up may hold clearance: what it serves is nobody else's."""
         if not process.member.has_clearance():
             return
         node = self._nodes.get(process.machine.id)
-        if node is None or node.state != NodeState.NODE_STATE_LIVE or node.incarnation != process.node.incarnation:
+        if node is None or not is_up(node) or node.incarnation != process.member.node.incarnation:
             what = NodeState.Name(node.state) if node is not None else "unknown"
             raise Violation(
                 "clearance ends before the controller acts",
-                f"{process.node.incarnation} holds clearance; {process.machine.id} is recorded as {what}",
+                f"{process.member.node.incarnation} holds clearance; {process.machine.id} is recorded as {what}",
             )
 
     def _check_holders(self, process: Process) -> None:
@@ -272,17 +278,59 @@ class FullWorld:
                         f"{mine} and {other.machine.id} serve partition {id_} at the same time",
                     )
 
-    def write(self, process: Process, partition_id: int) -> None:
-        """A client writes where the partition is served."""
-        plane = process.data_plane
-        value, expected = plane.replicas[partition_id].copy.value, self.written.get(partition_id, 0)
-        if value != expected:
+    def _check_rows(self, state: State) -> None:
+        """Of the rows that have changed: the leader is in sync, and who is in sync is assigned and has everything."""
+        for id_, row in state.partitions.items():
+            before = self._rows.get(id_)
+            if before is not None and before.partition_epoch == row.partition_epoch:
+                continue
+            self._rows[id_] = row
+            if not set(row.isr) <= set(row.replicas) or (row.leader and row.leader not in row.isr):
+                raise Violation(
+                    "the leader is in sync, who is in sync is assigned", f"partition {' '.join(str(row).split())}"
+                )
+            if before is not None and row.unclean_elections > before.unclean_elections:
+                if not state.keyspaces[row.keyspace_id].unclean_election:
+                    raise Violation("what was acknowledged stays", f"an unclean election of partition {id_}")
+                known, log = self._known.get(id_, []), self._log_at(row.leader, id_)
+                self._known[id_] = [a for a, b in zip(known, log, strict=False) if a == b]
+            for node_id in row.isr:
+                self._check_in_sync(node_id, id_)
+
+    def _log_at(self, node_id: str, partition_id: int) -> list[int]:
+        copy = self._by_id[node_id].copies.get(partition_id)
+        return copy.log if copy is not None else []
+
+    def _check_in_sync(self, node_id: str, partition_id: int) -> None:
+        """It has everything that was acknowledged: logs with the same entry at one place are the same before it."""
+        known, log = self._known.get(partition_id, []), self._log_at(node_id, partition_id)
+        if known and log[len(known) - 1 : len(known)] != known[-1:]:
+            raise Violation(
+                "who is in sync has what was acknowledged",
+                f"{node_id} has {len(log)} writes of partition {partition_id}, not all {len(known)} acknowledged ones",
+            )
+
+    def acknowledged(self, process: Process, partition_id: int) -> None:
+        """A leader tells clients that what is committed is done, or shows it to readers."""
+        copy = process.data_plane.replicas[partition_id].copy
+        known = self._known.get(partition_id, [])
+        if copy.log[: copy.committed][len(known) - 1 : len(known)] != known[-1:]:
             raise Violation(
                 "what was acknowledged stays",
-                f"{process.machine.id} serves partition {partition_id} with {value} of {expected} writes",
+                f"{process.machine.id} serves {copy.committed} writes of partition {partition_id}, not all of "
+                f"{len(known)} acknowledged ones",
             )
-        if plane.write(partition_id):
-            self.written[partition_id] = expected + 1
+        if copy.committed > len(known):
+            self._known[partition_id] = copy.log[: copy.committed]
+            self._acknowledged_at[partition_id] = self.now
+            for node_id in sorted({*copy.row.isr, *self._rows[partition_id].isr}):
+                self._check_in_sync(node_id, partition_id)
+
+    def write(self, process: Process, partition_id: int) -> None:
+        """A client reads and writes where the partition is served."""
+        self.acknowledged(process, partition_id)
+        self._writes += 1
+        process.data_plane.write(partition_id, self._writes)
 
     # The end
 
@@ -305,7 +353,11 @@ class FullWorld:
                 return f"{machine.id} has no clearance"
             if process.driver.applied_index != active.driver.applied_index:
                 return f"{machine.id} has applied {process.driver.applied_index} of {active.driver.applied_index}"
-        return _unfinished(state) or self.admin.missing(state)
+        return _unfinished(state) or self._unwritten(state) or self.admin.missing(state)
+
+    def _unwritten(self, state: State) -> str:
+        late = [id_ for id_ in state.partitions if self._acknowledged_at.get(id_, 0.0) < FAULTS_END]
+        return f"no write of partition {late[0]} was acknowledged since the last fault" if late else ""
 
 
 def _unfinished(state: State) -> str:
@@ -313,7 +365,9 @@ def _unfinished(state: State) -> str:
         if operation.state == OperationState.OPERATION_STATE_RUNNING:
             return f"operation {operation.id} is running"
     for partition in state.partitions.values():
-        if partition.state != PartitionState.PARTITION_STATE_ONLINE or partition.removing_replicas:
+        in_sync = set(partition.isr) == set(partition.replicas)
+        moves = partition.removing_replicas or partition.target_replicas or partition.successor
+        if partition.state != PartitionState.PARTITION_STATE_ONLINE or moves or not in_sync:
             return f"partition {' '.join(str(partition).split())}"
     return ""
 

@@ -216,6 +216,10 @@ MUTATIONS = (
     Mutation("a new controller that does not wait", "full", full.no_grace),
     Mutation("fail a node that may hold clearance", "full", full.fail_too_early),
     Mutation("elect without a new leader_epoch", "full", full.election_without_epoch),
+    Mutation("change an in-sync set whose epoch is over", "full", full.isr_without_epoch),
+    Mutation("elect a replica that is not in sync", "full", full.elect_anybody),
+    Mutation("who has restarted leads on at its leader_epoch", "full", full.restart_unnoticed),
+    Mutation("remove the old replicas before the new are in sync", "full", full.remove_too_early),
     Mutation("a state snapshot without migrations", "full", full.snapshot_forgets),
     Mutation("operations that do not end", "full", full.never_finish),
 )

@@ -3,14 +3,25 @@
 from collections.abc import Sequence
 from typing import Any
 
+from minka.errors import Code
 from minka.v1.cluster_pb2 import Partition, StateSnapshot
-from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse
+from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, IsrChange
 from minka.v1.raft_pb2 import ConfState
+from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
-from minkad.core.controller import membership, operations, rows
+from minkad.core.controller import (
+    isr,
+    keyspaces,
+    node_events,
+    operations,
+    reassignment,
+    rows,
+    selectors,
+)
 from minkad.core.controller.failure_detector import FailureDetector
+from minkad.core.controller.selectors import Live, Selection
 from minkad.core.raft import Ready
 from minkad.core.state import State
 
@@ -100,13 +111,44 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 def election_without_epoch() -> Sequence[Patch]:
-    original = rows.lead
+    original = rows.elect
 
-    def lead(row: Partition, leader: str) -> None:
-        original(row, leader)
+    def elect(row: Partition, selection: Selection) -> None:
+        original(row, selection)
         row.leader_epoch -= 1
 
-    return [(rows, "lead", lead), (membership, "lead", lead)]
+    return [(where, "elect", elect) for where in (rows, keyspaces, node_events, reassignment)]
+
+
+def isr_without_epoch() -> Sequence[Patch]:
+    original = isr.isr_refusal
+
+    def isr_refusal(state: State, node_id: str, change: IsrChange) -> Code | None:
+        refusal = original(state, node_id, change)
+        return None if refusal is Code.STALE_EPOCH else refusal
+
+    return [(where, "isr_refusal", isr_refusal) for where in (isr, active_controller)]
+
+
+def elect_anybody() -> Sequence[Patch]:
+    original = selectors.offline_partition_leader_selector
+
+    def selector(row: Partition, live: Live, *, allow_unclean: bool) -> Selection | None:
+        return original(row, live, allow_unclean=True)
+
+    return [(node_events, "offline_partition_leader_selector", selector)]
+
+
+def restart_unnoticed() -> Sequence[Patch]:
+    return [(node_events, "_restarted", lambda *_: [])]
+
+
+def remove_too_early() -> Sequence[Patch]:
+    def missing_in_sync(partition: Partition) -> list[str]:
+        missing = [node for node in partition.target_replicas if node not in partition.isr]
+        return missing if len(missing) == len(partition.target_replicas) else []
+
+    return [(reassignment, "missing_in_sync", missing_in_sync)]
 
 
 def snapshot_forgets() -> Sequence[Patch]:

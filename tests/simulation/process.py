@@ -6,12 +6,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from minka.errors import MinkaError
-from minka.v1.cluster_pb2 import Node, Partition
-from minka.v1.coordinator_pb2 import HandOverRequest
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Keyspace, Node, Partition
+from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, HandOverRequest
 from minka.v1.raft_pb2 import MSG_SNAP, ConfState, Entry, HardState, Message, Snapshot
 from minkad.coordinator.coordinator import Coordinator
-from minkad.coordinator.member import Member, MemberSettings, register_patiently
+from minkad.coordinator.member import Member, MemberSettings, as_new_process, register_patiently
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.state import State
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
 JOIN_PAUSE: Final = 0.3  # seconds between tries to join
+SHUTDOWN: Final = 2.0  # seconds for others to take over the partitions that a node leads
 
 
 class Killed(BaseException):
@@ -70,6 +71,7 @@ class Process:
         self.kill_after = 0  # so many points of persist, send and apply from now it dies; 0: it doesn't
         self.wake: float | None = None
         self.writing = False
+        self.stopping = False
         self.loop = ProcessLoop(self.now, self._wake_at)
         machine.starts += 1
         self.calls = Calls(self)
@@ -102,7 +104,9 @@ class Process:
                     self.calls, self.world.addresses(but=self.machine), self.node, self.world.holder_patience, self.now
                 )
                 self.machine.raft_id = answer.raft_id
-            except MinkaError:
+            except MinkaError as error:
+                if error.code is Code.NOT_REGISTERED:
+                    self.node = as_new_process(self.node)
                 await self._pause(JOIN_PAUSE)
         self._build()
 
@@ -155,10 +159,14 @@ class Process:
             machine.id,
             machine.copies,
             rng,
-            self._has_clearance,
-            self._hand_over,
-            self.calls.ship,
-            self._say,
+            has_clearance=self._has_clearance,
+            controller=_Controller(self),
+            keyspace=self._keyspace,
+            append=self.calls.append,
+            acknowledged=lambda id_: world.acknowledged(self, id_),
+            lag_timeout=world.lag_timeout,
+            now=self.now,
+            say=self._say,
         )
         self.member = Member(
             self.node,
@@ -173,6 +181,7 @@ class Process:
         world.oracle.restarted(machine.raft_id, disk.seen.initial_state()[0], disk.seen.last_index())
         self.built = True
         self.spawn(self.driver.run())
+        self.loop.call_soon(self.data_plane.start)
         self._membership = self.loop.create_task(self._member())
 
     def _say(self, what: str, detail: str) -> None:
@@ -183,11 +192,11 @@ class Process:
         leader = self.node if self.driver.is_leader else self.coordinator.leader()
         return leader.address if leader else None
 
+    def _keyspace(self, id_: int) -> Keyspace | None:
+        return self.coordinator.state.keyspaces.get(id_)
+
     def _has_clearance(self) -> bool:
         return self.member.has_clearance()
-
-    async def _hand_over(self, request: HandOverRequest) -> Partition:
-        return await self.member.hand_over(request)
 
     async def _member(self) -> None:
         try:
@@ -197,7 +206,13 @@ class Process:
             self.world.after(0.0, self.world.crash, self)
 
     async def stop(self) -> None:
-        """In order: serve nothing any more, say so, end."""
+        """In order: let others lead, serve nothing any more, say so, end."""
+        if self.stopping:
+            return
+        self.stopping = True
+        own = self.machine.id
+        if any(p.leader == own and len(p.isr) > 1 for p in self.coordinator.state.partitions.values()):
+            await self.member.shut_down(SHUTDOWN)
         self._membership.cancel()
         await self._pause(0.0)
         self.member.clearance.revoke()
@@ -263,6 +278,19 @@ class Process:
     def serves(self, partition_id: int) -> bool:
         """Whether it would answer a read of the partition now."""
         return self.alive and self.built and self.data_plane.serves(partition_id)
+
+
+class _Controller:
+    """What the data plane asks of the active controller, through the member, which is made after it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def hand_over(self, request: HandOverRequest) -> Partition:
+        return await self._process.member.hand_over(request)
+
+    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
+        return await self._process.member.alter_isr(request)
 
 
 class _Log:

@@ -26,6 +26,12 @@ def register(state: State, command: Register, now_ms: int) -> list[Record]:
         )
     if old is not None:
         live = is_up(old)
+        if not live and old.incarnation == node.incarnation:
+            raise MinkaError(
+                Code.NOT_REGISTERED,
+                f"{old.state_reason}: others may lead what node {node.id} led; it has to register as a new process",
+                node=node.id,
+            )
         if live and old.incarnation == node.incarnation:
             return []
         _refuse_impostor(old, command, live)

@@ -85,6 +85,16 @@ def test_a_failed_node_takes_its_partitions_offline_and_back_with_a_new_leader_e
     ] * 2
 
 
+def test_a_failed_node_comes_back_as_a_new_process_only() -> None:
+    c = Controller()
+    c.register("athens")
+    c.run(FailNode("athens", "no heartbeat for 1.5 s"))
+    with refused(Code.NOT_REGISTERED):
+        c.register("athens")
+    c.register("athens", incarnation="1.2")
+    assert c.state.nodes["athens"].state == NodeState.NODE_STATE_LIVE
+
+
 def test_leaving_counts_only_for_the_present_process() -> None:
     c = Controller()
     c.register("athens")

@@ -63,6 +63,9 @@ PARTITION_COLUMNS = (
     Column("IN SYNC", "isr", wide=True),
     Column("ADDING", "adding_replicas", wide=True),
     Column("REMOVING", "removing_replicas", wide=True),
+    Column("TARGET", "target_replicas", wide=True),
+    Column("SUCCESSOR", "successor", wide=True),
+    Column("UNCLEAN ELECTIONS", "unclean_elections", Kind.NUMBER, wide=True),
     Column("LEADER EPOCH", "leader_epoch", Kind.NUMBER, wide=True),
     Column("PARTITION EPOCH", "partition_epoch", Kind.NUMBER, wide=True),
 )

@@ -24,7 +24,16 @@ OPERATION_COLUMNS = (
     Column("TOOK", "took_ms", Kind.MILLISECONDS),
     Column("OUTCOME", "outcome"),
     Column("WHY", "reason", wide=True),
+    Column("NODE", "node", wide=True),
+    Column("PAUSED", "paused", wide=True),
+    Column("LIMIT", "rate_limit", Kind.BYTES, wide=True),
     Column("PLAN", "plan_digest", wide=True),
+)
+BLOCKER_COLUMNS = (
+    Column("OPERATION", "operation_id"),
+    Column("PARTITION", "partition"),
+    Column("BLOCKED BY", "reason"),
+    Column("WHAT HELPS", "remedy"),
 )
 MIGRATION_COLUMNS = (
     Column("OPERATION", "operation_id"),
@@ -74,7 +83,7 @@ class Tracker:
         self._whole = Rate()
 
     def documents(self, response: GetOperationsResponse) -> list[dict[str, Any]]:
-        """A document for each operation: {operation, progress, migrations}, the migrations by state, then name."""
+        """For each operation: {operation, progress, migrations, blockers}; the migrations by state, then name."""
         progress = {(one.partition_id, one.target): one for one in response.progress}
         rows: dict[int, list[Row]] = {operation.id: [] for operation in response.operations}
         for migration in response.migrations:
@@ -85,6 +94,7 @@ class Tracker:
                 "operation": operation_document(to_document(operation), response.now_ms),
                 "progress": self._sum(rows[operation.id], operation.created_ms, operation.finished_ms, response.now_ms),
                 "migrations": sorted(rows[operation.id], key=_order),
+                "blockers": [to_document(one) for one in response.blockers if one.operation_id == operation.id],
             }
             for operation in response.operations
         ]

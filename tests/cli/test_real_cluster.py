@@ -1,12 +1,17 @@
 """minkactl against real daemons, from an empty cluster to a reassign."""
 
+import itertools
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import minka
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster
 from tests.cli.conftest import Run, on_terminal
@@ -152,3 +157,58 @@ def test_no_quorum_is_told(run: Run, cluster: LocalCluster) -> None:
         cluster.restart(name, ready=False)
     cluster.wait_ready()
     assert run("status").exit_code == 0
+
+
+@contextmanager
+def writing(endpoints: tuple[str, ...]) -> Iterator[list[int]]:
+    """Write fares one after the other, and list what was acknowledged; raises what a write raised."""
+    acknowledged: list[int] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        with minka.Client(endpoints, keyspace="fares") as client:
+            for number in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
+                client.put(f"fare-{number}", str(number).encode())
+                acknowledged.append(number)
+
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(write)
+        try:
+            yield acknowledged
+        finally:
+            stop.set()
+        future.result()
+
+
+def test_drains_under_writes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leads() -> dict[str, int]:
+        return {node["id"]: node["leads"] for node in as_json(run, "nodes")}
+
+    with LocalCluster(3) as cluster:
+        monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
+        created = as_json(run, "keyspace", "create", "fares", "--partitions", "9", "--replicas", "3")
+        assert (created["replicas"], created["min_insync"], created["durability"]) == (3, 2, "sync")
+        with writing(cluster.endpoints) as acknowledged:
+            drained = run("drain", "cyrene", "--timeout", "60")
+            assert drained.exit_code == 0, drained.stderr
+            assert drained.stderr.splitlines()[-1] == "safe to stop: yes"
+            assert leads()["cyrene"] == 0
+            before = len(acknowledged)
+            cluster.terminate("cyrene")
+            stuck = run("drain", "byzantium", "--timeout", "3")
+            assert stuck.exit_code == Exit.TIMEOUT
+            assert "1 of 2 would be in sync: its writes would be refused; helps: start cyrene" in stuck.stderr
+            assert "safe to stop: no" in stuck.stderr
+            assert "start cyrene" in run("operations").stdout
+            cluster.restart("cyrene")
+            assert run("drain", "byzantium", "--timeout", "60").stderr.splitlines()[-1] == "safe to stop: yes"
+            undrained = as_json(run, "undrain", "byzantium")
+            assert undrained["state"] == "live"
+            elected = run("elect-leaders", "--preferred", "--timeout", "60")
+            assert elected.exit_code == 0, elected.stderr
+            assert leads() == {"athens": 3, "byzantium": 3, "cyrene": 3}
+            assert len(acknowledged) > before
+        with minka.Client(cluster.endpoints, keyspace="fares") as client:
+            lost = [number for number in acknowledged if client.get(f"fare-{number}") != str(number).encode()]
+        assert lost == []
+        assert {operation["state"] for operation in as_json(run, "operations")} == {"succeeded"}

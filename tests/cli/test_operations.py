@@ -13,6 +13,7 @@ from minka.v1.admin_pb2 import (
 )
 from minka.v1.cluster_pb2 import Migration, MigrationState, OperationState
 from minkactl.exits import Exit
+from minkactl.progress import Tracker
 from tests.cli.conftest import AnsweringNode, Run, make_operation, make_plan, on_terminal
 
 RUNNING, SUCCEEDED, CANCELLED = (
@@ -164,3 +165,18 @@ def test_reassign_drains_with_a_limit(run: Run, node: AnsweringNode) -> None:
     assert "two replicas in zone a" in result.stderr
     assert node.requests("PlanReassign")[0].drain == ["cyrene", "athens"]
     assert node.requests("ApplyPlan")[0].rate_limit == 10 << 20
+
+
+def test_progress_to_several_targets_is_added() -> None:
+    response = GetOperationsResponse(operations=[make_operation(RUNNING)], now_ms=1_700_000_002_000)
+    response.migrations.append(
+        Migration(
+            operation_id=12, partition_id=1, state=MigrationState.MIGRATION_STATE_COPYING,
+            original_replicas=["athens"], target_replicas=["byzantium", "cyrene"],
+        )
+    )  # fmt: skip
+    for target, done in (("byzantium", 3), ("cyrene", 4), ("sparta", 100)):
+        response.progress.add(partition_id=1, target=target, bytes_done=done, bytes_total=10, lag=done, phase="ship")
+    (document,) = Tracker({1: "flights/0"}, {}).documents(response)
+    (row,) = document["migrations"]
+    assert (row["bytes_done"], row["bytes_total"], row["lag"], row["phase"]) == (7, 20, 4, "ship")

@@ -198,4 +198,5 @@ def undrain(session: Session, node: str) -> None:
         control.undrain(node)
         document = drain_document(node, control.drain_status(node))
     emit(Page(document, [Listing(DRAIN_COLUMNS[:-1], [document])], [node]), session.output)
-    note("its leaderships come back with: minkactl elect-leaders --preferred")
+    back = "minkactl elect-leaders --preferred" if document["replicas"] else "minkactl reassign"
+    note(f"what it had comes back with: {back}")

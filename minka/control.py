@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -94,29 +94,118 @@ class Control:
         ).table
 
     def create_keyspace(
-        self, name: str, partition_count: int, hash_function: cluster_pb2.HashFunction.ValueType, replicas: int = 1
+        self,
+        name: str,
+        partition_count: int,
+        hash_function: cluster_pb2.HashFunction.ValueType,
+        replicas: int = 1,
+        *,
+        min_insync: int = 0,
+        durability: cluster_pb2.Durability.ValueType = cluster_pb2.Durability.DURABILITY_UNSPECIFIED,
+        unclean_election: bool = False,
     ) -> cluster_pb2.Keyspace:
-        """Create a keyspace; its number of partitions is fixed for life."""
+        """Create a keyspace; its number of partitions is fixed for life.
+
+        `replicas` 0: 3 where there are three nodes or more, else 1; `min_insync` 0: 2 of three replicas and more, else
+        1; `durability` unspecified: SYNC.
+        """
         try:
             request = admin_pb2.CreateKeyspaceRequest(
-                name=name, partition_count=partition_count, hash=hash_function, replicas=replicas
+                name=name,
+                partition_count=partition_count,
+                hash=hash_function,
+                replicas=replicas,
+                min_insync=min_insync,
+                durability=durability,
+                unclean_election=unclean_election,
             )
         except ValueError as error:  # outside of the field's range
             raise MinkaError(Code.INVALID_ARGUMENT, f"keyspace {name!r}: {error}") from error
         return self._call(lambda channel: AdminStub(channel).CreateKeyspace, request, repeatable=False).keyspace
 
-    def plan_reassign(self, to: Sequence[str] = (), keyspaces: Sequence[str] = ()) -> admin_pb2.Plan:
-        """The plan that evens partitions over the nodes `to` (none given: all LIVE ones). Nothing is changed."""
-        return self._call(
-            lambda channel: AdminStub(channel).PlanReassign,
-            admin_pb2.PlanReassignRequest(to=to, keyspaces=keyspaces),
-            repeatable=True,
-        )
+    def plan_reassign(
+        self,
+        to: Sequence[str] = (),
+        keyspaces: Sequence[str] = (),
+        drain: Sequence[str] = (),
+        *,
+        weights: Mapping[str, float] | None = None,
+        partitions: Mapping[int, Sequence[str]] | None = None,
+    ) -> admin_pb2.Plan:
+        """The plan that evens replicas over the nodes `to` (none given: all LIVE ones). Nothing is changed.
 
-    def apply_plan(self, plan: admin_pb2.Plan, requested_by: str, reason: str = "") -> cluster_pb2.Operation:
-        """Start exactly this plan, as an operation; STALE_PLAN when the table has changed since it was made."""
-        request = admin_pb2.ApplyPlanRequest(plan=plan, requested_by=requested_by, reason=reason)
+        `drain` are nodes that are to have nothing, `weights` the shares of nodes beside the others' (1), `partitions`
+        the replicas that partitions are to have, by id, in order: exactly these are planned, and nothing else.
+        """
+        assigned = [admin_pb2.AssignedReplicas(partition_id=i, replicas=r) for i, r in (partitions or {}).items()]
+        request = admin_pb2.PlanReassignRequest(
+            to=to, keyspaces=keyspaces, drain=drain, weights=weights or {}, partitions=assigned
+        )
+        return self._call(lambda channel: AdminStub(channel).PlanReassign, request, repeatable=True)
+
+    def apply_plan(
+        self, plan: admin_pb2.Plan, requested_by: str, reason: str = "", rate_limit: int = 0
+    ) -> cluster_pb2.Operation:
+        """Start exactly this plan, as an operation; STALE_PLAN when the table has changed since it was made.
+
+        `rate_limit` is what each node may ship, in bytes a second; 0: no limit.
+        """
+        request = admin_pb2.ApplyPlanRequest(
+            plan=plan, requested_by=requested_by, reason=reason, rate_limit=_checked_rate(rate_limit)
+        )
         return self._call(lambda channel: AdminStub(channel).ApplyPlan, request, repeatable=False).operation
+
+    def elect_leaders(
+        self, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), *, requested_by: str, reason: str = ""
+    ) -> admin_pb2.ElectLeadersResponse:
+        """Let preferred leaders lead (none named: of all partitions), as an operation where there is any to elect."""
+        request = admin_pb2.ElectLeadersRequest(
+            keyspaces=keyspaces, partitions=partitions, requested_by=requested_by, reason=reason
+        )
+        return self._call(lambda channel: AdminStub(channel).ElectLeaders, request, repeatable=False)
+
+    def drain(
+        self, node: str, decommission: bool = False, *, requested_by: str, reason: str = "", rate_limit: int = 0
+    ) -> cluster_pb2.Operation:
+        """Make a node safe to stop, as an operation; with `decommission` all its replicas are moved away, too."""
+        request = admin_pb2.DrainNodeRequest(
+            node=node,
+            decommission=decommission,
+            requested_by=requested_by,
+            reason=reason,
+            rate_limit=_checked_rate(rate_limit),
+        )
+        return self._call(lambda channel: AdminStub(channel).DrainNode, request, repeatable=False).operation
+
+    def undrain(self, node: str) -> None:
+        """Let a node stay after all; a drain that runs is cancelled. Nothing to do is no error."""
+        request = admin_pb2.UndrainNodeRequest(node=node)
+        self._call(lambda channel: AdminStub(channel).UndrainNode, request, repeatable=True)
+
+    def drain_status(self, node: str) -> admin_pb2.GetDrainStatusResponse:
+        """What would happen if the node stopped now, as the active controller sees it."""
+        request = admin_pb2.GetDrainStatusRequest(node=node)
+        return self._call(lambda channel: AdminStub(channel).GetDrainStatus, request, repeatable=True)
+
+    def pause_operation(self, operation_id: int) -> cluster_pb2.Operation:
+        """Begin no further migration of it; those under way go on."""
+        request = admin_pb2.PauseOperationRequest(id=operation_id)
+        return self._call(lambda channel: AdminStub(channel).PauseOperation, request, repeatable=True).operation
+
+    def resume_operation(self, operation_id: int) -> cluster_pb2.Operation:
+        """Go on with an operation that is paused."""
+        request = admin_pb2.ResumeOperationRequest(id=operation_id)
+        return self._call(lambda channel: AdminStub(channel).ResumeOperation, request, repeatable=True).operation
+
+    def cancel_operation(self, operation_id: int, requested_by: str, reason: str = "") -> cluster_pb2.Operation:
+        """What can go back goes back, what can't is completed; CANCEL_REFUSED where too little would be left."""
+        request = admin_pb2.CancelOperationRequest(id=operation_id, requested_by=requested_by, reason=reason)
+        return self._call(lambda channel: AdminStub(channel).CancelOperation, request, repeatable=False).operation
+
+    def limit_operation(self, operation_id: int, rate_limit: int) -> cluster_pb2.Operation:
+        """What each node may ship for it from now on, in bytes a second; 0: no limit."""
+        request = admin_pb2.LimitOperationRequest(id=operation_id, rate_limit=_checked_rate(rate_limit))
+        return self._call(lambda channel: AdminStub(channel).LimitOperation, request, repeatable=True).operation
 
     def transfer_leadership(self, node: str) -> None:
         """Ask the voter `node` to lead the coordinator. The status shows when it does; a transfer can fail silently."""
@@ -139,7 +228,7 @@ class Control:
     def operations(
         self, ids: Sequence[int] = (), *, limit: int = 0, with_migrations: bool = False
     ) -> admin_pb2.GetOperationsResponse:
-        """Operations by id, or the newest `limit` (0: 20). Progress comes from the active controller alone."""
+        """Operations by id, or the newest `limit` (0: 20). The active controller alone knows progress and blockers."""
         if with_migrations and not self._controller:
             self.status()
         request = admin_pb2.GetOperationsRequest(ids=ids, limit=limit, with_migrations=with_migrations)
@@ -207,6 +296,12 @@ class Control:
             return rpc(channel)(request, timeout=timeout)
         except grpc.RpcError as error:
             raise error_from_call(error, address, repeatable=repeatable) from error
+
+
+def _checked_rate(rate_limit: int) -> int:
+    if not 0 <= rate_limit < 1 << 64:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a rate limit is a number of bytes a second, not {rate_limit}")
+    return rate_limit
 
 
 def _each_once(queue: deque[str], tried: dict[str, MinkaError]) -> Iterator[str]:

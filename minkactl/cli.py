@@ -21,11 +21,22 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "partitions": "partitions",
         "migrations": "migrations",
     },
-    "Change": {"keyspace": "keyspaces", "reassign": "reassign", "apply": "reassign", "raft": "raft", "node": "node"},
+    "Change": {
+        "keyspace": "keyspaces",
+        "reassign": "reassign",
+        "apply": "reassign",
+        "drain": "drain",
+        "undrain": "drain",
+        "elect-leaders": "elect_leaders",
+        "operations": "operations",
+        "raft": "raft",
+        "node": "node",
+    },
     "Data": {"kv": "kv"},
     "Try": {"playground": "playground"},
     "Set up": {"context": "context", "completion": "completion"},
 }
+ALIASES: Final = {"operation": "operations"}
 FILES: Final = {name: file for section in SECTIONS.values() for name, file in section.items()}
 
 
@@ -38,10 +49,11 @@ class Root(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name, from its file."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in FILES:
             return None
         module = importlib.import_module(f"minkactl.commands.{FILES[cmd_name]}")
-        command = getattr(module, cmd_name)
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

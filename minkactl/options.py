@@ -16,6 +16,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 WATCH_DEFAULT_S: Final = 2.0
 
 
+class Size(click.ParamType[int]):
+    """A number of bytes: 52428800, 50MiB, 1GiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; a mistake is one of usage."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d{1,15})(|KiB|MiB|GiB)", str(value))
+        if match is None:
+            self.fail(f"{value!r} is no number of bytes: 52428800, or 50MiB", param, ctx)
+        return int(match[1]) << {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[match[2]]
+
+
 class CommonOption(click.Option):
     """Sets a field of the run's Session; listed under "Common options"."""
 

@@ -24,7 +24,16 @@ OPERATION_COLUMNS = (
     Column("TOOK", "took_ms", Kind.MILLISECONDS),
     Column("OUTCOME", "outcome"),
     Column("WHY", "reason", wide=True),
+    Column("NODE", "node", wide=True),
+    Column("PAUSED", "paused", wide=True),
+    Column("LIMIT", "rate_limit", Kind.BYTES, wide=True),
     Column("PLAN", "plan_digest", wide=True),
+)
+BLOCKER_COLUMNS = (
+    Column("OPERATION", "operation_id"),
+    Column("PARTITION", "partition"),
+    Column("BLOCKED BY", "reason"),
+    Column("WHAT HELPS", "remedy"),
 )
 MIGRATION_COLUMNS = (
     Column("OPERATION", "operation_id"),
@@ -74,17 +83,20 @@ class Tracker:
         self._whole = Rate()
 
     def documents(self, response: GetOperationsResponse) -> list[dict[str, Any]]:
-        """A document for each operation: {operation, progress, migrations}, the migrations by state, then name."""
+        """For each operation: {operation, progress, migrations, blockers}; the migrations by state, then name."""
         progress = {(one.partition_id, one.target): one for one in response.progress}
         rows: dict[int, list[Row]] = {operation.id: [] for operation in response.operations}
         for migration in response.migrations:
-            reported = progress.get((migration.partition_id, migration.target))
+            targets = [migration.target] if migration.target else migration.target_replicas
+            found = (progress.get((migration.partition_id, target)) for target in targets)
+            reported = _together([one for one in found if one is not None])
             rows.setdefault(migration.operation_id, []).append(self._row(migration, reported, response.now_ms))
         return [
             {
                 "operation": operation_document(to_document(operation), response.now_ms),
                 "progress": self._sum(rows[operation.id], operation.created_ms, operation.finished_ms, response.now_ms),
                 "migrations": sorted(rows[operation.id], key=_order),
+                "blockers": [to_document(one) for one in response.blockers if one.operation_id == operation.id],
             }
             for operation in response.operations
         ]
@@ -126,6 +138,19 @@ class Tracker:
             "eta_ms": round((total - done) * 1000 / speed) if speed and total > done else None,
             "elapsed_ms": max((finished_ms or now_ms) - created_ms, 0),
         }
+
+
+def _together(reported: list[MigrationProgress]) -> MigrationProgress | None:
+    """The progress to several targets as that of one: bytes are added, the largest lag counts."""
+    if len(reported) < 2:
+        return reported[0] if reported else None
+    whole = MigrationProgress()
+    whole.CopyFrom(reported[0])
+    whole.bytes_done = sum(one.bytes_done for one in reported)
+    whole.bytes_total = sum(one.bytes_total for one in reported)
+    whole.lag = max(one.lag for one in reported)
+    whole.blocked_by = "; ".join(dict.fromkeys(one.blocked_by for one in reported if one.blocked_by))
+    return whole
 
 
 def operation_document(operation: dict[str, Any], now_ms: int) -> dict[str, Any]:

@@ -228,21 +228,47 @@ def plan(document: Row, moves: Listing, summary: str) -> RenderableType:
 def migrations(document: Row) -> RenderableType:
     """An operation under way: the whole of it, then as many migrations as there is room for, then what is stuck."""
     operation, whole, rows = document["operation"], document["progress"], document["migrations"]
+    done = f"   {whole['completed']:,} of {units.counted(whole['migrations'], 'migration')} done" if rows else ""
     head = Text.assemble(
-        (f"{operation['kind']} {operation['id']} ", "bold"),
+        (f"{operation['kind'].replace('_', ' ')} {operation['id']} ", "bold"),
         state(operation["state"]),
-        f"   {whole['completed']:,} of {units.counted(whole['migrations'], 'migration')} done",
+        (" (paused)" if operation["paused"] and not operation["finished_ms"] else "", "yellow"),
+        done,
         (f", {whole['cancelled']:,} cancelled" if whole["cancelled"] else "", "bold red"),
-        f"   {_amount(whole)}   {units.duration(whole['elapsed_ms'] / 1000)}",
+        f"   {_amount(whole)}" if rows else "",
+        (f", at most {units.rate(operation['rate_limit'])} a node" if operation["rate_limit"] else "", "dim"),
+        f"   {units.duration(whole['elapsed_ms'] / 1000)}",
     )
-    stuck = _stuck(rows)[:MAX_STUCK]
+    stuck = [*_stuck(rows), *blocked(document["blockers"])][:MAX_STUCK]
     room = max(console().height - 7 - len(stuck), 5)
-    parts: list[RenderableType] = [head, _bars(rows[:room])]
+    parts: list[RenderableType] = [head]
+    if rows:
+        parts.append(_bars(rows[:room]))
     if len(rows) > room:
         parts[1] = Group(parts[1], Text(f"… and {len(rows) - room:,} more", style="dim"))
     if stuck:
         parts.append(Text("\n").join(stuck))
     return stacked(parts)
+
+
+def blocked(blockers: Sequence[Row]) -> list[Text]:
+    """A line for each thing that steps wait for: whose steps, why, and what helps."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for blocker in blockers:
+        reasons.setdefault((blocker["reason"], blocker["remedy"]), []).append(blocker["partition"])
+    return [
+        Text.assemble(
+            ("✗ ", "bold red"),
+            (_first_of(names), "bold"),
+            f" {reason}" if any(names) else reason,
+            (f"   helps: {remedy}" if remedy else "", "dim"),
+        )
+        for (reason, remedy), names in reasons.items()
+    ]
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def _bars(rows: Sequence[Row]) -> Table:
@@ -254,7 +280,7 @@ def _bars(rows: Sequence[Row]) -> Table:
         bar = ProgressBar(total=row["bytes_total"] or 1, completed=row["bytes_done"] or 0, width=16)
         grid.add_row(
             row["partition"],
-            f"{row['source']} → {row['target']}",
+            _way(row),
             _migration_state(row, roomy),
             *([bar] if roomy else []),
             _done(row, roomy),
@@ -262,6 +288,13 @@ def _bars(rows: Sequence[Row]) -> Table:
             cell(row["eta_ms"], Kind.MILLISECONDS),
         )
     return grid
+
+
+def _way(row: Row) -> str:
+    """From where to where; all the replicas where more than one changes, or their order alone."""
+    if row["source"] or row["target"]:
+        return f"{row['source']} → {row['target']}"
+    return f"{','.join(row['original_replicas'])} → {','.join(row['target_replicas'])}"
 
 
 def _stuck(rows: Sequence[Row]) -> list[Text]:
@@ -272,11 +305,9 @@ def _stuck(rows: Sequence[Row]) -> list[Text]:
             reasons.setdefault(f"waits: {row['blocked_by']}", []).append(row["partition"])
         elif row["outcome"] not in ("", "moved"):
             reasons.setdefault(f"{row['state']}: {row['outcome']}", []).append(row["partition"])
-    lines = []
-    for reason, names in reasons.items():
-        more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-        lines.append(Text.assemble(("✗ ", "bold red"), (", ".join(names[:3]) + more, "bold"), f" {reason}"))
-    return lines
+    return [
+        Text.assemble(("✗ ", "bold red"), (_first_of(names), "bold"), f" {reason}") for reason, names in reasons.items()
+    ]
 
 
 def _migration_state(row: Row, roomy: bool) -> Text:

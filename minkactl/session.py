@@ -1,6 +1,8 @@
 """What the common options say, for one run of minkactl."""
 
+import getpass
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,3 +58,8 @@ class Session:
 
         with Control(endpoints.addresses, timeout=self.request_timeout_s, tls=endpoints.tls) as control:
             yield control
+
+
+def requester() -> str:
+    """Who asks, as the operation's record says it: user@host."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"

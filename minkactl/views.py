@@ -5,10 +5,11 @@ Numbers that only the active controller knows (sizes, heartbeats) are None when 
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from minka.v1.admin_pb2 import GetStatusResponse
-from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Durability, HashFunction, Keyspace, Node, NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl.documents import enum_name, to_document
 from minkactl.output import Column, Kind, Row
@@ -17,6 +18,7 @@ from minkactl.units import counted
 NODE_STATE = NodeState.DESCRIPTOR
 PARTITION_STATE = PartitionState.DESCRIPTOR
 HASH_FUNCTION = HashFunction.DESCRIPTOR
+DURABILITY = Durability.DESCRIPTOR
 
 NODE_COLUMNS = (
     Column("NODE", "id"),
@@ -46,10 +48,14 @@ KEYSPACE_COLUMNS = (
     Column("KEYS", "keys", Kind.NUMBER),
     Column("DATA", "bytes", Kind.BYTES),
     Column("ID", "id", Kind.NUMBER, wide=True),
+    Column("MIN IN SYNC", "min_insync", Kind.NUMBER, wide=True),
+    Column("DURABILITY", "durability", wide=True),
+    Column("UNCLEAN ELECTION", "unclean_election", wide=True),
     Column("CREATED", "created_ms", Kind.TIME, wide=True),
 )
+_OF_A_NEW_ONE = ("name", "partitions", "hash", "replicas", "min_insync", "durability", "unclean_election", "id")
 CREATED_COLUMNS = tuple(
-    column for column in KEYSPACE_COLUMNS if column.key in ("name", "partitions", "hash", "replicas", "id")
+    replace(column, wide=column.key == "id") for column in KEYSPACE_COLUMNS if column.key in _OF_A_NEW_ONE
 )
 PARTITION_COLUMNS = (
     Column("PARTITION", "name"),
@@ -63,6 +69,9 @@ PARTITION_COLUMNS = (
     Column("IN SYNC", "isr", wide=True),
     Column("ADDING", "adding_replicas", wide=True),
     Column("REMOVING", "removing_replicas", wide=True),
+    Column("TARGET", "target_replicas", wide=True),
+    Column("SUCCESSOR", "successor", wide=True),
+    Column("UNCLEAN ELECTIONS", "unclean_elections", Kind.NUMBER, wide=True),
     Column("LEADER EPOCH", "leader_epoch", Kind.NUMBER, wide=True),
     Column("PARTITION EPOCH", "partition_epoch", Kind.NUMBER, wide=True),
 )
@@ -163,6 +172,9 @@ def keyspace_document(keyspace: Keyspace) -> dict[str, Any]:
         "partitions": keyspace.partition_count,
         "hash": enum_name(HASH_FUNCTION, keyspace.hash),
         "replicas": keyspace.replicas,
+        "min_insync": keyspace.min_insync,
+        "durability": enum_name(DURABILITY, keyspace.durability or Durability.DURABILITY_SYNC),
+        "unclean_election": keyspace.unclean_election,
         "created_ms": keyspace.created_ms,
     }
 

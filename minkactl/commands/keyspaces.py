@@ -60,21 +60,59 @@ def keyspace() -> None:
     metavar="N",
     help="Copies of each partition, on as many nodes.",
 )
+@click.option(
+    "--min-insync",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With fewer replicas in sync, writes are refused. Default: 2 with three replicas and more, else 1.",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(["sync", "async"]),
+    default="sync",
+    show_default=True,
+    help="A write is acknowledged once every replica in sync has it on disk (sync), or in memory at least (async: "
+    "lost if the power of all of them fails at once).",
+)
+@click.option(
+    "--unclean-election",
+    is_flag=True,
+    help="Let a replica that is not in sync lead when no other is alive. Loses writes.",
+)
 @options.common(watch=False)
 @options.pass_session
-def create(session: Session, name: str, partition_count: int, hash_name: str, replicas: int) -> None:
+def create(
+    session: Session,
+    name: str,
+    partition_count: int,
+    hash_name: str,
+    replicas: int,
+    min_insync: int | None,
+    durability: str,
+    unclean_election: bool,
+) -> None:
     """Create a keyspace and assign its partitions to the LIVE nodes, in turn.
 
     Examples:
       minkactl keyspace create flights --partitions 1024
+      minkactl keyspace create fares --partitions 64 --replicas 3 --min-insync 2
       minkactl keyspace create legacy --partitions 9 --hash md5
     """
     with session.control() as control:
-        from minka.v1.cluster_pb2 import HashFunction
+        from minka.v1.cluster_pb2 import Durability, HashFunction
         from minkactl.documents import enum_number
         from minkactl.views import CREATED_COLUMNS, keyspace_document
 
         number = HashFunction.ValueType(enum_number(HashFunction.DESCRIPTOR, hash_name))
-        document = keyspace_document(control.create_keyspace(name, partition_count, number, replicas))
+        created = control.create_keyspace(
+            name,
+            partition_count,
+            number,
+            replicas,
+            min_insync=min_insync or 0,
+            durability=Durability.ValueType(enum_number(Durability.DESCRIPTOR, durability)),
+            unclean_election=unclean_election,
+        )
+        document = keyspace_document(created)
     emit(Page(document, [Listing(CREATED_COLUMNS, [document])], [name]), session.output)
     note("its partitions come online as their nodes take them: minkactl keyspaces")

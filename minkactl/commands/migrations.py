@@ -86,14 +86,17 @@ def watch(session: Session, operation_id: int | None) -> Exit:
     Ctrl-C stops watching; the operation goes on.
     """
     with session.control() as control:
-        if operation_id is None:
-            newest = control.operations(limit=LIMIT).operations
-            running = [one.id for one in newest if one.finished_ms == 0]
-            if not newest:
-                note("No operation yet: minkactl reassign --help.")
-                return Exit.OK
-            operation_id = running[0] if running else newest[0].id
-        return watch_operation(session, control, operation_id)
+        found = operation_id or watched_one(control)
+        return watch_operation(session, control, found) if found else Exit.OK
+
+
+def watched_one(control: "Control") -> int | None:
+    """The id of the operation that runs, else of the newest; None, and a word about it, when there is none."""
+    newest = control.operations(limit=LIMIT).operations
+    if not newest:
+        note("No operation yet: minkactl reassign --help.")
+        return None
+    return next((one.id for one in newest if not one.finished_ms), newest[0].id)
 
 
 def watch_operation(session: Session, control: "Control", operation_id: int) -> Exit:
@@ -115,21 +118,30 @@ def watch_operation(session: Session, control: "Control", operation_id: int) -> 
 
 
 def operation_page(control: "Control", tracker: "Tracker", operation_id: int) -> Page:
-    """One look at an operation. Raises UNKNOWN_OPERATION."""
+    """One look at an operation: its migrations, or the operation where it has none; then what blocks it.
+
+    Raises UNKNOWN_OPERATION.
+    """
     from minka.errors import Code, MinkaError
-    from minkactl.progress import MIGRATION_COLUMNS
+    from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS, OPERATION_COLUMNS
 
     documents = tracker.documents(control.operations([operation_id], with_migrations=True))
     if not documents:
         raise MinkaError(Code.UNKNOWN_OPERATION, f"no operation {operation_id}")
     document = documents[0]
+    listings = [Listing(MIGRATION_COLUMNS, document["migrations"])]
+    if not document["migrations"]:  # without the time, a line on a pipe is new only when something has changed
+        columns = [column for column in OPERATION_COLUMNS if column.key != "took_ms"]
+        listings = [Listing(columns, [document["operation"]])]
+    if document["blockers"]:
+        listings.append(Listing(BLOCKER_COLUMNS, document["blockers"]))
 
     def draw(_: bool) -> "RenderableType":
         from minkactl import render
 
         return render.migrations(document)
 
-    return Page(document, [Listing(MIGRATION_COLUMNS, document["migrations"])], [str(operation_id)], draw)
+    return Page(document, listings, [str(operation_id)], draw)
 
 
 def say_outcome(document: dict[str, Any]) -> Exit:

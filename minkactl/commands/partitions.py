@@ -30,7 +30,7 @@ LOCATE_COLUMNS = (
 @options.group(invoke_without_command=True)
 @click.option("--node", shell_complete=complete_node, help="Only those that have a replica on this node.")
 @click.option("--keyspace", shell_complete=complete_keyspace, help="Only those of this keyspace.")
-@click.option("--state", type=click.Choice(["assigned", "online", "offline"]), help="Only those in this state.")
+@click.option("--state", type=click.Choice(["new", "assigned", "online", "offline"]), help="Only those in this state.")
 @options.common()
 @click.pass_context
 def partitions(ctx: click.Context, node: str | None, keyspace: str | None, state: str | None) -> None:

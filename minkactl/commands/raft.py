@@ -72,7 +72,7 @@ def transfer(session: Session, node: str, yes: bool) -> None:
     with session.control() as control:
         status = _controller_status(session, control)
         if status.coordinator.controller != node:
-            _confirm(f"Transfer the leadership from {status.coordinator.controller} to {node}?", yes)
+            confirm(f"Transfer the leadership from {status.coordinator.controller} to {node}?", yes)
         _transfer(session, control, node)
         _show(session, control)
 
@@ -152,7 +152,7 @@ def remove_node(session: Session, control: "Control", node: str, yes: bool, ques
     """Ask, remove the node, wait until its seat in the Raft group is gone too. Raises MinkaError."""
     status = _controller_status(session, control)
     _known(status, node)
-    _confirm(question, yes)
+    confirm(question, yes)
     control.remove_node(node)
     _wait(session, control, lambda status: _is_gone(status, node), f"{node} is no member any more")
 
@@ -187,7 +187,7 @@ def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) 
 
         if not is_done(status):
             question = f"{first}{' and '.join(steps)}?"
-            _confirm(question[0].upper() + question[1:], yes)
+            confirm(question[0].upper() + question[1:], yes)
         if successor:
             _transfer(session, control, successor)
         _ask_until(session, control, lambda: control.change_voters(up, down), is_done, " and ".join(done))
@@ -276,7 +276,7 @@ def _controller_status(session: Session, control: "Control") -> "GetStatusRespon
     return status
 
 
-def _confirm(question: str, yes: bool) -> None:
+def confirm(question: str, yes: bool) -> None:
     """Go on only with a yes. Raises UsageError when nobody can answer, Exit(1) for a no."""
     if yes:
         return

@@ -1,8 +1,6 @@
 """minkactl reassign, minkactl apply."""
 
-import getpass
 import json
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,7 @@ from minkactl.commands.migrations import watch_operation
 from minkactl.completion import complete_keyspace, complete_node
 from minkactl.exits import Exit
 from minkactl.output import TABLES, Column, Kind, Listing, Page, as_json, emit, is_terminal, note, tsv
-from minkactl.session import Session
+from minkactl.session import Session, requester
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,6 +28,8 @@ MOVE_COLUMNS = (
     Column("TARGET", "target"),
     Column("DATA", "bytes", Kind.BYTES),
     Column("REASON", "reason"),
+    Column("REPLICAS BEFORE", "replicas", wide=True),
+    Column("REPLICAS AFTER", "target_replicas", wide=True),
 )
 BALANCE_COLUMNS = (
     Column("NODE", "node"),
@@ -37,6 +37,16 @@ BALANCE_COLUMNS = (
     Column("PARTITIONS AFTER", "partitions_after", Kind.NUMBER),
     Column("DATA BEFORE", "bytes_before", Kind.BYTES),
     Column("DATA AFTER", "bytes_after", Kind.BYTES),
+    Column("PREFERRED LEADERS BEFORE", "leaders_before", Kind.NUMBER, wide=True),
+    Column("PREFERRED LEADERS AFTER", "leaders_after", Kind.NUMBER, wide=True),
+)
+RateLimit = click.option(
+    "--limit",
+    "rate_limit",
+    type=options.Size(),
+    default=0,
+    metavar="BYTES_PER_S",
+    help="Each node ships at most so many bytes a second. Default: no limit. Changed by minkactl operations limit.",
 )
 
 
@@ -61,6 +71,13 @@ def _names(values: tuple[str, ...]) -> list[str]:
     shell_complete=complete_keyspace,
     help="Only these keyspaces, separated by commas. Default: all.",
 )
+@click.option(
+    "--drain",
+    multiple=True,
+    metavar="NODES",
+    shell_complete=complete_node,
+    help="Let these nodes have nothing any more, separated by commas; the others give up nothing.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @click.option(
     "--out",
@@ -70,18 +87,21 @@ def _names(values: tuple[str, ...]) -> list[str]:
 )
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@RateLimit
 @options.common(watch=False)
 @options.pass_session
 def reassign(
     session: Session,
     to: tuple[str, ...],
     keyspaces: tuple[str, ...],
+    drain: tuple[str, ...],
     dry_run: bool,
     out: Path | None,
     yes: bool,
     reason: str,
+    rate_limit: int,
 ) -> Exit:
-    """Even out the partitions: plan the fewest moves, show them, ask, apply exactly that plan, watch it.
+    """Even out the replicas: plan the fewest moves, show them, ask, apply exactly that plan, watch it.
 
     Exit status 0 when the operation SUCCEEDED or there was nothing to move, 1 when it FAILED or the answer was no,
     6 when the table has changed since the plan was made. Ctrl-C while watching leaves the operation running.
@@ -89,10 +109,11 @@ def reassign(
     Examples:
       minkactl reassign --dry-run
       minkactl reassign --to athens,byzantium --keyspace flights
+      minkactl reassign --drain cyrene --limit 50MiB
       minkactl reassign --out plan.json && minkactl apply plan.json
     """
     with session.control() as control:
-        plan = control.plan_reassign(_names(to), _names(keyspaces))
+        plan = control.plan_reassign(_names(to), _names(keyspaces), _names(drain))
         if out is not None:
             from minkactl.documents import to_document
 
@@ -102,14 +123,15 @@ def reassign(
             emit(page, session.output)
             if plan.moves and not (session.output in TABLES and is_terminal()):
                 note(summary(page.document))
+            tell_notes(plan, session.output)
             note(_what_next(plan, out))
             return Exit.OK
-        return confirm_and_apply(session, control, plan, yes, reason)
+        return confirm_and_apply(session, control, plan, yes, reason, rate_limit)
 
 
 def _what_next(plan: "Plan", out: Path | None) -> str:
     if not plan.moves:
-        return "Nothing to move: the partitions are as even as they can be."
+        return "Nothing to move: the replicas are where they should be, as even as they can be."
     if out is not None:
         return f"The plan is in {out}. Apply it with: minkactl apply {out}"
     return "Nothing was changed (--dry-run)."
@@ -119,9 +141,10 @@ def _what_next(plan: "Plan", out: Path | None) -> str:
 @click.argument("plan_file", metavar="PLAN.json", type=click.File("rb"))
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@RateLimit
 @options.common(watch=False)
 @options.pass_session
-def apply(session: Session, plan_file: Any, yes: bool, reason: str) -> Exit:
+def apply(session: Session, plan_file: Any, yes: bool, reason: str, rate_limit: int) -> Exit:
     """Apply exactly the plan in the file ("-": stdin), or refuse it because the table has changed since (status 6).
 
     Examples:
@@ -133,7 +156,7 @@ def apply(session: Session, plan_file: Any, yes: bool, reason: str) -> Exit:
         note("The plan has no moves: there is nothing to apply.")
         return Exit.OK
     with session.control() as control:
-        return confirm_and_apply(session, control, plan, yes, reason)
+        return confirm_and_apply(session, control, plan, yes, reason, rate_limit)
 
 
 def read_plan(content: bytes, name: str) -> "Plan":
@@ -167,13 +190,16 @@ def plan_page(plan: "Plan") -> Page:
     return Page(document, listings, [move["partition"] for move in document["moves"]], draw)
 
 
-def confirm_and_apply(session: Session, control: "Control", plan: "Plan", yes: bool, reason: str) -> Exit:
+def confirm_and_apply(
+    session: Session, control: "Control", plan: "Plan", yes: bool, reason: str, rate_limit: int
+) -> Exit:
     """Show the plan, ask, start it, watch it to its end."""
     page = plan_page(plan)
     show_plan(page, session.output)
+    tell_notes(plan, session.output)
     if not yes:
         ask(page.document)
-    operation = control.apply_plan(plan, requester(), reason)
+    operation = control.apply_plan(plan, requester(), reason, rate_limit)
     note(f"operation {operation.id} started")
     return watch_operation(session, control, operation.id)
 
@@ -199,6 +225,12 @@ def show_plan(page: Page, form: str) -> None:
         note(summary(page.document))
 
 
+def tell_notes(plan: "Plan", form: str) -> None:
+    """What could not be evened out; a plan that is JSON or YAML on stdout has it, and is read by a program."""
+    if form in TABLES:
+        note("\n".join(plan.notes))
+
+
 def ask(document: dict[str, Any]) -> None:
     """Go on only with a yes. Raises UsageError when nobody can answer, Exit(1) for a no."""
     if not sys.stdin.isatty():
@@ -211,8 +243,3 @@ def ask(document: dict[str, Any]) -> None:
     if not click.confirm(f"Apply this plan of {counted(len(document['moves']), 'move')}?", err=True):
         note("Nothing was changed.")
         raise click.exceptions.Exit(Exit.FAILED)
-
-
-def requester() -> str:
-    """Who asks, as the operation's record says it: user@host."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -13,8 +13,8 @@ import click
 import pytest
 
 from minka.errors import Code, CodeInfo, MinkaError
-from minka.v1.admin_pb2 import CreateKeyspaceResponse
-from minka.v1.cluster_pb2 import HashFunction, Keyspace
+from minka.v1.admin_pb2 import CreateKeyspaceRequest, CreateKeyspaceResponse
+from minka.v1.cluster_pb2 import Durability, HashFunction, Keyspace
 from minkactl import pointer
 from minkactl.cli import FILES, cli
 from minkactl.exits import EXIT_OF_CODE, Exit, exit_of
@@ -122,17 +122,36 @@ def test_the_help_groups_all_commands(run: Run) -> None:
         assert re.search(rf"^  {name} ", text, re.MULTILINE)
 
 
-def test_create_a_keyspace(run: Run, node: AnsweringNode) -> None:
-    node.answers["CreateKeyspace"] = lambda request: CreateKeyspaceResponse(
-        keyspace=Keyspace(
-            id=2, name=request.name, partition_count=request.partition_count, hash=request.hash,
-            replicas=request.replicas,
-        )
+def created(request: CreateKeyspaceRequest) -> CreateKeyspaceResponse:
+    """What a node answers that creates what was asked for."""
+    keyspace = Keyspace(
+        id=2, name=request.name, partition_count=request.partition_count, hash=request.hash, replicas=request.replicas,
+        min_insync=request.min_insync or 1, durability=request.durability, unclean_election=request.unclean_election,
     )  # fmt: skip
+    return CreateKeyspaceResponse(keyspace=keyspace)
+
+
+def test_create_a_keyspace(run: Run, node: AnsweringNode) -> None:
+    node.answers["CreateKeyspace"] = created
     result = run("keyspace", "create", "legacy", "--partitions", "9", "--hash", "md5", "--endpoints", node.address)
-    assert result.stdout.splitlines()[1].split("\t") == ["legacy", "9", "md5", "1"]
+    assert result.stdout.splitlines()[1].split("\t") == ["legacy", "9", "md5", "1", "1", "sync", "false"]
     (request,) = node.requests("CreateKeyspace")
-    assert (request.hash, request.replicas) == (HashFunction.HASH_FUNCTION_MD5, 1)
+    assert (request.hash, request.replicas, request.min_insync) == (HashFunction.HASH_FUNCTION_MD5, 1, 0)
+    assert (request.durability, request.unclean_election) == (Durability.DURABILITY_SYNC, False)
+
+
+def test_create_a_replicated_keyspace(run: Run, node: AnsweringNode) -> None:
+    node.answers["CreateKeyspace"] = created
+    result = run(
+        "keyspace", "create", "fares", "--partitions", "9", "--replicas", "3", "--min-insync", "2",
+        "--durability", "async", "--unclean-election", "-o", "json", "--endpoints", node.address,
+    )  # fmt: skip
+    document = json.loads(result.stdout)
+    assert (document["replicas"], document["min_insync"]) == (3, 2)
+    assert (document["durability"], document["unclean_election"]) == ("async", True)
+    (request,) = node.requests("CreateKeyspace")
+    assert (request.replicas, request.min_insync, request.durability) == (3, 2, Durability.DURABILITY_ASYNC)
+    assert request.unclean_election
 
 
 class TestEndpoints:

@@ -38,11 +38,25 @@ def test_json_is_lower_case_and_without_prefixes(run: Run, node: AnsweringNode) 
     assert rows[0] == {
         "name": "flights/0", "keyspace": "flights", "id": 1, "slot": 0, "replicas": ["athens"], "isr": ["athens"],
         "leader": "athens", "leader_epoch": 1, "partition_epoch": 2, "generation": 1, "state": "online",
-        "adding_replicas": [], "removing_replicas": [], "keys": 1000, "bytes": 1 << 20,
+        "adding_replicas": [], "removing_replicas": [], "target_replicas": [], "successor": "", "unclean_elections": 0,
+        "keys": 1000, "bytes": 1 << 20,
     }  # fmt: skip
     keyspaces = json.loads(run("keyspaces", "-o", "json", "--endpoints", node.address).stdout)
     assert keyspaces[0]["hash"] == "murmur3"
     assert (keyspaces[0]["online"], keyspaces[0]["assigned"], keyspaces[0]["offline"]) == (9, 0, 0)
+
+
+def test_wide_partitions_show_who_is_in_sync_and_unclean_elections(
+    run: Run, node: AnsweringNode, status: GetStatusResponse
+) -> None:
+    partition = status.table.partitions[0]
+    partition.replicas.extend(["byzantium", "cyrene"])
+    partition.isr.append("cyrene")
+    partition.unclean_elections = 2
+    lines = run("partitions", "-o", "wide", "--endpoints", node.address).stdout.splitlines()
+    row = dict(zip(lines[0].split("\t"), lines[1].split("\t"), strict=True))
+    assert (row["REPLICAS"], row["IN SYNC"]) == ("athens,byzantium,cyrene", "athens,cyrene")
+    assert (row["UNCLEAN ELECTIONS"], row["SUCCESSOR"], row["TARGET"]) == ("2", "-", "-")
 
 
 @pytest.mark.parametrize("command", ["status", "nodes", "keyspaces", "partitions"])

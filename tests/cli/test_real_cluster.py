@@ -1,7 +1,10 @@
 """minkactl against real daemons, from an empty cluster to a reassign."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +155,69 @@ def test_no_quorum_is_told(run: Run, cluster: LocalCluster) -> None:
         cluster.restart(name, ready=False)
     cluster.wait_ready()
     assert run("status").exit_code == 0
+
+
+# Writes one fare after the other until its stdin ends, and prints the number of each that was acknowledged.
+WRITER = """
+import itertools, select, sys, minka
+with minka.Client(sys.argv[1].split(","), keyspace="fares") as client:
+    for number in itertools.count():
+        client.put(f"fare-{number}", b"12.50")
+        print(number, flush=True)
+        if select.select([sys.stdin], [], [], 0)[0]:
+            break
+"""
+
+
+@contextmanager
+def writing(endpoints: tuple[str, ...], acknowledged: Path) -> Iterator[None]:
+    """Write in another process, whose client is apart from the commands' here; it must end in order."""
+    with acknowledged.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, ",".join(endpoints)], stdin=subprocess.PIPE, stdout=out
+        )
+        try:
+            yield
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_drains_under_writes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leads() -> dict[str, int]:
+        return {node["id"]: node["leads"] for node in as_json(run, "nodes")}
+
+    acknowledged = tmp_path / "acknowledged"
+
+    def written() -> int:
+        return len(acknowledged.read_text().splitlines())
+
+    with LocalCluster(3) as cluster:
+        monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
+        created = as_json(run, "keyspace", "create", "fares", "--partitions", "9", "--replicas", "3")
+        assert (created["replicas"], created["min_insync"], created["durability"]) == (3, 2, "sync")
+        with writing(cluster.endpoints, acknowledged):
+            drained = run("drain", "cyrene", "--timeout", "60")
+            assert drained.exit_code == 0, drained.stderr
+            assert drained.stderr.splitlines()[-1] == "safe to stop: yes"
+            assert leads()["cyrene"] == 0
+            before = written()
+            cluster.terminate("cyrene")
+            stuck = run("drain", "byzantium", "--timeout", "3")
+            assert stuck.exit_code == Exit.TIMEOUT
+            assert "1 of 2 would be in sync: its writes would be refused; helps: start cyrene" in stuck.stderr
+            assert "safe to stop: no" in stuck.stderr
+            assert "start cyrene" in run("operations").stdout
+            cluster.restart("cyrene")
+            assert run("drain", "byzantium", "--timeout", "60").stderr.splitlines()[-1] == "safe to stop: yes"
+            undrained = as_json(run, "undrain", "byzantium")
+            assert undrained["state"] == "live"
+            elected = run("elect-leaders", "--preferred", "--timeout", "60")
+            assert elected.exit_code == 0, elected.stderr
+            assert leads() == {"athens": 3, "byzantium": 3, "cyrene": 3}
+            assert written() > before > 0
+        assert as_json(run, "kv", "count", "fares")["keys"] == written()
+        assert {operation["state"] for operation in as_json(run, "operations")} == {"succeeded"}

@@ -214,6 +214,23 @@ def test_a_number_out_of_range_is_an_invalid_argument() -> None:
         control.create_keyspace("flights", -1, MURMUR3)
 
 
+@pytest.mark.parametrize("rate", [-1, 1 << 64])
+def test_a_rate_out_of_range_is_an_invalid_argument(rate: int) -> None:
+    with Control(["127.0.0.1:1"]) as control, pytest.raises(MinkaError, match="INVALID_ARGUMENT: a rate limit"):
+        control.limit_operation(1, rate)
+
+
+def test_a_plan_is_asked_for_as_it_is_described(control_node: Start) -> None:
+    node = control_node()
+    node.answers["PlanReassign"] = admin_pb2.Plan()
+    with Control([node.address]) as control:
+        control.plan_reassign(["athens"], ["flights"], ["cyrene"], weights={"athens": 2}, partitions={7: ["athens"]})
+    ((_, request),) = node.asked
+    assert (request.to, request.keyspaces, request.drain) == (["athens"], ["flights"], ["cyrene"])
+    assert request.weights == {"athens": 2.0}
+    assert [(one.partition_id, one.replicas) for one in request.partitions] == [(7, ["athens"])]
+
+
 def test_the_import_is_light() -> None:
     script = "import sys, minka.control; print([m for m in ('msgspec', 'mmh3', 'uvloop', 'rich') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

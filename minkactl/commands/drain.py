@@ -1,0 +1,202 @@
+"""minkactl drain, minkactl undrain."""
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from minkactl import options
+from minkactl.commands.migrations import PIPE_INTERVAL_S, TERMINAL_INTERVAL_S, make_tracker, operation_page
+from minkactl.commands.raft import confirm
+from minkactl.commands.reassign import RateLimit
+from minkactl.completion import complete_node
+from minkactl.exits import Exit
+from minkactl.output import Column, Kind, Listing, Page, emit, is_terminal, note
+from minkactl.session import Session, requester
+from minkactl.watch import repeated, sink
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from minka.control import Control
+    from minka.v1.admin_pb2 import GetDrainStatusResponse
+    from minkactl.progress import Tracker
+
+STUCK_S: Final = 30.0  # how long nothing must change before it is said that something holds it up
+MAX_NAMED: Final = 8
+
+DRAIN_COLUMNS = (
+    Column("NODE", "node"),
+    Column("STATE", "state", Kind.STATE),
+    Column("LEADS", "leaders", Kind.NUMBER),
+    Column("REPLICAS", "replicas", Kind.NUMBER),
+    Column("SAFE TO STOP", "safe_to_stop"),
+    Column("BLOCKERS", "blocker_count", Kind.NUMBER),
+)
+
+
+@options.command()
+@click.argument("node", shell_complete=complete_node)
+@click.option("--decommission", is_flag=True, help="Move all its replicas to other nodes as well.")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask. Only --decommission asks.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@RateLimit
+@options.common(watch=False)
+@options.pass_session
+def drain(session: Session, node: str, decommission: bool, yes: bool, reason: str, rate_limit: int) -> Exit:
+    """Make NODE safe to stop: others lead its partitions, and no write is refused for want of its replicas.
+
+    Waits, and ends with "safe to stop: yes" and exit status 0. If nothing changes for 30 seconds it ends with "safe to
+    stop: no", what holds it up and what helps, and exit status 1; after --timeout likewise, with 124. The drain goes on
+    in any case, and the same command watches it again. NODE leads nothing until undrain, or until it is started anew.
+
+    Examples:
+      minkactl drain cyrene && ssh cyrene systemctl stop minkad
+      minkactl drain cyrene --decommission --limit 50MiB
+    """
+    with session.control() as control:
+        operation_id = _running(control, node, decommission)
+        if operation_id:
+            note(f"operation {operation_id} drains {node} already")
+        else:
+            if decommission:
+                _ask(control, node, yes)
+            started = control.drain(node, decommission, requested_by=requester(), reason=reason, rate_limit=rate_limit)
+            operation_id = started.id
+            note(f"operation {operation_id} started")
+        return _wait(session, control, node, operation_id)
+
+
+def _running(control: "Control", node: str, decommission: bool) -> int:
+    """The id of the operation that does this already, or 0."""
+    from minka.v1.cluster_pb2 import OperationKind
+
+    kind = OperationKind.OPERATION_KIND_DRAIN
+    found = (o for o in control.status().running if o.kind == kind and o.node == node)
+    return next((o.id for o in found if o.decommission or not decommission), 0)
+
+
+def _ask(control: "Control", node: str, yes: bool) -> None:
+    """Say how much is to be moved, and go on only with a yes."""
+    from minkactl.units import counted, size
+
+    plan = control.plan_reassign(drain=[node])
+    note("\n".join(plan.notes))
+    amount = f"{counted(len(plan.moves), 'replica')}, {size(sum(move.bytes for move in plan.moves))},"
+    confirm(f"Move {amount} away from {node}, so that nothing is left there?", yes)
+
+
+def _wait(session: Session, control: "Control", node: str, operation_id: int) -> Exit:
+    """Watch until the drain has ended, or is stuck, or the time is over."""
+    from minka.errors import Code, MinkaError
+
+    tracker = make_tracker(control)
+    interval_s = TERMINAL_INTERVAL_S if is_terminal() else PIPE_INTERVAL_S
+    page: Page | None = None
+    before: Any = None
+    changed = time.monotonic()
+    try:
+        with sink(session.output) as out:
+            for page in repeated(session, lambda: _page(control, tracker, node, operation_id), interval_s, out.say):
+                out.show(page)
+                if page.document["operation"]["finished_ms"]:
+                    break
+                if (now := _signature(page.document)) != before:
+                    before, changed = now, time.monotonic()
+                elif time.monotonic() - changed > STUCK_S:
+                    break
+    except KeyboardInterrupt:
+        note(f"\noperation {operation_id} goes on; watch it again with: minkactl drain {node}")
+        return Exit.INTERRUPTED
+    except MinkaError as error:
+        if error.code is Code.DEADLINE_EXCEEDED and page is not None:
+            _say(page.document)
+        raise
+    assert page is not None
+    return _say(page.document)
+
+
+def _signature(document: dict[str, Any]) -> Any:
+    """What changes as long as the drain makes progress."""
+    states = [migration["state"] for migration in document["migrations"]]
+    return document["drain"], document["progress"]["bytes_done"], states
+
+
+def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) -> Page:
+    """One look: the node, then the migrations of its replicas, then what would be hurt and what holds it up."""
+    from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS
+
+    looked = operation_page(control, tracker, operation_id).document
+    drain = drain_document(node, control.drain_status(node))
+    document = looked | {"drain": drain}
+    listings = [Listing(DRAIN_COLUMNS, [drain])]
+    if looked["migrations"]:
+        listings.append(Listing(MIGRATION_COLUMNS, looked["migrations"]))
+    if blockers := blockers_of(document):
+        listings.append(Listing(BLOCKER_COLUMNS[1:], blockers))
+
+    def draw(wide: bool) -> "RenderableType":
+        from minkactl import render
+
+        shown = looked | {"blockers": blockers}
+        return render.stacked([render.table(listings[0], wide), render.migrations(shown)])
+
+    return Page(document, listings, [node], draw)
+
+
+def drain_document(node: str, status: "GetDrainStatusResponse") -> dict[str, Any]:
+    """What the active controller says of the node."""
+    from minkactl.documents import enum_name, to_document
+    from minkactl.views import NODE_STATE
+
+    return {"node": node, **to_document(status), "state": enum_name(NODE_STATE, status.state)}
+
+
+def blockers_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """What holds the operation up, and what would be hurt, each once."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for blocker in (*document["blockers"], *document["drain"]["blockers"]):
+        found.setdefault((blocker["partition"], blocker["reason"]), blocker)
+    return list(found.values())
+
+
+def _say(document: dict[str, Any]) -> Exit:
+    """The sentence at the end, and the exit status that goes with it."""
+    operation, drain = document["operation"], document["drain"]
+    ended = bool(operation["finished_ms"])
+    note(
+        f"operation {operation['id']} {operation['state']}{': ' if operation['outcome'] else ''}{operation['outcome']}"
+    )
+    if ended and operation["state"] == "succeeded" and drain["safe_to_stop"]:
+        note("safe to stop: yes")
+        return Exit.OK
+    blockers = blockers_of(document)
+    for blocker in blockers[:MAX_NAMED]:
+        where = f"{blocker['partition']}: " if blocker["partition"] else ""
+        helps = f"; helps: {blocker['remedy']}" if blocker["remedy"] else ""
+        note(f"  {where}{blocker['reason']}{helps}")
+    if len(blockers) > MAX_NAMED:
+        note(f"  … and {len(blockers) - MAX_NAMED} more: minkactl operations show {operation['id']}")
+    note("safe to stop: " + ("yes, and the operation goes on" if drain["safe_to_stop"] and not ended else "no"))
+    return Exit.FAILED
+
+
+@options.command()
+@click.argument("node", shell_complete=complete_node)
+@options.common(watch=False)
+@options.pass_session
+def undrain(session: Session, node: str) -> None:
+    """Let NODE stay after all: it may lead again, and a drain that runs is cancelled.
+
+    Its former leaderships come back with elect-leaders, what --decommission has moved away with reassign.
+
+    Examples:
+      minkactl undrain cyrene
+      minkactl elect-leaders --preferred
+    """
+    with session.control() as control:
+        control.undrain(node)
+        document = drain_document(node, control.drain_status(node))
+    emit(Page(document, [Listing(DRAIN_COLUMNS[:-1], [document])], [node]), session.output)
+    back = "minkactl elect-leaders --preferred" if document["replicas"] else "minkactl reassign"
+    note(f"what it had comes back with: {back}")

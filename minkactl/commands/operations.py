@@ -1,0 +1,174 @@
+"""minkactl operations."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from minkactl import options
+from minkactl.commands.migrations import LIMIT, make_tracker, operation_page, watch_operation, watched_one
+from minkactl.exits import Exit
+from minkactl.output import Listing, Page, emit, note
+from minkactl.session import Session, requester
+from minkactl.watch import show as show_page
+
+if TYPE_CHECKING:
+    from minka.control import Control
+    from minka.v1.cluster_pb2 import Operation
+    from minkactl.progress import Tracker
+
+IdArgument = click.argument("operation_id", metavar="ID", type=click.IntRange(min=1))
+
+
+@options.group(invoke_without_command=True)
+@options.common()
+@click.pass_context
+def operations(ctx: click.Context) -> None:
+    """List the newest operations, what the running ones wait for, and what helps; change a running one.
+
+    Examples:
+      minkactl operations
+      minkactl operations show 12
+      minkactl operations limit 12 50MiB
+    """
+    if ctx.invoked_subcommand is None:
+        show_page(ctx.ensure_object(Session), _listing)
+
+
+@operations.command("list")
+@options.common()
+@options.pass_session
+def list_(session: Session) -> None:
+    """List the newest operations: the same as minkactl operations."""
+    show_page(session, _listing)
+
+
+def _listing(control: "Control") -> Page:
+    from minkactl.documents import to_document
+    from minkactl.progress import BLOCKER_COLUMNS, OPERATION_COLUMNS, operation_document
+
+    newest = control.operations(limit=LIMIT)
+    running = [one.id for one in newest.operations if not one.finished_ms]
+    # The active controller alone knows what they wait for, and with_migrations asks it.
+    found = control.operations(running, with_migrations=True).blockers if running else []
+    blockers = [to_document(one) for one in found]
+    rows = []
+    for operation in newest.operations:
+        own = [one for one in blockers if one["operation_id"] == operation.id]
+        rows.append(operation_document(to_document(operation), newest.now_ms) | {"blockers": own})
+    listings = [Listing(OPERATION_COLUMNS, rows, "No operation yet: minkactl reassign --help.")]
+    if blockers:
+        listings.append(Listing(BLOCKER_COLUMNS, blockers))
+    return Page(rows, listings, [str(row["id"]) for row in rows])
+
+
+@operations.command()
+@IdArgument
+@options.common()
+@options.pass_session
+def show(session: Session, operation_id: int) -> None:
+    """Show an operation: its migrations, what each waits for, and the command that helps.
+
+    Example:
+      minkactl operations show 12
+    """
+    tracker: Tracker | None = None
+
+    def fetch(control: "Control") -> Page:
+        nonlocal tracker
+        tracker = tracker or make_tracker(control)
+        return operation_page(control, tracker, operation_id)
+
+    show_page(session, fetch)
+
+
+@operations.command()
+@click.argument("operation_id", metavar="[ID]", required=False, type=click.IntRange(min=1))
+@options.common(watch=False)
+@options.pass_session
+def watch(session: Session, operation_id: int | None) -> Exit:
+    """Watch an operation until it ends. Without an ID: the one that runs, else the newest.
+
+    Exit status 0 when it SUCCEEDED, 1 when it FAILED or was CANCELLED. Ctrl-C stops watching; the operation goes on.
+    """
+    with session.control() as control:
+        found = operation_id or watched_one(control)
+        return watch_operation(session, control, found) if found else Exit.OK
+
+
+@operations.command()
+@IdArgument
+@options.common(watch=False)
+@options.pass_session
+def pause(session: Session, operation_id: int) -> None:
+    """Begin no further migration of it; those under way go on.
+
+    Example:
+      minkactl operations pause 12
+    """
+    with session.control() as control:
+        _changed(session, control.pause_operation(operation_id))
+    note(f"it goes on with: minkactl operations resume {operation_id}")
+
+
+@operations.command()
+@IdArgument
+@options.common(watch=False)
+@options.pass_session
+def resume(session: Session, operation_id: int) -> None:
+    """Go on with an operation that is paused.
+
+    Example:
+      minkactl operations resume 12
+    """
+    with session.control() as control:
+        _changed(session, control.resume_operation(operation_id))
+
+
+@operations.command()
+@IdArgument
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@options.common(watch=False)
+@options.pass_session
+def cancel(session: Session, operation_id: int, reason: str) -> None:
+    """Let partitions that are still being copied go back to the replicas that they had; what is further is completed.
+
+    Refused with CANCEL_REFUSED where too few of those replicas are alive and in sync. Ends before the operation does.
+
+    Examples:
+      minkactl operations cancel 12 --reason "too slow"
+      minkactl operations watch 12
+    """
+    with session.control() as control:
+        operation = control.cancel_operation(operation_id, requester(), reason)
+        _changed(session, operation)
+    if not operation.finished_ms:
+        note(f"it ends in a moment: minkactl operations watch {operation_id}")
+
+
+@operations.command()
+@IdArgument
+@click.argument("rate_limit", metavar="BYTES_PER_S", type=options.Size())
+@options.common(watch=False)
+@options.pass_session
+def limit(session: Session, operation_id: int, rate_limit: int) -> None:
+    """Let each node ship at most so many bytes a second for it, from its next heartbeat on; 0: no limit.
+
+    Examples:
+      minkactl operations limit 12 50MiB
+      minkactl operations limit 12 0
+    """
+    with session.control() as control:
+        _changed(session, control.limit_operation(operation_id, rate_limit))
+
+
+def _changed(session: Session, operation: "Operation") -> None:
+    """Show the operation as it is now."""
+    from dataclasses import replace
+
+    from minkactl.documents import to_document
+    from minkactl.progress import OPERATION_COLUMNS
+
+    document = to_document(operation)
+    shown = ("id", "kind", "state", "paused", "rate_limit", "outcome")
+    columns = [replace(column, wide=column.key not in shown) for column in OPERATION_COLUMNS if column.key != "took_ms"]
+    emit(Page(document, [Listing(columns, [document])], [str(operation.id)]), session.output)

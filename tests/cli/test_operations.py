@@ -1,0 +1,182 @@
+"""operations, reassign --drain and --limit: what runs, what holds it up, and what helps."""
+
+import json
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import (
+    ApplyPlanResponse,
+    Blocker,
+    GetOperationsResponse,
+    OperationResponse,
+)
+from minka.v1.cluster_pb2 import Migration, MigrationState, OperationState
+from minkactl.exits import Exit
+from minkactl.progress import Tracker
+from tests.cli.conftest import AnsweringNode, Run, make_operation, make_plan, on_terminal
+
+RUNNING, SUCCEEDED, CANCELLED = (
+    OperationState.OPERATION_STATE_RUNNING,
+    OperationState.OPERATION_STATE_SUCCEEDED,
+    OperationState.OPERATION_STATE_CANCELLED,
+)
+REASON, REMEDY = "ephesus is to be in sync and is not LIVE", "start ephesus, or minkactl operations cancel 12"
+
+
+def stuck() -> GetOperationsResponse:
+    """Operation 12 runs, and its migration of flights/0 waits for ephesus."""
+    response = GetOperationsResponse(operations=[make_operation(RUNNING, rate_limit=1 << 20)], now_ms=1_700_000_002_000)
+    response.migrations.append(
+        Migration(
+            operation_id=12, partition_id=1, source="athens", target="ephesus",
+            state=MigrationState.MIGRATION_STATE_COPYING, reason="to even out",
+        )
+    )  # fmt: skip
+    response.blockers.append(
+        Blocker(operation_id=12, partition_id=1, partition="flights/0", reason=REASON, remedy=REMEDY)
+    )
+    return response
+
+
+@pytest.fixture
+def blocked(node: AnsweringNode) -> AnsweringNode:
+    """See `stuck`."""
+    node.answers["GetOperations"] = lambda _: stuck()
+    return node
+
+
+@pytest.mark.parametrize("command", [["operations"], ["operations", "list"], ["operation", "list"]])
+def test_the_list_names_blockers_and_what_helps(run: Run, blocked: AnsweringNode, command: list[str]) -> None:
+    result = run(*command, "--endpoints", blocked.address)
+    listed, blockers = (part.splitlines() for part in result.stdout.split("\n\n"))
+    assert listed[1].split("\t")[:5] == ["12", "reassign", "running", "2", "ann@host"]
+    assert blockers[1].split("\t") == ["12", "flights/0", REASON, REMEDY]
+    (document,) = json.loads(run(*command, "-o", "json", "--endpoints", blocked.address).stdout)
+    assert (document["rate_limit"], document["took_ms"]) == (1 << 20, 1000)
+    assert [one["remedy"] for one in document["blockers"]] == [REMEDY]
+
+
+def test_nothing_runs_and_nobody_is_asked_for_blockers(run: Run, node: AnsweringNode) -> None:
+    ended = make_operation(SUCCEEDED, finished_ms=1_700_000_004_000, outcome="2 of 2 partitions moved")
+    node.answers["GetOperations"] = GetOperationsResponse(operations=[ended])
+    lines = run("operations", "--endpoints", node.address).stdout.splitlines()
+    assert [line.split("\t")[-1] for line in lines] == ["OUTCOME", "2 of 2 partitions moved"]
+    assert len(node.requests("GetOperations")) == 1
+
+
+def test_show(run: Run, blocked: AnsweringNode) -> None:
+    migrations, blockers = run("operations", "show", "12", "--endpoints", blocked.address).stdout.split("\n\n")
+    assert migrations.splitlines()[1].split("\t")[1:5] == ["flights/0", "athens", "ephesus", "copying"]
+    assert blockers.splitlines()[1].endswith(f"{REASON}\t{REMEDY}")
+    assert blocked.requests("GetOperations")[-1].ids == [12]
+    assert blocked.requests("GetOperations")[-1].with_migrations
+
+
+def test_a_terminal_shows_what_helps(blocked: AnsweringNode) -> None:
+    ended = on_terminal("operations", "show", "12", "--endpoints", blocked.address, env={"COLUMNS": "160"})
+    assert ended.status == 0
+    for text in ("flights/0", REASON, f"helps: {REMEDY}", "at most 1 MiB/s a node"):
+        assert text in ended.text
+
+
+def test_watching_one_without_migrations(run: Run, node: AnsweringNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minkactl.commands.migrations.PIPE_INTERVAL_S", 0.01)
+    states = [RUNNING, RUNNING, SUCCEEDED]
+
+    def look(_: object) -> GetOperationsResponse:
+        state = states.pop(0) if len(states) > 1 else states[0]
+        finished = 1_700_000_004_000 if state == SUCCEEDED else 0
+        operation = make_operation(state, finished_ms=finished, node="cyrene")
+        return GetOperationsResponse(operations=[operation], now_ms=1_700_000_002_000 + len(states))
+
+    node.answers["GetOperations"] = look
+    result = run("operations", "watch", "12", "--endpoints", node.address)
+    assert result.exit_code == 0
+    assert [line.split("\t")[2] for line in result.stdout.splitlines()] == ["STATE", "running", "succeeded"]
+    assert "operation 12 succeeded in 3.0 s" in result.stderr
+
+
+def test_watching_one_that_was_cancelled_is_status_1(run: Run, node: AnsweringNode) -> None:
+    ended = make_operation(CANCELLED, finished_ms=1_700_000_004_000, outcome="cancelled by ann@host")
+    node.answers["GetOperations"] = GetOperationsResponse(operations=[ended])
+    result = run("operations", "watch", "--endpoints", node.address)
+    assert result.exit_code == Exit.FAILED
+    assert "operation 12 cancelled in 3.0 s: cancelled by ann@host" in result.stderr
+
+
+@pytest.mark.parametrize(("command", "method", "paused"), [("pause", "Pause", True), ("resume", "Resume", False)])
+def test_pause_and_resume(run: Run, node: AnsweringNode, command: str, method: str, paused: bool) -> None:
+    node.answers[f"{method}Operation"] = OperationResponse(operation=make_operation(RUNNING, paused=paused))
+    result = run("operations", command, "12", "--endpoints", node.address)
+    header, row = (line.split("\t") for line in result.stdout.splitlines())
+    assert dict(zip(header, row, strict=True))["PAUSED"] == str(paused).lower()
+    assert ("minkactl operations resume 12" in result.stderr) == paused
+    (request,) = node.requests(f"{method}Operation")
+    assert request.id == 12
+
+
+def test_cancel(run: Run, node: AnsweringNode) -> None:
+    node.answers["CancelOperation"] = OperationResponse(operation=make_operation(RUNNING, cancelled=True))
+    result = run("operations", "cancel", "12", "--reason", "too slow", "--endpoints", node.address)
+    assert result.exit_code == 0
+    assert "minkactl operations watch 12" in result.stderr
+    (request,) = node.requests("CancelOperation")
+    assert (request.id, request.reason, "@" in request.requested_by) == (12, "too slow", True)
+
+
+@pytest.mark.parametrize("code", [Code.CANCEL_REFUSED, Code.OPERATION_ENDED, Code.UNKNOWN_OPERATION])
+def test_a_refused_cancel(run: Run, node: AnsweringNode, code: Code) -> None:
+    node.answers["CancelOperation"] = MinkaError(code, "because it is so")
+    result = run("operations", "cancel", "12", "--endpoints", node.address)
+    assert result.exit_code == Exit.FAILED
+    assert f"error: {code.name}: because it is so\n  remedy: {code.info.remedy}" in result.stderr
+
+
+@pytest.mark.parametrize(("given", "rate"), [("52428800", 50 << 20), ("50MiB", 50 << 20), ("1GiB", 1 << 30), ("0", 0)])
+def test_limit(run: Run, node: AnsweringNode, given: str, rate: int) -> None:
+    node.answers["LimitOperation"] = lambda request: OperationResponse(
+        operation=make_operation(RUNNING, rate_limit=request.rate_limit)
+    )
+    result = run("operations", "limit", "12", given, "-o", "json", "--endpoints", node.address)
+    assert json.loads(result.stdout)["rate_limit"] == rate
+    assert node.requests("LimitOperation")[0].rate_limit == rate
+
+
+@pytest.mark.parametrize("given", ["fast", "50MB", "1.5MiB", "1e6"])
+def test_a_limit_that_is_none(run: Run, node: AnsweringNode, given: str) -> None:
+    result = run("operations", "limit", "12", given, "--endpoints", node.address)
+    assert result.exit_code == Exit.USAGE
+    assert "52428800, or 50MiB" in result.stderr
+    assert not node.asked
+
+
+def test_reassign_drains_with_a_limit(run: Run, node: AnsweringNode) -> None:
+    plan = make_plan()
+    plan.notes.append("flights/3 has two replicas in zone a: there is no other")
+    node.answers["PlanReassign"] = plan
+    node.answers["ApplyPlan"] = ApplyPlanResponse(operation=make_operation(RUNNING))
+    ended = make_operation(SUCCEEDED, finished_ms=1_700_000_004_000)
+    node.answers["GetOperations"] = GetOperationsResponse(operations=[ended])
+    result = run(
+        "reassign", "--drain", "cyrene,athens", "--limit", "10MiB", "--yes", "--endpoints", node.address
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert "two replicas in zone a" in result.stderr
+    assert node.requests("PlanReassign")[0].drain == ["cyrene", "athens"]
+    assert node.requests("ApplyPlan")[0].rate_limit == 10 << 20
+
+
+def test_progress_to_several_targets_is_added() -> None:
+    response = GetOperationsResponse(operations=[make_operation(RUNNING)], now_ms=1_700_000_002_000)
+    response.migrations.append(
+        Migration(
+            operation_id=12, partition_id=1, state=MigrationState.MIGRATION_STATE_COPYING,
+            original_replicas=["athens"], target_replicas=["byzantium", "cyrene"],
+        )
+    )  # fmt: skip
+    for target, done in (("byzantium", 3), ("cyrene", 4), ("sparta", 100)):
+        response.progress.add(partition_id=1, target=target, bytes_done=done, bytes_total=10, lag=done, phase="ship")
+    (document,) = Tracker({1: "flights/0"}, {}).documents(response)
+    (row,) = document["migrations"]
+    assert (row["bytes_done"], row["bytes_total"], row["lag"], row["phase"]) == (7, 20, 4, "ship")

@@ -125,10 +125,14 @@ class TestNode:
 
     async def kill(self) -> None:
         """As by kill -9: what is on disk is what was written until now. `start` brings it back."""
+        # From the copy on it must say nothing to anybody: neither as a leader to clients, nor as a follower to leaders.
+        self.clearance = False
+        await self.server.stop(0)
         left = crashed_copy(self.path, self.path.with_name(f"{self.id}-killed"))
         await self.stop()
         shutil.rmtree(self.path)
         left.rename(self.path)
+        self.clearance = True
 
     def replica(self, partition_id: int = 1) -> Replica:
         """As it is in memory."""

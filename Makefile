@@ -8,6 +8,9 @@ PIP := $(PY) -m pip --disable-pip-version-check --no-input --quiet
 # Folders appear in the tree one by one; the checkers refuse a missing one.
 CHECKED := $(wildcard minka minkad minkactl tests benchmarks demo tools/*.py)
 
+# Compiled once, not again by each daemon that a test starts.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install protos protos-check lint format test demo soak bench clean

@@ -3,7 +3,7 @@
 import sys
 from typing import Final
 
-from benchmarks import failover, keyspace, kv, raft, raft_restart, reassign
+from benchmarks import failover, keyspace, kv, raft, raft_restart, reassign, status
 from benchmarks.measure import measure, parse
 from minka.errors import MinkaError
 
@@ -14,6 +14,7 @@ ALL: Final = (
     ("kv", kv.run),
     ("reassign", reassign.run),
     ("failover", failover.run),
+    ("status", status.run),
 )
 
 

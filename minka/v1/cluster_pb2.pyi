@@ -178,6 +178,8 @@ class _MigrationStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Migrat
     MIGRATION_STATE_COMPLETED: _MigrationState.ValueType  # 4
     MIGRATION_STATE_CANCELLED: _MigrationState.ValueType  # 5
     """the partition stayed where it was"""
+    MIGRATION_STATE_CANCELLING: _MigrationState.ValueType  # 6
+    """a new replica leads already, and hands over to an old one"""
 
 class MigrationState(_MigrationState, metaclass=_MigrationStateEnumTypeWrapper): ...
 
@@ -191,6 +193,8 @@ MIGRATION_STATE_HANDED_OVER: MigrationState.ValueType  # 3
 MIGRATION_STATE_COMPLETED: MigrationState.ValueType  # 4
 MIGRATION_STATE_CANCELLED: MigrationState.ValueType  # 5
 """the partition stayed where it was"""
+MIGRATION_STATE_CANCELLING: MigrationState.ValueType  # 6
+"""a new replica leads already, and hands over to an old one"""
 Global___MigrationState: _TypeAlias = MigrationState  # noqa: Y015
 
 @_typing.final

@@ -3,7 +3,7 @@
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation, OperationKind, Partition
 from minkad.core.controller import drains
-from minkad.core.controller.reassignment import UNDER_WAY, is_online, missing_in_sync, obstacle
+from minkad.core.controller.reassignment import is_online, missing_in_sync, obstacle
 from minkad.core.controller.schedule import unfinished
 from minkad.core.state import State, is_up, partition_name
 
@@ -36,7 +36,7 @@ def what_blocks(state: State, migration: Migration) -> Blocker | None:
     elif not is_online(partition):
         holder = ", ".join(partition.isr)
         blocker.reason, blocker.remedy = f"it is OFFLINE, and its data is on {holder}", f"start {holder}"
-    elif migration.state in UNDER_WAY:
+    else:
         blocker.reason, blocker.remedy = _missing(state, partition, cancel)
     return blocker if blocker.reason else None
 

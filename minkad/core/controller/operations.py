@@ -208,10 +208,11 @@ def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
     for migration in state.migrations[operation.id].values():
         if migration.state == _M.MIGRATION_STATE_COPYING:
             refuse_unless_can_go_back(state, migration, live)
-            rows.append(go_back(state.partitions[migration.partition_id], migration, live))
-        elif migration.state != _M.MIGRATION_STATE_PENDING:
-            continue
-        migrations.append(migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason))
+            row, record = go_back(state.partitions[migration.partition_id], migration, live, now_ms, reason)
+            rows.append(row)
+            migrations.append(record)
+        elif migration.state == _M.MIGRATION_STATE_PENDING:
+            migrations.append(migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason))
     if operation.kind == OperationKind.OPERATION_KIND_ELECT_LEADERS:
         waiting = (state.partitions[p] for p in operation.partitions if p in state.partitions)
         rows += [changed(p, lambda row: row.ClearField("successor")) for p in waiting if p.successor]
@@ -238,29 +239,21 @@ def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> lis
         if migration.state == _M.MIGRATION_STATE_PENDING:
             return [migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, command.reason)]
         if migration.state == _M.MIGRATION_STATE_COPYING:
-            if _refusal(state, migration, live) is not None:
+            if refusal_to_go_back(state, migration, live) is not None:
                 return []
-            return [
-                *partitions_changed([go_back(state.partitions[partition_id], migration, live)]),
-                migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, command.reason),
-            ]
-        if migration.state == _M.MIGRATION_STATE_HANDED_OVER:
+            row, record = go_back(state.partitions[partition_id], migration, live, now_ms, command.reason)
+            return [*partitions_changed([row]), record]
+        if migration.state not in ENDED:
             return []
     return []
 
 
 def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) -> None:
     """CANCEL_REFUSED names the partition and why."""
-    refusal = _refusal(state, migration, live)
+    refusal = refusal_to_go_back(state, migration, live)
     if refusal is not None:
         name = partition_name(state.keyspaces, state.partitions[migration.partition_id])
         raise MinkaError(Code.CANCEL_REFUSED, f"{name} can't go back: {refusal}")
-
-
-def _refusal(state: State, migration: Migration, live: Live) -> str | None:
-    partition = state.partitions[migration.partition_id]
-    min_insync = state.keyspaces[partition.keyspace_id].min_insync
-    return refusal_to_go_back(partition, migration.original_replicas, min_insync, live)
 
 
 # End

@@ -14,22 +14,18 @@ controller goes on from wherever the last one stopped:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Partition, PartitionState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.rows import appoint, changed, elect, migration_in_state, partitions_changed, replace
+from minkad.core.controller.rows import appoint, changed, migration_in_state, partitions_changed, replace
 from minkad.core.controller.selectors import (
     Live,
-    Selection,
-    offline_partition_leader_selector,
     preferred_replica_partition_leader_selector,
     reassigned_partition_leader_selector,
 )
 from minkad.core.state import State
 
 _M = MigrationState
-UNDER_WAY: Final = (_M.MIGRATION_STATE_COPYING, _M.MIGRATION_STATE_HANDED_OVER)
 
 
 def target_of(partition: Partition, migration: Migration) -> list[str]:
@@ -89,6 +85,8 @@ def on_partition_reassignment(state: State, migration: Migration, live: Live, no
     partition = state.partitions[migration.partition_id]
     if migration.state == _M.MIGRATION_STATE_HANDED_OVER:
         return _finish(partition, migration, live, now_ms)
+    if migration.state == _M.MIGRATION_STATE_CANCELLING:
+        return _go_on_back(state, partition, migration, live, now_ms)
     if missing_in_sync(partition) or not partition.leader:
         return []  # step 4
     if (successor := _next_leader(partition, migration, live)) is not None:
@@ -146,34 +144,52 @@ def _assign_target(row: Partition) -> None:
 # Back to OAR
 
 
-def go_back(partition: Partition, migration: Migration, live: Live) -> Partition:
-    """The row with OAR as it was; what the new replicas have goes. `refusal_to_go_back` says whether that is safe."""
-    original = list(migration.original_replicas)
-
-    def change(row: Partition) -> None:
-        new = [node for node in row.replicas if node not in original]
-        row.replicas[:] = original
-        row.removing_replicas.extend(node for node in new if node not in row.removing_replicas)
-        row.isr[:] = [node for node in row.isr if node in original]
-        row.ClearField("adding_replicas")
-        row.ClearField("target_replicas")
-        if row.successor not in row.isr:
-            row.successor = ""
-        if row.leader and row.leader not in original:
-            selection = offline_partition_leader_selector(row, live, allow_unclean=False)
-            assert selection is not None, row
-            elect(row, Selection(selection.leader, tuple(row.isr)))
-
-    return changed(partition, change)
+def go_back(
+    partition: Partition, migration: Migration, live: Live, now_ms: int, reason: str
+) -> tuple[Partition, Record]:
+    """Towards OAR as it was, where `refusal_to_go_back` says that it is safe: a leader that is not in it hands over
+    first (→ CANCELLING), since it may serve until then; what the new replicas have goes (→ CANCELLED).
+    """
+    if not partition.leader or partition.leader in migration.original_replicas:
+        row = changed(partition, lambda row: _assign_original(row, migration.original_replicas))
+        return row, migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason)
+    successor = live.first(node for node in migration.original_replicas if node in partition.isr)
+    assert successor is not None, partition
+    cancelling = migration_in_state(migration, _M.MIGRATION_STATE_CANCELLING, now_ms, reason)
+    return appoint(partition, successor), cancelling
 
 
-def refusal_to_go_back(partition: Partition, original: Sequence[str], min_insync: int, live: Live) -> str | None:
+def _go_on_back(state: State, partition: Partition, migration: Migration, live: Live, now_ms: int) -> list[Record]:
+    """The next step of one that is CANCELLING; none while its leader hands over. Where too little of OAR is left
+    alive, the way forward is the only one.
+    """
+    if refusal_to_go_back(state, migration, live) is not None:
+        return [migration_in_state(migration, _M.MIGRATION_STATE_COPYING, now_ms)]
+    if partition.successor in migration.original_replicas:
+        return []
+    row, record = go_back(partition, migration, live, now_ms, migration.outcome)
+    ended = record.migration_changed.state == _M.MIGRATION_STATE_CANCELLED
+    return [*partitions_changed([row]), *([record] if ended else [])]
+
+
+def _assign_original(row: Partition, original: Sequence[str]) -> None:
+    new = [node for node in row.replicas if node not in original]
+    row.replicas[:] = original
+    row.removing_replicas.extend(node for node in new if node not in row.removing_replicas)
+    row.isr[:] = [node for node in row.isr if node in original]
+    row.ClearField("adding_replicas")
+    row.ClearField("target_replicas")
+    if row.successor not in row.isr:
+        row.successor = ""
+
+
+def refusal_to_go_back(state: State, migration: Migration, live: Live) -> str | None:
     """Why going back to OAR would lose something: what is in sync must not be dropped for too few that are."""
-    new_in_sync = [node for node in partition.isr if node not in original]
-    if not new_in_sync:
+    partition, original = state.partitions[migration.partition_id], migration.original_replicas
+    if all(node in original for node in partition.isr):
         return None
     left = [node for node in partition.isr if node in original and node in live.up]
-    needed = max(1, min(min_insync, len(partition.isr)))
+    needed = max(1, min(state.keyspaces[partition.keyspace_id].min_insync, len(partition.isr)))
     if len(left) >= needed:
         return None
     alive = f"only {', '.join(left)}" if left else "none"

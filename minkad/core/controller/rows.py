@@ -80,6 +80,8 @@ def migration_in_state(migration: Migration, state: MigrationState.ValueType, no
             row.started_ms = now_ms
         case MigrationState.MIGRATION_STATE_HANDED_OVER:
             row.handed_over_ms = now_ms
+        case MigrationState.MIGRATION_STATE_CANCELLING:
+            pass
         case _:
             row.finished_ms = now_ms
     return Record(migration_changed=row)

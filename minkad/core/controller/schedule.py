@@ -13,7 +13,6 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, Operation
 from minka.v1.records_pb2 import Record
 from minkad.core.controller import drains, operations, preferred
 from minkad.core.controller.reassignment import (
-    UNDER_WAY,
     added_by,
     begin,
     impossible,
@@ -23,7 +22,7 @@ from minkad.core.controller.reassignment import (
 )
 from minkad.core.controller.rows import appoint, migration_in_state, partitions_changed
 from minkad.core.controller.selectors import Live
-from minkad.core.state import State
+from minkad.core.state import MIGRATIONS_UNDER_WAY, State
 
 HAND_OVERS_AT_ONCE: Final = 64  # leaderships on their way from one node to another, outside of reassignments
 
@@ -53,7 +52,7 @@ def _migrate(state: State, operation: Operation, caps: MigrationCaps, live: Live
     rows = state.migrations[operation.id].values()
     records: list[Record] = []
     for migration in rows:
-        if migration.state in UNDER_WAY:
+        if migration.state in MIGRATIONS_UNDER_WAY:
             records += on_partition_reassignment(state, migration, live, now_ms)
     if records or operation.paused:
         return records

@@ -8,7 +8,6 @@ from minka.v1.cluster_pb2 import (
     Cluster,
     Keyspace,
     Migration,
-    MigrationState,
     Node,
     Operation,
     OperationState,
@@ -17,7 +16,12 @@ from minka.v1.cluster_pb2 import (
     StateSnapshot,
 )
 from minka.v1.records_pb2 import KeyspaceCreated, OperationStarted, PartitionsChanged, Record, RecordBatch
-from minkad.core.state.transitions import check_migration_change, check_node_change, check_partition_change
+from minkad.core.state.transitions import (
+    MIGRATIONS_UNDER_WAY,
+    check_migration_change,
+    check_node_change,
+    check_partition_change,
+)
 
 KEPT_OPERATIONS = 20
 KEPT_REMOVALS = 1000
@@ -89,7 +93,7 @@ class State:
         rows = self.migrations[operation.id] if operation else {}
         index = 0
         while (migration := rows.get((partition_id, index))) is not None:
-            if migration.state in (MigrationState.MIGRATION_STATE_COPYING, MigrationState.MIGRATION_STATE_HANDED_OVER):
+            if migration.state in MIGRATIONS_UNDER_WAY:
                 return migration
             index += 1
         return None

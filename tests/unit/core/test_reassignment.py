@@ -268,10 +268,26 @@ def test_cancel_when_the_leadership_has_moved_already() -> None:
     c.hand_over_all()
     assert only(c).leader == "4"
     c.run(CancelOperation(operation, "tester", ""))
+    assert (only(c).leader, only(c).successor) == ("4", "1"), "4 may serve until it has handed over"
+    assert not c.schedule_once(), "it is waited for"
+    c.hand_over_all()
+    c.schedule()
     row = only(c)
     assert (row.leader, sorted(row.isr), sorted(row.removing_replicas)) == ("1", ["1", "2", "3"], ["4", "5", "6"])
     c.settle()
     assert c.operation(operation).state == OperationState.OPERATION_STATE_CANCELLED
+
+
+def test_where_oar_dies_while_leadership_goes_back_to_it_the_way_is_forward() -> None:
+    c = six_nodes()
+    operation = begun(c, "4", "5", "6")
+    c.schedule()
+    c.hand_over_all()
+    c.run(CancelOperation(operation, "tester", ""))
+    c.fail("1", "2", "3")
+    c.settle()
+    assert sorted(only(c).replicas) == ["4", "5", "6"]
+    assert c.operation(operation).outcome.startswith("1 of 1 partitions moved; cancelled by tester")
 
 
 def test_cancel_completes_what_is_being_removed() -> None:

@@ -63,10 +63,10 @@ class Clients:
         return Done(sum(done.keys for done in outcomes), max(done.seconds for done in outcomes), calls=calls)
 
 
-def create_keyspace(endpoints: Sequence[str], partitions: int) -> None:
-    """Create KEYSPACE and wait until all its partitions are ONLINE."""
+def create_keyspace(endpoints: Sequence[str], partitions: int, replicas: int = 1) -> None:
+    """Create KEYSPACE and wait until all its partitions are ONLINE, with one replica each unless asked."""
     with Control(endpoints) as control:
-        control.create_keyspace(KEYSPACE, partitions, HashFunction.HASH_FUNCTION_MURMUR3)
+        control.create_keyspace(KEYSPACE, partitions, HashFunction.HASH_FUNCTION_MURMUR3, replicas)
         deadline = time.monotonic() + _ONLINE_TIMEOUT_S
         while not _is_online(control, partitions):
             if time.monotonic() > deadline:

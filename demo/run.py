@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -91,7 +91,7 @@ def minkactl(cluster: LocalCluster, *arguments: str) -> None:
     if sys.stdout.isatty():
         status = subprocess.run(command, env=environment, check=False).returncode
     else:
-        status = for_a_person(command, environment | {"TERM": "dumb", "COLUMNS": "120"})
+        status = for_a_person(command, environment | {"TERM": "dumb", "COLUMNS": "120", "LINES": "40"})
     if status != 0:
         raise MinkaError(Code.INTERNAL, f"minkactl {shlex.join(arguments)} ended with status {status}")
 
@@ -204,7 +204,7 @@ async def read_back(cluster: LocalCluster, writes: WriteLoad) -> None:
 
 def look_at_disks(cluster: LocalCluster, expected_keys: int) -> None:
     """Count what lies on each node's disks. Raises MinkaError unless it is what the node owns, and all of it."""
-    total = 0
+    copies = defaultdict[int, list[int]](list)  # by partition: the keys of each of its replicas
     with Control(cluster.endpoints, timeout=30) as control:
         table = control.table()
         for node in table.nodes:
@@ -216,12 +216,19 @@ def look_at_disks(cluster: LocalCluster, expected_keys: int) -> None:
                     Code.CORRUPT_DATA, f"{node.id} still has partitions {sorted(held - owned)} on its disk"
                 )
             keys = sum(one.keys for one in counts)
-            total += keys
+            for one in counts:
+                copies[one.partition_id].append(one.keys)
             size = units.size(sum(one.bytes for one in counts))
             say(f"  {node.id:<10} {len(held)} partitions, {keys:>8,} keys, {size}: all its own, and nothing else")
+    for partition in table.partitions:
+        counts_of = copies[partition.id]
+        if len(counts_of) != len(partition.replicas) or len(set(counts_of)) > 1:
+            raise MinkaError(Code.CORRUPT_DATA, f"the replicas of partition {partition.id} have {counts_of} keys")
+    total = sum(keys[0] for keys in copies.values())
     if total != expected_keys:
         raise MinkaError(Code.CORRUPT_DATA, f"there are {total:,} keys on disk, not {expected_keys:,}")
-    say(f"  {total:,} keys in all: nothing lost, nothing doubled")
+    (keyspace,) = table.keyspaces
+    say(f"  {total:,} keys, each on {keyspace.replicas} nodes: nothing lost, nothing doubled")
 
 
 def tell(cluster: LocalCluster) -> None:
@@ -236,7 +243,7 @@ def tell(cluster: LocalCluster) -> None:
         loaded = asyncio.run(load_flights(cluster, flights))
         speed = units.number(round(loaded.rows / loaded.seconds))
         amount = f"{units.counted(loaded.rows, 'row')}, {units.size(loaded.bytes)}"
-        say(f"  {amount} put in {units.duration(loaded.seconds)} ({speed} rows/s), each synced to disk")
+        say(f"  {amount} put in {units.duration(loaded.seconds)} ({speed} rows/s), each synced to disk on three nodes")
         minkactl(cluster, "status")
     with chapter("A fourth node joins: ephesus"):
         node = cluster.add("ephesus")

@@ -98,7 +98,7 @@ class Control:
         name: str,
         partition_count: int,
         hash_function: cluster_pb2.HashFunction.ValueType,
-        replicas: int = 1,
+        replicas: int = 0,
         *,
         min_insync: int = 0,
         durability: cluster_pb2.Durability.ValueType = cluster_pb2.Durability.DURABILITY_UNSPECIFIED,
@@ -106,8 +106,8 @@ class Control:
     ) -> cluster_pb2.Keyspace:
         """Create a keyspace; its number of partitions is fixed for life.
 
-        `replicas` 0: 3 where there are three nodes or more, else 1; `min_insync` 0: 2 of three replicas and more, else
-        1; `durability` unspecified: SYNC.
+        `replicas` 0: 3 in a cluster of three nodes or more, else 1; `min_insync` 0: a majority of three replicas and
+        more, else 1; `durability` unspecified: SYNC. The controller decides it when it creates the keyspace.
         """
         try:
             request = admin_pb2.CreateKeyspaceRequest(

@@ -50,7 +50,7 @@ KEYSPACE_COLUMNS = (
     Column("ID", "id", Kind.NUMBER, wide=True),
     Column("MIN IN SYNC", "min_insync", Kind.NUMBER, wide=True),
     Column("DURABILITY", "durability", wide=True),
-    Column("UNCLEAN ELECTION", "unclean_election", wide=True),
+    Column("UNCLEAN", "unclean_election", wide=True),
     Column("CREATED", "created_ms", Kind.TIME, wide=True),
 )
 _OF_A_NEW_ONE = ("name", "partitions", "hash", "replicas", "min_insync", "durability", "unclean_election", "id")

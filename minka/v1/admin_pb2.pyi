@@ -207,9 +207,9 @@ class CreateKeyspaceRequest(_message.Message):
     partition_count: _builtins.int
     hash: _cluster_pb2.HashFunction.ValueType
     replicas: _builtins.int
-    """0: 3 where there are three nodes or more, else 1"""
+    """0: 3 in a cluster of three nodes or more, else 1"""
     min_insync: _builtins.int
-    """0: 2 of 3 and more replicas, else 1"""
+    """0: a majority of three replicas and more, else 1"""
     durability: _cluster_pb2.Durability.ValueType
     unclean_election: _builtins.bool
     def __init__(

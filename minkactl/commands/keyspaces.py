@@ -55,16 +55,14 @@ def keyspace() -> None:
 @click.option(
     "--replicas",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
     metavar="N",
-    help="Copies of each partition, on as many nodes.",
+    help="Copies of each partition, on as many nodes. Default: 3 in a cluster of three nodes or more, else 1.",
 )
 @click.option(
     "--min-insync",
     type=click.IntRange(min=1),
     metavar="N",
-    help="With fewer replicas in sync, writes are refused. Default: 2 with three replicas and more, else 1.",
+    help="With fewer replicas in sync, writes are refused. Default: a majority of three replicas and more, else 1.",
 )
 @click.option(
     "--durability",
@@ -86,7 +84,7 @@ def create(
     name: str,
     partition_count: int,
     hash_name: str,
-    replicas: int,
+    replicas: int | None,
     min_insync: int | None,
     durability: str,
     unclean_election: bool,
@@ -95,7 +93,8 @@ def create(
 
     Examples:
       minkactl keyspace create flights --partitions 1024
-      minkactl keyspace create fares --partitions 64 --replicas 3 --min-insync 2
+      minkactl keyspace create fares --partitions 64 --replicas 5 --min-insync 3
+      minkactl keyspace create cache --partitions 64 --replicas 1
       minkactl keyspace create legacy --partitions 9 --hash md5
     """
     with session.control() as control:
@@ -108,7 +107,7 @@ def create(
             name,
             partition_count,
             number,
-            replicas,
+            replicas or 0,
             min_insync=min_insync or 0,
             durability=Durability.ValueType(enum_number(Durability.DESCRIPTOR, durability)),
             unclean_election=unclean_election,

@@ -125,8 +125,9 @@ def test_the_help_groups_all_commands(run: Run) -> None:
 def created(request: CreateKeyspaceRequest) -> CreateKeyspaceResponse:
     """What a node answers that creates what was asked for."""
     keyspace = Keyspace(
-        id=2, name=request.name, partition_count=request.partition_count, hash=request.hash, replicas=request.replicas,
-        min_insync=request.min_insync or 1, durability=request.durability, unclean_election=request.unclean_election,
+        id=2, name=request.name, partition_count=request.partition_count, hash=request.hash,
+        replicas=request.replicas or 3, min_insync=request.min_insync or 2,
+        durability=request.durability, unclean_election=request.unclean_election,
     )  # fmt: skip
     return CreateKeyspaceResponse(keyspace=keyspace)
 
@@ -134,9 +135,9 @@ def created(request: CreateKeyspaceRequest) -> CreateKeyspaceResponse:
 def test_create_a_keyspace(run: Run, node: AnsweringNode) -> None:
     node.answers["CreateKeyspace"] = created
     result = run("keyspace", "create", "legacy", "--partitions", "9", "--hash", "md5", "--endpoints", node.address)
-    assert result.stdout.splitlines()[1].split("\t") == ["legacy", "9", "md5", "1", "1", "sync", "false"]
+    assert result.stdout.splitlines()[1].split("\t") == ["legacy", "9", "md5", "3", "2", "sync", "false"]
     (request,) = node.requests("CreateKeyspace")
-    assert (request.hash, request.replicas, request.min_insync) == (HashFunction.HASH_FUNCTION_MD5, 1, 0)
+    assert (request.hash, request.replicas, request.min_insync) == (HashFunction.HASH_FUNCTION_MD5, 0, 0)
     assert (request.durability, request.unclean_election) == (Durability.DURABILITY_SYNC, False)
 
 

@@ -49,8 +49,8 @@ def test_an_empty_cluster(run: Run, cluster: LocalCluster) -> None:
 
 
 def test_create_a_keyspace(run: Run) -> None:
-    assert run("keyspace", "create", "flights", "--partitions", "9").exit_code == 0
-    again = run("keyspace", "create", "flights", "--partitions", "9")
+    assert run("keyspace", "create", "flights", "--partitions", "9", "--replicas", "1").exit_code == 0
+    again = run("keyspace", "create", "flights", "--partitions", "9", "--replicas", "1")
     assert again.exit_code == Exit.FAILED
     assert "error: KEYSPACE_EXISTS: " in again.stderr
     too_many = run("keyspace", "create", "wide", "--partitions", "9", "--replicas", "7")
@@ -203,7 +203,7 @@ def test_drains_under_writes(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
 
     with LocalCluster(3) as cluster:
         monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
-        created = as_json(run, "keyspace", "create", "fares", "--partitions", "9", "--replicas", "3")
+        created = as_json(run, "keyspace", "create", "fares", "--partitions", "9")
         assert (created["replicas"], created["min_insync"], created["durability"]) == (3, 2, "sync")
         with writing(cluster.endpoints, acknowledged):
             drained = run("drain", "cyrene", "--timeout", "60")

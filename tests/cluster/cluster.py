@@ -72,8 +72,8 @@ def state_of(control: Control, name: str) -> int:
 
 
 def create_keyspace(control: Control, name: str, partitions: int, live: int) -> PartitionTable:
-    """A keyspace whose partitions are ONLINE."""
-    control.create_keyspace(name, partitions, HashFunction.HASH_FUNCTION_MURMUR3)
+    """A keyspace of one replica whose partitions are ONLINE."""
+    control.create_keyspace(name, partitions, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
     return wait_settled(control, live)
 
 

@@ -36,7 +36,7 @@ class Keyspaces(threading.Thread):
             with Control(self._endpoints, timeout=10.0) as control:
                 while not self._stop_now.is_set():
                     name = f"{self.prefix}-{len(self.names)}"
-                    control.create_keyspace(name, 4, HashFunction.HASH_FUNCTION_MURMUR3)
+                    control.create_keyspace(name, 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
                     self.names.append(name)
         except MinkaError as error:
             self.error = error

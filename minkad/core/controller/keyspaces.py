@@ -18,7 +18,7 @@ from minkad.core.state import State
 MAX_PARTITIONS: Final = 16384
 MAX_PARTITIONS_IN_CLUSTER: Final = 65536
 MAX_REPLICAS: Final = 9
-DEFAULT_REPLICAS: Final = 3  # where there are as many nodes
+DEFAULT_REPLICAS: Final = 3  # where the cluster has as many nodes
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
@@ -31,8 +31,8 @@ def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
     """The keyspace exists and each of its partitions has replicas and a leader (onNewTopicCreation)."""
     _check_arguments(state, command)
     nodes = live_nodes(state)
-    replicas = command.replicas or (DEFAULT_REPLICAS if len(nodes) >= DEFAULT_REPLICAS else 1)
-    min_insync = command.min_insync or (2 if replicas > 2 else 1)
+    replicas = command.replicas or default_replicas(state)
+    min_insync = command.min_insync or default_min_insync(replicas)
     if len(nodes) < state.cluster.min_nodes:
         raise MinkaError(
             Code.NOT_ENOUGH_NODES,
@@ -58,6 +58,19 @@ def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
     ]
     created = KeyspaceCreated(keyspace=keyspace, partitions=partitions)
     return [Record(keyspace_created=created), *on_new_partition_creation(partitions, Live.of(state))]
+
+
+def default_replicas(state: State) -> int:
+    """3 in a cluster of three nodes or more, LIVE or not: one that is down for a while shall not leave a keyspace with
+    one replica for good. Of two nodes neither decides anything without the other, so a second replica would not keep a
+    partition online.
+    """
+    return DEFAULT_REPLICAS if len(state.nodes) >= DEFAULT_REPLICAS else 1
+
+
+def default_min_insync(replicas: int) -> int:
+    """A majority of three replicas and more; 1 of two, which would otherwise take no write without one of them."""
+    return replicas // 2 + 1 if replicas > 2 else 1
 
 
 def on_new_partition_creation(partitions: Iterable[Partition], live: Live) -> list[Record]:

@@ -89,6 +89,25 @@ def test_the_size_of_the_cluster_says_how_many_replicas(nodes: str, replicas: in
     assert keyspace.durability == Durability.DURABILITY_SYNC
 
 
+@pytest.mark.parametrize(("replicas", "min_insync"), [(1, 1), (2, 1), (3, 2), (4, 3), (5, 3)])
+def test_a_majority_must_be_in_sync_unless_somebody_says_otherwise(replicas: int, min_insync: int) -> None:
+    c = Controller()
+    c.register(*"abcde")
+    c.run(CreateKeyspace("flights", 3, MURMUR3, replicas))
+    assert c.state.keyspaces[1].min_insync == min_insync
+
+
+def test_a_node_that_is_down_leaves_no_keyspace_with_fewer_replicas() -> None:
+    c = Controller()
+    c.register("a", "b", "c")
+    c.fail("c")
+    with pytest.raises(MinkaError, match="3 replicas need as many nodes; 2 are LIVE") as refusal:
+        c.run(CreateKeyspace("flights", 3, MURMUR3))
+    assert refusal.value.code is Code.NOT_ENOUGH_NODES
+    c.run(CreateKeyspace("flights", 3, MURMUR3, 1))
+    assert c.state.keyspaces[1].replicas == 1
+
+
 @pytest.mark.parametrize(
     ("replicas", "min_insync", "code"),
     [(10, 1, Code.INVALID_ARGUMENT), (3, 4, Code.INVALID_ARGUMENT), (4, 2, Code.NOT_ENOUGH_NODES)],

@@ -16,8 +16,9 @@ from minka._core import Core
 from minka._failures import BatchError, Failure, shown_key
 from minka._lane import FRAME_BYTES
 from minka.errors import Code, MinkaError
+from minka.ranges import MAX_KEY_BYTES
 from minka.tls import Tls
-from minka.wire import MAX_BODY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op
+from minka.wire import MAX_BODY_BYTES, MAX_VALUE_BYTES, Op
 
 __all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue"]
 

@@ -103,8 +103,10 @@ class Control:
         min_insync: int = 0,
         durability: cluster_pb2.Durability.ValueType = cluster_pb2.Durability.DURABILITY_UNSPECIFIED,
         unclean_election: bool = False,
+        split_points: Sequence[bytes] | None = None,
     ) -> cluster_pb2.Keyspace:
-        """Create a keyspace; its number of partitions is fixed for life.
+        """Create a keyspace; its number of partitions is fixed for life. With `split_points`, ascending, it is
+        partitioned by ranges instead, and `partition_count` and `hash_function` count for nothing.
 
         `replicas` 0: 3 in a cluster of three nodes or more, else 1; `min_insync` 0: a majority of three replicas and
         more, else 1; `durability` unspecified: SYNC. The controller decides it when it creates the keyspace.
@@ -118,6 +120,7 @@ class Control:
                 min_insync=min_insync,
                 durability=durability,
                 unclean_election=unclean_election,
+                ranges=None if split_points is None else admin_pb2.Ranges(split_points=split_points),
             )
         except ValueError as error:  # outside of the field's range
             raise MinkaError(Code.INVALID_ARGUMENT, f"keyspace {name!r}: {error}") from error
@@ -206,6 +209,14 @@ class Control:
         """What each node may ship for it from now on, in bytes a second; 0: no limit."""
         request = admin_pb2.LimitOperationRequest(id=operation_id, rate_limit=_checked_rate(rate_limit))
         return self._call(lambda channel: AdminStub(channel).LimitOperation, request, repeatable=True).operation
+
+    def split(
+        self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = ""
+    ) -> cluster_pb2.Operation | None:
+        """Let new partitions begin at these keys, as an operation; None when one begins at each of them already."""
+        request = admin_pb2.SplitRequest(keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason)
+        response = self._call(lambda channel: AdminStub(channel).Split, request, repeatable=False)
+        return response.operation if response.HasField("operation") else None
 
     def transfer_leadership(self, node: str) -> None:
         """Ask the voter `node` to lead the coordinator. The status shows when it does; a transfer can fail silently."""

@@ -127,6 +127,23 @@ class Code(Enum):
         True,
         "UNAVAILABLE",
     )
+    KEY_OUT_OF_RANGE = CodeInfo(
+        "A key is not one of those that the partition has; nothing was done.",
+        "None needed: the client takes the newer rows and tries again.",
+        True,
+    )
+    NOT_BY_RANGES = CodeInfo(
+        "The keyspace is partitioned by the hash of its keys, so its partitions can't be split or scanned in order.",
+        "Use a keyspace that was made with: minkactl keyspace create --ranges.",
+    )
+    EMPTY_SPLIT_POINT = CodeInfo("A split point is empty.", "Leave it out.", False, "INVALID_ARGUMENT")
+    DUPLICATE_SPLIT_POINT = CodeInfo("A split point is given twice.", "Give it once.", False, "INVALID_ARGUMENT")
+    UNSORTED_SPLIT_POINTS = CodeInfo(
+        "The split points are not in ascending order (bytewise), so the ranges between them would overlap.",
+        "Sort them: LC_ALL=C sort.",
+        False,
+        "INVALID_ARGUMENT",
+    )
 
     NOT_ENOUGH_REPLICAS = CodeInfo(
         "Fewer replicas of the partition are in sync than its keyspace asks for, so the write was refused.",

@@ -11,7 +11,6 @@ import msgspec
 
 KV_BATCH_METHOD: Final = "/minka.v1.Kv/Batch"
 
-MAX_KEY_BYTES: Final = 64 * 1024
 MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024

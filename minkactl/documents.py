@@ -1,4 +1,5 @@
-"""Protobuf messages as plain documents: proto field names, enums in lower case without their prefix, every field there.
+"""Protobuf messages as plain documents: proto field names, enums in lower case without their prefix, keys as
+people type them, every field there.
 
 This is the shape of `-o json`; a plan's document reads back as the same plan.
 """
@@ -9,6 +10,7 @@ from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from minka.errors import Code, MinkaError
+from minkactl.keys import key_text
 
 if TYPE_CHECKING:
     from google._upb import _message as _upb
@@ -51,7 +53,7 @@ def _value(field: "FieldDescriptor | _upb.FieldDescriptor", value: Any) -> Any:
         return to_document(value)
     if field.enum_type is not None:
         return enum_name(field.enum_type, value)
-    return value
+    return key_text(value) if isinstance(value, bytes) else value
 
 
 def from_document(document: object, message: M) -> M:

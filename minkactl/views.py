@@ -8,8 +8,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from minka.ranges import KeyRange
 from minka.v1.admin_pb2 import GetStatusResponse
-from minka.v1.cluster_pb2 import Durability, HashFunction, Keyspace, Node, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import (
+    Durability,
+    HashFunction,
+    Keyspace,
+    Node,
+    NodeState,
+    Partition,
+    Partitioning,
+    PartitionState,
+)
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl.documents import enum_name, to_document
 from minkactl.output import Column, Kind, Row
@@ -40,7 +50,7 @@ NODE_COLUMNS = (
 KEYSPACE_COLUMNS = (
     Column("KEYSPACE", "name"),
     Column("PARTITIONS", "partitions", Kind.NUMBER),
-    Column("HASH", "hash"),
+    Column("BY", "by"),
     Column("REPLICAS", "replicas", Kind.NUMBER),
     Column("ONLINE", "online", Kind.NUMBER),
     Column("ASSIGNED", "assigned", Kind.NUMBER),
@@ -53,13 +63,14 @@ KEYSPACE_COLUMNS = (
     Column("UNCLEAN", "unclean_election", wide=True),
     Column("CREATED", "created_ms", Kind.TIME, wide=True),
 )
-_OF_A_NEW_ONE = ("name", "partitions", "hash", "replicas", "min_insync", "durability", "unclean_election", "id")
+_OF_A_NEW_ONE = ("name", "partitions", "by", "replicas", "min_insync", "durability", "unclean_election", "id")
 CREATED_COLUMNS = tuple(
     replace(column, wide=column.key == "id") for column in KEYSPACE_COLUMNS if column.key in _OF_A_NEW_ONE
 )
 PARTITION_COLUMNS = (
     Column("PARTITION", "name"),
     Column("ID", "id", Kind.NUMBER),
+    Column("RANGE", "range"),
     Column("STATE", "state", Kind.STATE),
     Column("LEADER", "leader"),
     Column("REPLICAS", "replicas"),
@@ -155,7 +166,7 @@ def keyspace_rows(status: GetStatusResponse) -> list[Row]:
         reported = [stats[partition.id] for partition in own if partition.id in stats]
         rows.append(
             {
-                **keyspace_document(keyspace),
+                **keyspace_document(keyspace, len(own)),
                 **{state: states[state] for state in ("online", "assigned", "offline")},
                 "keys": _sum(status, (one.keys for one in reported)),
                 "bytes": _sum(status, (one.bytes for one in reported)),
@@ -164,13 +175,16 @@ def keyspace_rows(status: GetStatusResponse) -> list[Row]:
     return rows
 
 
-def keyspace_document(keyspace: Keyspace) -> dict[str, Any]:
+def keyspace_document(keyspace: Keyspace, partitions: int | None) -> dict[str, Any]:
     """A keyspace's row."""
+    by_ranges = keyspace.partitioning == Partitioning.PARTITIONING_RANGES
+    hash_name = None if by_ranges else enum_name(HASH_FUNCTION, keyspace.hash)
     return {
         "id": keyspace.id,
         "name": keyspace.name,
-        "partitions": keyspace.partition_count,
-        "hash": enum_name(HASH_FUNCTION, keyspace.hash),
+        "partitions": partitions,
+        "by": hash_name or "ranges",
+        "hash": hash_name,
         "replicas": keyspace.replicas,
         "min_insync": keyspace.min_insync,
         "durability": enum_name(DURABILITY, keyspace.durability or Durability.DURABILITY_SYNC),
@@ -186,17 +200,22 @@ def partition_names(status: GetStatusResponse) -> dict[int, str]:
 
 
 def partition_rows(status: GetStatusResponse) -> list[Row]:
-    """A row for each partition of the table, in its order."""
+    """A row for each partition of the table, in its order; those of a keyspace by ranges in that of their keys."""
     stats, names = replica_stats(status), partition_names(status)
+    by_ranges = {k.id for k in status.table.keyspaces if k.partitioning == Partitioning.PARTITIONING_RANGES}
     rows: list[Row] = []
     for partition in status.table.partitions:
         name, reported = names[partition.id], stats.get(partition.id)
         document = {"name": name, "keyspace": name.rpartition("/")[0], **to_document(partition)}
+        if partition.keyspace_id in by_ranges:
+            document["range"] = str(KeyRange(partition.start_key, partition.end_key))
         del document["keyspace_id"]
         document["keys"] = reported.keys if reported else None
         document["bytes"] = reported.bytes if reported else None
         rows.append(document)
-    return rows
+    starts = {one.id: one.start_key for one in status.table.partitions}
+    places = {row["keyspace"]: place for place, row in reversed(list(enumerate(rows)))}
+    return sorted(rows, key=lambda row: (places[row["keyspace"]], starts[row["id"]]))
 
 
 def problems(status: GetStatusResponse) -> list[Row]:

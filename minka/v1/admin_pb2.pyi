@@ -203,6 +203,7 @@ class CreateKeyspaceRequest(_message.Message):
     MIN_INSYNC_FIELD_NUMBER: _builtins.int
     DURABILITY_FIELD_NUMBER: _builtins.int
     UNCLEAN_ELECTION_FIELD_NUMBER: _builtins.int
+    RANGES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partition_count: _builtins.int
     hash: _cluster_pb2.HashFunction.ValueType
@@ -212,6 +213,10 @@ class CreateKeyspaceRequest(_message.Message):
     """0: a majority of three replicas and more, else 1"""
     durability: _cluster_pb2.Durability.ValueType
     unclean_election: _builtins.bool
+    @_builtins.property
+    def ranges(self) -> Global___Ranges:
+        """partitioned by ranges instead: no partition_count, no hash"""
+
     def __init__(
         self,
         *,
@@ -222,14 +227,39 @@ class CreateKeyspaceRequest(_message.Message):
         min_insync: _builtins.int = ...,
         durability: _cluster_pb2.Durability.ValueType = ...,
         unclean_election: _builtins.bool = ...,
+        ranges: Global___Ranges | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ranges", b"ranges"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["durability", b"durability", "hash", b"hash", "min_insync", b"min_insync", "name", b"name", "partition_count", b"partition_count", "replicas", b"replicas", "unclean_election", b"unclean_election"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durability", b"durability", "hash", b"hash", "min_insync", b"min_insync", "name", b"name", "partition_count", b"partition_count", "ranges", b"ranges", "replicas", b"replicas", "unclean_election", b"unclean_election"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateKeyspaceRequest: _TypeAlias = CreateKeyspaceRequest  # noqa: Y015
+
+@_typing.final
+class Ranges(_message.Message):
+    """The ranges into which a keyspace is divided from the start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPLIT_POINTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def split_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """ascending; none: one range over all keys"""
+
+    def __init__(
+        self,
+        *,
+        split_points: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["split_points", b"split_points"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ranges: _TypeAlias = Ranges  # noqa: Y015
 
 @_typing.final
 class CreateKeyspaceResponse(_message.Message):
@@ -944,6 +974,57 @@ class OperationResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OperationResponse: _TypeAlias = OperationResponse  # noqa: Y015
+
+@_typing.final
+class SplitRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYSPACE_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    REQUESTED_BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    keyspace: _builtins.str
+    requested_by: _builtins.str
+    reason: _builtins.str
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        keyspace: _builtins.str = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        requested_by: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "keyspace", b"keyspace", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitRequest: _TypeAlias = SplitRequest  # noqa: Y015
+
+@_typing.final
+class SplitResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def operation(self) -> _cluster_pb2.Operation:
+        """absent when the keyspace is split at all these keys already"""
+
+    def __init__(
+        self,
+        *,
+        operation: _cluster_pb2.Operation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitResponse: _TypeAlias = SplitResponse  # noqa: Y015
 
 @_typing.final
 class TransferLeadershipRequest(_message.Message):

@@ -191,6 +191,11 @@ class AdminStub:
                 request_serializer=minka_dot_v1_dot_admin__pb2.LimitOperationRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_admin__pb2.OperationResponse.FromString,
                 _registered_method=True)
+        self.Split = channel.unary_unary(
+                '/minka.v1.Admin/Split',
+                request_serializer=minka_dot_v1_dot_admin__pb2.SplitRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.SplitResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -301,6 +306,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Split(self, request, context):
+        """Split partitions of a keyspace by ranges at these keys, as an operation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -383,6 +395,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.LimitOperation,
                     request_deserializer=minka_dot_v1_dot_admin__pb2.LimitOperationRequest.FromString,
                     response_serializer=minka_dot_v1_dot_admin__pb2.OperationResponse.SerializeToString,
+            ),
+            'Split': grpc.unary_unary_rpc_method_handler(
+                    servicer.Split,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.SplitRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.SplitResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -819,6 +836,33 @@ class Admin:
             '/minka.v1.Admin/LimitOperation',
             minka_dot_v1_dot_admin__pb2.LimitOperationRequest.SerializeToString,
             minka_dot_v1_dot_admin__pb2.OperationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Split(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/Split',
+            minka_dot_v1_dot_admin__pb2.SplitRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.SplitResponse.FromString,
             options,
             channel_credentials,
             insecure,

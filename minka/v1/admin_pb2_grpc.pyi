@@ -86,6 +86,8 @@ class AdminStub:
     CancelOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]
     """What can go back goes back; refused with CANCEL_REFUSED where nothing would be left that is in sync and alive."""
     LimitOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]
+    Split: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]
+    """Split partitions of a keyspace by ranges at these keys, as an operation."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -117,6 +119,8 @@ class AdminAsyncStub(AdminStub):
     CancelOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     """What can go back goes back; refused with CANCEL_REFUSED where nothing would be left that is in sync and alive."""
     LimitOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
+    Split: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]  # type: ignore[assignment]
+    """Split partitions of a keyspace by ranges at these keys, as an operation."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Reads are answered by every node from what it knows; changes by the active controller, and
@@ -241,6 +245,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.LimitOperationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.OperationResponse, _abc.Awaitable[_admin_pb2.OperationResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Split(
+        self,
+        request: _admin_pb2.SplitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SplitResponse, _abc.Awaitable[_admin_pb2.SplitResponse]]:
+        """Split partitions of a keyspace by ranges at these keys, as an operation."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

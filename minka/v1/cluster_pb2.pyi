@@ -89,6 +89,30 @@ DURABILITY_ASYNC: Durability.ValueType  # 2
 """once it is in its log, perhaps only in memory: a power cut of all of them can lose it"""
 Global___Durability: _TypeAlias = Durability  # noqa: Y015
 
+class _Partitioning:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PartitioningEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Partitioning.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PARTITIONING_UNSPECIFIED: _Partitioning.ValueType  # 0
+    """HASH"""
+    PARTITIONING_HASH: _Partitioning.ValueType  # 1
+    """by its slot"""
+    PARTITIONING_RANGES: _Partitioning.ValueType  # 2
+    """by the range of keys in which it lies"""
+
+class Partitioning(_Partitioning, metaclass=_PartitioningEnumTypeWrapper):
+    """How a key finds its partition."""
+
+PARTITIONING_UNSPECIFIED: Partitioning.ValueType  # 0
+"""HASH"""
+PARTITIONING_HASH: Partitioning.ValueType  # 1
+"""by its slot"""
+PARTITIONING_RANGES: Partitioning.ValueType  # 2
+"""by the range of keys in which it lies"""
+Global___Partitioning: _TypeAlias = Partitioning  # noqa: Y015
+
 class _PartitionState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -128,6 +152,8 @@ class _OperationKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Operati
     """the preferred leaders lead"""
     OPERATION_KIND_DRAIN: _OperationKind.ValueType  # 3
     """a node leads nothing any more, and with `decommission` has nothing any more"""
+    OPERATION_KIND_SPLIT: _OperationKind.ValueType  # 4
+    """partitions of a keyspace by ranges are split"""
 
 class OperationKind(_OperationKind, metaclass=_OperationKindEnumTypeWrapper): ...
 
@@ -137,6 +163,8 @@ OPERATION_KIND_ELECT_LEADERS: OperationKind.ValueType  # 2
 """the preferred leaders lead"""
 OPERATION_KIND_DRAIN: OperationKind.ValueType  # 3
 """a node leads nothing any more, and with `decommission` has nothing any more"""
+OPERATION_KIND_SPLIT: OperationKind.ValueType  # 4
+"""partitions of a keyspace by ranges are split"""
 Global___OperationKind: _TypeAlias = OperationKind  # noqa: Y015
 
 class _OperationState:
@@ -299,11 +327,13 @@ class Keyspace(_message.Message):
     MIN_INSYNC_FIELD_NUMBER: _builtins.int
     DURABILITY_FIELD_NUMBER: _builtins.int
     UNCLEAN_ELECTION_FIELD_NUMBER: _builtins.int
+    PARTITIONING_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     name: _builtins.str
     partition_count: _builtins.int
-    """fixed for life"""
+    """HASH: fixed for life; RANGES: 0, the table says how many there are"""
     hash: Global___HashFunction.ValueType
+    """HASH only"""
     replicas: _builtins.int
     created_ms: _builtins.int
     min_insync: _builtins.int
@@ -312,6 +342,7 @@ class Keyspace(_message.Message):
     """unspecified: SYNC"""
     unclean_election: _builtins.bool
     """whether a replica that is not in sync may lead when no other lives: loses writes"""
+    partitioning: Global___Partitioning.ValueType
     def __init__(
         self,
         *,
@@ -324,10 +355,11 @@ class Keyspace(_message.Message):
         min_insync: _builtins.int = ...,
         durability: Global___Durability.ValueType = ...,
         unclean_election: _builtins.bool = ...,
+        partitioning: Global___Partitioning.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "durability", b"durability", "hash", b"hash", "id", b"id", "min_insync", b"min_insync", "name", b"name", "partition_count", b"partition_count", "replicas", b"replicas", "unclean_election", b"unclean_election"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "durability", b"durability", "hash", b"hash", "id", b"id", "min_insync", b"min_insync", "name", b"name", "partition_count", b"partition_count", "partitioning", b"partitioning", "replicas", b"replicas", "unclean_election", b"unclean_election"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -352,11 +384,16 @@ class Partition(_message.Message):
     TARGET_REPLICAS_FIELD_NUMBER: _builtins.int
     SUCCESSOR_FIELD_NUMBER: _builtins.int
     UNCLEAN_ELECTIONS_FIELD_NUMBER: _builtins.int
+    START_KEY_FIELD_NUMBER: _builtins.int
+    END_KEY_FIELD_NUMBER: _builtins.int
+    SPLIT_FROM_FIELD_NUMBER: _builtins.int
+    SPLIT_TO_FIELD_NUMBER: _builtins.int
+    SPLITTING_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """unique in the cluster, never reused"""
     keyspace_id: _builtins.int
     slot: _builtins.int
-    """hash(key) modulo partition_count"""
+    """hash(key) modulo partition_count; of a keyspace by ranges: the id"""
     leader: _builtins.str
     """"" when OFFLINE"""
     leader_epoch: _builtins.int
@@ -370,6 +407,19 @@ class Partition(_message.Message):
     """the in-sync node to which the leader is to hand over, in order"""
     unclean_elections: _builtins.int
     """how often a leader was elected that was not in sync"""
+    start_key: _builtins.bytes
+    """Of a keyspace by ranges: the keys from `start_key` on, and before `end_key`, bytewise; empty: unbounded. The ranges
+    of a keyspace cover all keys, each once.
+    """
+    end_key: _builtins.bytes
+    split_from: _builtins.int
+    """the partition of whose upper half it was made; 0: none"""
+    split_to: _builtins.int
+    """the partition that was last made of its upper half; 0: none"""
+    splitting: _builtins.bool
+    """The upper half has been given away and is yet to be made on the nodes: both rows have it. Until then both have the
+    same replicas, leader, leader_epoch and isr.
+    """
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The assigned replicas (AR); the first is the preferred leader. While they are being reassigned: the old ones (OAR)
@@ -410,10 +460,15 @@ class Partition(_message.Message):
         target_replicas: _abc.Iterable[_builtins.str] | None = ...,
         successor: _builtins.str = ...,
         unclean_elections: _builtins.int = ...,
+        start_key: _builtins.bytes = ...,
+        end_key: _builtins.bytes = ...,
+        split_from: _builtins.int = ...,
+        split_to: _builtins.int = ...,
+        splitting: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding_replicas", b"adding_replicas", "generation", b"generation", "id", b"id", "isr", b"isr", "keyspace_id", b"keyspace_id", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "slot", b"slot", "state", b"state", "successor", b"successor", "target_replicas", b"target_replicas", "unclean_elections", b"unclean_elections"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding_replicas", b"adding_replicas", "end_key", b"end_key", "generation", b"generation", "id", b"id", "isr", b"isr", "keyspace_id", b"keyspace_id", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "slot", b"slot", "split_from", b"split_from", "split_to", b"split_to", "splitting", b"splitting", "start_key", b"start_key", "state", b"state", "successor", b"successor", "target_replicas", b"target_replicas", "unclean_elections", b"unclean_elections"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -441,6 +496,8 @@ class Operation(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     DECOMMISSION_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    SPLIT_KEYS_FIELD_NUMBER: _builtins.int
+    KEYSPACE_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     kind: Global___OperationKind.ValueType
     state: Global___OperationState.ValueType
@@ -461,9 +518,15 @@ class Operation(_message.Message):
     """DRAIN: which"""
     decommission: _builtins.bool
     """DRAIN"""
+    keyspace_id: _builtins.int
+    """SPLIT"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """ELECT_LEADERS: where the preferred leader is yet to be elected"""
+        """ELECT_LEADERS: where the preferred leader is yet to be elected; SPLIT: those made"""
+
+    @_builtins.property
+    def split_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """SPLIT: where a new partition is yet to begin"""
 
     def __init__(
         self,
@@ -484,10 +547,12 @@ class Operation(_message.Message):
         node: _builtins.str = ...,
         decommission: _builtins.bool = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        split_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        keyspace_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "created_ms", b"created_ms", "decommission", b"decommission", "finished_ms", b"finished_ms", "id", b"id", "kind", b"kind", "migration_count", b"migration_count", "node", b"node", "outcome", b"outcome", "partitions", b"partitions", "paused", b"paused", "plan_digest", b"plan_digest", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "created_ms", b"created_ms", "decommission", b"decommission", "finished_ms", b"finished_ms", "id", b"id", "keyspace_id", b"keyspace_id", "kind", b"kind", "migration_count", b"migration_count", "node", b"node", "outcome", b"outcome", "partitions", b"partitions", "paused", b"paused", "plan_digest", b"plan_digest", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by", "split_keys", b"split_keys", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,15 +26,15 @@ from minka.v1 import cluster_pb2 as minka_dot_v1_dot_cluster__pb2
 from minka.v1 import raft_pb2 as minka_dot_v1_dot_raft__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aminka/v1/coordinator.proto\x12\x08minka.v1\x1a\x16minka/v1/cluster.proto\x1a\x13minka/v1/raft.proto\"/\n\rSnapshotChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\r\"\x12\n\x10RaftSendResponse\"/\n\x0fRegisterRequest\x12\x1c\n\x04node\x18\x01 \x01(\x0b\x32\x0e.minka.v1.Node\"7\n\x10RegisterResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07raft_id\x18\x02 \x01(\x04\"q\n\x0cReplicaStats\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0c\n\x04keys\x18\x03 \x01(\x04\x12\x16\n\x0elog_end_offset\x18\x04 \x01(\x04\x12\x16\n\x0e\x61pplied_offset\x18\x05 \x01(\x04\"\x92\x01\n\x11MigrationProgress\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x13\n\x0b\x62ytes_total\x18\x03 \x01(\x04\x12\x12\n\nbytes_done\x18\x04 \x01(\x04\x12\x0b\n\x03lag\x18\x05 \x01(\x04\x12\r\n\x05phase\x18\x06 \x01(\t\x12\x12\n\nblocked_by\x18\x07 \x01(\t\"\xbc\x01\n\x10HeartbeatRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x15\n\rapplied_index\x18\x04 \x01(\x04\x12(\n\x08replicas\x18\x05 \x03(\x0b\x32\x16.minka.v1.ReplicaStats\x12/\n\nmigrations\x18\x06 \x03(\x0b\x32\x1b.minka.v1.MigrationProgress\"l\n\x11HeartbeatResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x63learance_ms\x18\x02 \x01(\r\x12\x17\n\x0f\x63ontroller_term\x18\x03 \x01(\x04\x12\x16\n\x0eshipping_limit\x18\x04 \x01(\x04\"w\n\x0fHandOverRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x14\n\x0cpartition_id\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\r\x12\x17\n\x0fpartition_epoch\x18\x04 \x01(\r\x12\x0e\n\x06target\x18\x05 \x01(\t\":\n\x10HandOverResponse\x12&\n\tpartition\x18\x01 \x01(\x0b\x32\x13.minka.v1.Partition\"]\n\tIsrChange\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\r\x12\x17\n\x0fpartition_epoch\x18\x03 \x01(\r\x12\x0b\n\x03isr\x18\x04 \x03(\t\"H\n\x0f\x41lterIsrRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12$\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x13.minka.v1.IsrChange\"X\n\tIsrResult\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12&\n\tpartition\x18\x02 \x01(\x0b\x32\x13.minka.v1.Partition\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"8\n\x10\x41lterIsrResponse\x12$\n\x07results\x18\x01 \x03(\x0b\x32\x13.minka.v1.IsrResult\"A\n\x19\x43ontrolledShutdownRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"/\n\x1a\x43ontrolledShutdownResponse\x12\x11\n\tremaining\x18\x01 \x01(\r\"4\n\x0cLeaveRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"\x0f\n\rLeaveResponse\"n\n\x15UpdateReplicasRequest\x12\x17\n\x0f\x63ontroller_term\x18\x01 \x01(\x04\x12\'\n\npartitions\x18\x02 \x03(\x0b\x32\x13.minka.v1.Partition\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\"x\n\rReplicaResult\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x17\n\x0fpartition_epoch\x18\x02 \x01(\r\x12)\n\x07outcome\x18\x03 \x01(\x0e\x32\x18.minka.v1.ReplicaOutcome\x12\r\n\x05\x65rror\x18\x04 \x01(\t\"B\n\x16UpdateReplicasResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.minka.v1.ReplicaResult*\x86\x01\n\x0eReplicaOutcome\x12\x1f\n\x1bREPLICA_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_OUTCOME_HOSTED\x10\x01\x12\x1b\n\x17REPLICA_OUTCOME_DELETED\x10\x02\x12\x1a\n\x16REPLICA_OUTCOME_FAILED\x10\x03\x32\xbb\x03\n\x0b\x43oordinator\x12\x41\n\x08Register\x12\x19.minka.v1.RegisterRequest\x1a\x1a.minka.v1.RegisterResponse\x12H\n\tHeartbeat\x12\x1a.minka.v1.HeartbeatRequest\x1a\x1b.minka.v1.HeartbeatResponse(\x01\x30\x01\x12\x41\n\x08HandOver\x12\x19.minka.v1.HandOverRequest\x1a\x1a.minka.v1.HandOverResponse\x12\x41\n\x08\x41lterIsr\x12\x19.minka.v1.AlterIsrRequest\x1a\x1a.minka.v1.AlterIsrResponse\x12_\n\x12\x43ontrolledShutdown\x12#.minka.v1.ControlledShutdownRequest\x1a$.minka.v1.ControlledShutdownResponse\x12\x38\n\x05Leave\x12\x16.minka.v1.LeaveRequest\x1a\x17.minka.v1.LeaveResponse2e\n\x0eReplicaControl\x12S\n\x0eUpdateReplicas\x12\x1f.minka.v1.UpdateReplicasRequest\x1a .minka.v1.UpdateReplicasResponse2\x8f\x01\n\x04Raft\x12@\n\x04Send\x12\x1a.minka.v1.RaftMessageBatch\x1a\x1a.minka.v1.RaftSendResponse(\x01\x12\x45\n\x0cSendSnapshot\x12\x17.minka.v1.SnapshotChunk\x1a\x1a.minka.v1.RaftSendResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aminka/v1/coordinator.proto\x12\x08minka.v1\x1a\x16minka/v1/cluster.proto\x1a\x13minka/v1/raft.proto\"/\n\rSnapshotChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\r\"\x12\n\x10RaftSendResponse\"/\n\x0fRegisterRequest\x12\x1c\n\x04node\x18\x01 \x01(\x0b\x32\x0e.minka.v1.Node\"7\n\x10RegisterResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07raft_id\x18\x02 \x01(\x04\"q\n\x0cReplicaStats\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0c\n\x04keys\x18\x03 \x01(\x04\x12\x16\n\x0elog_end_offset\x18\x04 \x01(\x04\x12\x16\n\x0e\x61pplied_offset\x18\x05 \x01(\x04\"\x92\x01\n\x11MigrationProgress\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x13\n\x0b\x62ytes_total\x18\x03 \x01(\x04\x12\x12\n\nbytes_done\x18\x04 \x01(\x04\x12\x0b\n\x03lag\x18\x05 \x01(\x04\x12\r\n\x05phase\x18\x06 \x01(\t\x12\x12\n\nblocked_by\x18\x07 \x01(\t\"\xbc\x01\n\x10HeartbeatRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x15\n\rapplied_index\x18\x04 \x01(\x04\x12(\n\x08replicas\x18\x05 \x03(\x0b\x32\x16.minka.v1.ReplicaStats\x12/\n\nmigrations\x18\x06 \x03(\x0b\x32\x1b.minka.v1.MigrationProgress\"l\n\x11HeartbeatResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x63learance_ms\x18\x02 \x01(\r\x12\x17\n\x0f\x63ontroller_term\x18\x03 \x01(\x04\x12\x16\n\x0eshipping_limit\x18\x04 \x01(\x04\"w\n\x0fHandOverRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x14\n\x0cpartition_id\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\r\x12\x17\n\x0fpartition_epoch\x18\x04 \x01(\r\x12\x0e\n\x06target\x18\x05 \x01(\t\":\n\x10HandOverResponse\x12&\n\tpartition\x18\x01 \x01(\x0b\x32\x13.minka.v1.Partition\"]\n\tIsrChange\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\r\x12\x17\n\x0fpartition_epoch\x18\x03 \x01(\r\x12\x0b\n\x03isr\x18\x04 \x03(\t\"H\n\x0f\x41lterIsrRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12$\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x13.minka.v1.IsrChange\"X\n\tIsrResult\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12&\n\tpartition\x18\x02 \x01(\x0b\x32\x13.minka.v1.Partition\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"8\n\x10\x41lterIsrResponse\x12$\n\x07results\x18\x01 \x03(\x0b\x32\x13.minka.v1.IsrResult\"Q\n\x12\x46inishSplitRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x14\n\x0cpartition_id\x18\x02 \x01(\r\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\r\">\n\x13\x46inishSplitResponse\x12\'\n\npartitions\x18\x01 \x03(\x0b\x32\x13.minka.v1.Partition\"A\n\x19\x43ontrolledShutdownRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"/\n\x1a\x43ontrolledShutdownResponse\x12\x11\n\tremaining\x18\x01 \x01(\r\"4\n\x0cLeaveRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"\x0f\n\rLeaveResponse\"n\n\x15UpdateReplicasRequest\x12\x17\n\x0f\x63ontroller_term\x18\x01 \x01(\x04\x12\'\n\npartitions\x18\x02 \x03(\x0b\x32\x13.minka.v1.Partition\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\"x\n\rReplicaResult\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x17\n\x0fpartition_epoch\x18\x02 \x01(\r\x12)\n\x07outcome\x18\x03 \x01(\x0e\x32\x18.minka.v1.ReplicaOutcome\x12\r\n\x05\x65rror\x18\x04 \x01(\t\"B\n\x16UpdateReplicasResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.minka.v1.ReplicaResult*\x86\x01\n\x0eReplicaOutcome\x12\x1f\n\x1bREPLICA_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_OUTCOME_HOSTED\x10\x01\x12\x1b\n\x17REPLICA_OUTCOME_DELETED\x10\x02\x12\x1a\n\x16REPLICA_OUTCOME_FAILED\x10\x03\x32\x87\x04\n\x0b\x43oordinator\x12\x41\n\x08Register\x12\x19.minka.v1.RegisterRequest\x1a\x1a.minka.v1.RegisterResponse\x12H\n\tHeartbeat\x12\x1a.minka.v1.HeartbeatRequest\x1a\x1b.minka.v1.HeartbeatResponse(\x01\x30\x01\x12\x41\n\x08HandOver\x12\x19.minka.v1.HandOverRequest\x1a\x1a.minka.v1.HandOverResponse\x12\x41\n\x08\x41lterIsr\x12\x19.minka.v1.AlterIsrRequest\x1a\x1a.minka.v1.AlterIsrResponse\x12J\n\x0b\x46inishSplit\x12\x1c.minka.v1.FinishSplitRequest\x1a\x1d.minka.v1.FinishSplitResponse\x12_\n\x12\x43ontrolledShutdown\x12#.minka.v1.ControlledShutdownRequest\x1a$.minka.v1.ControlledShutdownResponse\x12\x38\n\x05Leave\x12\x16.minka.v1.LeaveRequest\x1a\x17.minka.v1.LeaveResponse2e\n\x0eReplicaControl\x12S\n\x0eUpdateReplicas\x12\x1f.minka.v1.UpdateReplicasRequest\x1a .minka.v1.UpdateReplicasResponse2\x8f\x01\n\x04Raft\x12@\n\x04Send\x12\x1a.minka.v1.RaftMessageBatch\x1a\x1a.minka.v1.RaftSendResponse(\x01\x12\x45\n\x0cSendSnapshot\x12\x17.minka.v1.SnapshotChunk\x1a\x1a.minka.v1.RaftSendResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minka.v1.coordinator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICAOUTCOME']._serialized_start=1813
-  _globals['_REPLICAOUTCOME']._serialized_end=1947
+  _globals['_REPLICAOUTCOME']._serialized_start=1960
+  _globals['_REPLICAOUTCOME']._serialized_end=2094
   _globals['_SNAPSHOTCHUNK']._serialized_start=85
   _globals['_SNAPSHOTCHUNK']._serialized_end=132
   _globals['_RAFTSENDRESPONSE']._serialized_start=134
@@ -63,24 +63,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ISRRESULT']._serialized_end=1263
   _globals['_ALTERISRRESPONSE']._serialized_start=1265
   _globals['_ALTERISRRESPONSE']._serialized_end=1321
-  _globals['_CONTROLLEDSHUTDOWNREQUEST']._serialized_start=1323
-  _globals['_CONTROLLEDSHUTDOWNREQUEST']._serialized_end=1388
-  _globals['_CONTROLLEDSHUTDOWNRESPONSE']._serialized_start=1390
-  _globals['_CONTROLLEDSHUTDOWNRESPONSE']._serialized_end=1437
-  _globals['_LEAVEREQUEST']._serialized_start=1439
-  _globals['_LEAVEREQUEST']._serialized_end=1491
-  _globals['_LEAVERESPONSE']._serialized_start=1493
-  _globals['_LEAVERESPONSE']._serialized_end=1508
-  _globals['_UPDATEREPLICASREQUEST']._serialized_start=1510
-  _globals['_UPDATEREPLICASREQUEST']._serialized_end=1620
-  _globals['_REPLICARESULT']._serialized_start=1622
-  _globals['_REPLICARESULT']._serialized_end=1742
-  _globals['_UPDATEREPLICASRESPONSE']._serialized_start=1744
-  _globals['_UPDATEREPLICASRESPONSE']._serialized_end=1810
-  _globals['_COORDINATOR']._serialized_start=1950
-  _globals['_COORDINATOR']._serialized_end=2393
-  _globals['_REPLICACONTROL']._serialized_start=2395
-  _globals['_REPLICACONTROL']._serialized_end=2496
-  _globals['_RAFT']._serialized_start=2499
-  _globals['_RAFT']._serialized_end=2642
+  _globals['_FINISHSPLITREQUEST']._serialized_start=1323
+  _globals['_FINISHSPLITREQUEST']._serialized_end=1404
+  _globals['_FINISHSPLITRESPONSE']._serialized_start=1406
+  _globals['_FINISHSPLITRESPONSE']._serialized_end=1468
+  _globals['_CONTROLLEDSHUTDOWNREQUEST']._serialized_start=1470
+  _globals['_CONTROLLEDSHUTDOWNREQUEST']._serialized_end=1535
+  _globals['_CONTROLLEDSHUTDOWNRESPONSE']._serialized_start=1537
+  _globals['_CONTROLLEDSHUTDOWNRESPONSE']._serialized_end=1584
+  _globals['_LEAVEREQUEST']._serialized_start=1586
+  _globals['_LEAVEREQUEST']._serialized_end=1638
+  _globals['_LEAVERESPONSE']._serialized_start=1640
+  _globals['_LEAVERESPONSE']._serialized_end=1655
+  _globals['_UPDATEREPLICASREQUEST']._serialized_start=1657
+  _globals['_UPDATEREPLICASREQUEST']._serialized_end=1767
+  _globals['_REPLICARESULT']._serialized_start=1769
+  _globals['_REPLICARESULT']._serialized_end=1889
+  _globals['_UPDATEREPLICASRESPONSE']._serialized_start=1891
+  _globals['_UPDATEREPLICASRESPONSE']._serialized_end=1957
+  _globals['_COORDINATOR']._serialized_start=2097
+  _globals['_COORDINATOR']._serialized_end=2616
+  _globals['_REPLICACONTROL']._serialized_start=2618
+  _globals['_REPLICACONTROL']._serialized_end=2719
+  _globals['_RAFT']._serialized_start=2722
+  _globals['_RAFT']._serialized_end=2865
 # @@protoc_insertion_point(module_scope)

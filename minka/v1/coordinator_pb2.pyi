@@ -433,6 +433,55 @@ class AlterIsrResponse(_message.Message):
 Global___AlterIsrResponse: _TypeAlias = AlterIsrResponse  # noqa: Y015
 
 @_typing.final
+class FinishSplitRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    partition_id: _builtins.int
+    """the new one"""
+    leader_epoch: _builtins.int
+    """precondition"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        partition_id: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "node_id", b"node_id", "partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishSplitRequest: _TypeAlias = FinishSplitRequest  # noqa: Y015
+
+@_typing.final
+class FinishSplitResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
+        """the rows of both as they are now"""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishSplitResponse: _TypeAlias = FinishSplitResponse  # noqa: Y015
+
+@_typing.final
 class ControlledShutdownRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -56,6 +56,11 @@ class CoordinatorStub:
                 request_serializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrResponse.FromString,
                 _registered_method=True)
+        self.FinishSplit = channel.unary_unary(
+                '/minka.v1.Coordinator/FinishSplit',
+                request_serializer=minka_dot_v1_dot_coordinator__pb2.FinishSplitRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_coordinator__pb2.FinishSplitResponse.FromString,
+                _registered_method=True)
         self.ControlledShutdown = channel.unary_unary(
                 '/minka.v1.Coordinator/ControlledShutdown',
                 request_serializer=minka_dot_v1_dot_coordinator__pb2.ControlledShutdownRequest.SerializeToString,
@@ -100,6 +105,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FinishSplit(self, request, context):
+        """The leader of a partition that is being split: all in-sync replicas of the new one are made.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ControlledShutdown(self, request, context):
         """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains.
         """
@@ -136,6 +148,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.AlterIsr,
                     request_deserializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrRequest.FromString,
                     response_serializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrResponse.SerializeToString,
+            ),
+            'FinishSplit': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishSplit,
+                    request_deserializer=minka_dot_v1_dot_coordinator__pb2.FinishSplitRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_coordinator__pb2.FinishSplitResponse.SerializeToString,
             ),
             'ControlledShutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.ControlledShutdown,
@@ -257,6 +274,33 @@ class Coordinator:
             '/minka.v1.Coordinator/AlterIsr',
             minka_dot_v1_dot_coordinator__pb2.AlterIsrRequest.SerializeToString,
             minka_dot_v1_dot_coordinator__pb2.AlterIsrResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishSplit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Coordinator/FinishSplit',
+            minka_dot_v1_dot_coordinator__pb2.FinishSplitRequest.SerializeToString,
+            minka_dot_v1_dot_coordinator__pb2.FinishSplitResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,8 @@ class CoordinatorStub:
     """The leader has fenced its writes and the target has them all: record the target as leader."""
     AlterIsr: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]
     """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+    FinishSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]
+    """The leader of a partition that is being split: all in-sync replicas of the new one are made."""
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
     """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
     Leave: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]
@@ -60,6 +62,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """The leader has fenced its writes and the target has them all: record the target as leader."""
     AlterIsr: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]  # type: ignore[assignment]
     """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+    FinishSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]  # type: ignore[assignment]
+    """The leader of a partition that is being split: all in-sync replicas of the new one are made."""
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
     """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
     Leave: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]  # type: ignore[assignment]
@@ -99,6 +103,14 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.AlterIsrResponse, _abc.Awaitable[_coordinator_pb2.AlterIsrResponse]]:
         """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+
+    @_abc_1.abstractmethod
+    def FinishSplit(
+        self,
+        request: _coordinator_pb2.FinishSplitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.FinishSplitResponse, _abc.Awaitable[_coordinator_pb2.FinishSplitResponse]]:
+        """The leader of a partition that is being split: all in-sync replicas of the new one are made."""
 
     @_abc_1.abstractmethod
     def ControlledShutdown(

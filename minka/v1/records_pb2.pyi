@@ -60,6 +60,7 @@ class Record(_message.Message):
     OPERATION_FINISHED_FIELD_NUMBER: _builtins.int
     NODE_REMOVED_FIELD_NUMBER: _builtins.int
     OPERATION_CHANGED_FIELD_NUMBER: _builtins.int
+    PARTITION_SPLIT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def cluster_created(self) -> _cluster_pb2.Cluster: ...
     @_builtins.property
@@ -78,6 +79,8 @@ class Record(_message.Message):
     def node_removed(self) -> _cluster_pb2.Node: ...
     @_builtins.property
     def operation_changed(self) -> _cluster_pb2.Operation: ...
+    @_builtins.property
+    def partition_split(self) -> Global___PartitionSplit: ...
     def __init__(
         self,
         *,
@@ -90,12 +93,13 @@ class Record(_message.Message):
         operation_finished: _cluster_pb2.Operation | None = ...,
         node_removed: _cluster_pb2.Node | None = ...,
         operation_changed: _cluster_pb2.Operation | None = ...,
+        partition_split: Global___PartitionSplit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partitions_changed", b"partitions_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partitions_changed", b"partitions_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed"]  # noqa: Y015
+    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split"]  # noqa: Y015
     _WhichOneofArgType_fact: _TypeAlias = _typing.Literal["fact", b"fact"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 
@@ -146,6 +150,32 @@ class PartitionsChanged(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionsChanged: _TypeAlias = PartitionsChanged  # noqa: Y015
+
+@_typing.final
+class PartitionSplit(_message.Message):
+    """`child` is new: it has the keys from its start_key on, `parent` those before. Both have a new generation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    CHILD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def parent(self) -> _cluster_pb2.Partition: ...
+    @_builtins.property
+    def child(self) -> _cluster_pb2.Partition: ...
+    def __init__(
+        self,
+        *,
+        parent: _cluster_pb2.Partition | None = ...,
+        child: _cluster_pb2.Partition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["child", b"child", "parent", b"parent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child", b"child", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionSplit: _TypeAlias = PartitionSplit  # noqa: Y015
 
 @_typing.final
 class OperationStarted(_message.Message):

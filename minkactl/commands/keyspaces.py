@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minkactl import options
+from minkactl.keys import parse_keys
 from minkactl.output import Listing, Page, emit, note
 from minkactl.session import Session
 from minkactl.watch import show
@@ -39,10 +40,9 @@ def keyspace() -> None:
 @click.option(
     "--partitions",
     "partition_count",
-    required=True,
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many partitions; fixed for life.",
+    help="How many partitions, by the hash of the key; fixed for life.",
 )
 @click.option(
     "--hash",
@@ -51,6 +51,14 @@ def keyspace() -> None:
     default="murmur3",
     show_default=True,
     help="From a key to its slot: hash(key) modulo the number of partitions.",
+)
+@click.option("--ranges", is_flag=True, help="Partitions by ranges of keys instead: they can be scanned and split.")
+@click.option(
+    "--split-at",
+    type=str,
+    metavar="KEYS",
+    help="With --ranges: where the ranges begin, ascending, separated by commas; 0x… is hex, @FILE has one a line. "
+    "Default: one range over all keys.",
 )
 @click.option(
     "--replicas",
@@ -82,8 +90,10 @@ def keyspace() -> None:
 def create(
     session: Session,
     name: str,
-    partition_count: int,
+    partition_count: int | None,
     hash_name: str,
+    ranges: bool,
+    split_at: str | None,
     replicas: int | None,
     min_insync: int | None,
     durability: str,
@@ -96,7 +106,13 @@ def create(
       minkactl keyspace create fares --partitions 64 --replicas 5 --min-insync 3
       minkactl keyspace create cache --partitions 64 --replicas 1
       minkactl keyspace create legacy --partitions 9 --hash md5
+      minkactl keyspace create authors --ranges --split-at b,d
     """
+    if (partition_count is None) != ranges:
+        raise click.UsageError("give --partitions or --ranges, one of them", click.get_current_context())
+    if split_at is not None and not ranges:
+        raise click.UsageError("--split-at goes with --ranges", click.get_current_context())
+    points = None if not ranges else parse_keys(split_at) if split_at is not None else []
     with session.control() as control:
         from minka.v1.cluster_pb2 import Durability, HashFunction
         from minkactl.documents import enum_number
@@ -105,13 +121,14 @@ def create(
         number = HashFunction.ValueType(enum_number(HashFunction.DESCRIPTOR, hash_name))
         created = control.create_keyspace(
             name,
-            partition_count,
+            partition_count or 0,
             number,
             replicas or 0,
             min_insync=min_insync or 0,
             durability=Durability.ValueType(enum_number(Durability.DESCRIPTOR, durability)),
             unclean_election=unclean_election,
+            split_points=points,
         )
-        document = keyspace_document(created)
+        document = keyspace_document(created, len(points) + 1 if points is not None else partition_count)
     emit(Page(document, [Listing(CREATED_COLUMNS, [document])], [name]), session.output)
     note("its partitions come online as their nodes take them: minkactl keyspaces")

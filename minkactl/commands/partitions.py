@@ -7,6 +7,7 @@ import click
 
 from minkactl import options
 from minkactl.completion import complete_keyspace, complete_node
+from minkactl.keys import parse_key
 from minkactl.output import Column, Kind, Listing, Page, emit
 from minkactl.session import Session
 from minkactl.watch import show
@@ -87,21 +88,28 @@ def locate(session: Session, keyspace: str, key: str) -> None:
 def located(table: "PartitionTable", keyspace: str, key: str) -> dict[str, Any]:
     """The way from the key to its node. Raises UNKNOWN_KEYSPACE."""
     from minka.hashing import HASH_FUNCTIONS
+    from minka.ranges import KeyRange
+    from minka.v1.cluster_pb2 import Partitioning
     from minkactl.documents import enum_name
     from minkactl.views import PARTITION_STATE
 
     _check_names(table, None, keyspace)
     row = next(known for known in table.keyspaces if known.name == keyspace)
-    number = HASH_FUNCTIONS[row.hash](os.fsencode(key))
-    slot = number % row.partition_count
-    partition = next(one for one in table.partitions if one.keyspace_id == row.id and one.slot == slot)
+    rows = [one for one in table.partitions if one.keyspace_id == row.id]
+    number = None
+    if row.partitioning == Partitioning.PARTITIONING_RANGES:
+        typed = parse_key(key)
+        partition = next(one for one in rows if KeyRange(one.start_key, one.end_key).contains(typed))
+    else:
+        number = HASH_FUNCTIONS[row.hash](os.fsencode(key))
+        partition = next(one for one in rows if one.slot == number % row.partition_count)
     node = next((known for known in table.nodes if known.id == partition.leader), None)
     return {
         "key": key,
         "keyspace": keyspace,
         "hash": number,
-        "slot": slot,
-        "name": f"{keyspace}/{slot}",
+        "slot": partition.slot if number is not None else None,
+        "name": f"{keyspace}/{partition.slot}",
         "id": partition.id,
         "state": enum_name(PARTITION_STATE, partition.state),
         "node": partition.leader or None,

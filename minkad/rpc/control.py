@@ -40,6 +40,8 @@ from minka.v1.admin_pb2 import (
     RemoveNodeRequest,
     RemoveNodeResponse,
     ResumeOperationRequest,
+    SplitRequest,
+    SplitResponse,
     TransferLeadershipRequest,
     TransferLeadershipResponse,
     UndrainNodeRequest,
@@ -52,6 +54,8 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    FinishSplitRequest,
+    FinishSplitResponse,
     HandOverRequest,
     HandOverResponse,
     HeartbeatRequest,
@@ -74,15 +78,18 @@ from minkad.core.controller import (
     CreateKeyspace,
     DrainNode,
     ElectLeaders,
+    FinishSplit,
     HandOver,
     Leave,
     LimitOperation,
     PauseOperation,
     RemoveNode,
+    Split,
     UndrainNode,
     blockers_of,
     drains,
     preferred,
+    splits,
 )
 from minkad.core.controller.selectors import Live
 from minkad.core.placement import plan_reassign
@@ -135,6 +142,15 @@ class CoordinatorService(CoordinatorServicer):
     async def AlterIsr(self, request: AlterIsrRequest, context: _Context) -> AlterIsrResponse:
         """Through the log; answers the rows."""
         return await self._coordinator.controller().alter_isr(request)
+
+    async def FinishSplit(self, request: FinishSplitRequest, context: _Context) -> FinishSplitResponse:
+        """Through the log; answers the rows of both halves."""
+        await self._coordinator.controller().submit(
+            FinishSplit(request.node_id, request.partition_id, request.leader_epoch)
+        )
+        partitions = self._coordinator.state.partitions
+        child = partitions[request.partition_id]
+        return FinishSplitResponse(partitions=[partitions[child.split_from], child])
 
     async def ControlledShutdown(
         self, request: ControlledShutdownRequest, context: _Context
@@ -210,6 +226,7 @@ class AdminService(AdminServicer):
             request.min_insync,
             request.durability,
             request.unclean_election,
+            list(request.ranges.split_points) if request.HasField("ranges") else None,
         )
         await self._coordinator.controller().submit(command)
         return CreateKeyspaceResponse(keyspace=self._coordinator.state.keyspace_named(request.name))
@@ -265,6 +282,13 @@ class AdminService(AdminServicer):
             return ElectLeadersResponse(skipped=skipped)
         operation = await self._begin(ElectLeaders(partitions, request.requested_by, request.reason))
         return ElectLeadersResponse(operation=operation, skipped=skipped)
+
+    async def Split(self, request: SplitRequest, context: _Context) -> SplitResponse:
+        """Through the log; answers the operation, if there is anything to do."""
+        command = Split(request.keyspace, request.keys, request.requested_by, request.reason)
+        if not splits.new_keys(self._coordinator.controller().decided, command):
+            return SplitResponse()
+        return SplitResponse(operation=await self._begin(command))
 
     async def DrainNode(self, request: DrainNodeRequest, context: _Context) -> DrainNodeResponse:
         """Through the log; answers the operation that has begun."""

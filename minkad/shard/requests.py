@@ -9,6 +9,7 @@ import msgspec
 
 from minka import wire
 from minka.errors import Code, MinkaError
+from minka.ranges import MAX_KEY_BYTES
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import Group, GroupResult, Op, Request, Response, WriteBody
 from minkad.shard.committer import Committer
@@ -319,7 +320,7 @@ def _checked_read(body: bytes) -> list[bytes]:
 
 def _check_keys(keys: list[bytes], size: int) -> None:
     # A key can't be longer than what it came in.
-    if size > wire.MAX_KEY_BYTES and max(map(len, keys), default=0) > wire.MAX_KEY_BYTES:
+    if size > MAX_KEY_BYTES and max(map(len, keys), default=0) > MAX_KEY_BYTES:
         raise MinkaError(Code.TOO_LARGE, "a key is over its limit")
     if b"" in keys:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key is empty")

@@ -75,6 +75,10 @@ def test_debug_shows_the_traceback(run: Run) -> None:
         ["partitions", "--state", "asleep"],
         ["keyspace", "create", "x"],
         ["keyspace", "create", "x", "--partitions", "0"],
+        ["keyspace", "create", "x", "--partitions", "3", "--ranges"],
+        ["keyspace", "create", "x", "--partitions", "3", "--split-at", "b"],
+        ["keyspace", "create", "x", "--ranges", "--split-at", "0xabc"],
+        ["keyspace", "create", "x", "--ranges", "--split-at", "@/nowhere"],
         ["status", "--timeout", "0"],
         ["status", "--endpoints", "nowhere"],
         ["status", "--endpoints", "host:99999"],
@@ -153,6 +157,22 @@ def test_create_a_replicated_keyspace(run: Run, node: AnsweringNode) -> None:
     (request,) = node.requests("CreateKeyspace")
     assert (request.replicas, request.min_insync, request.durability) == (3, 2, Durability.DURABILITY_ASYNC)
     assert request.unclean_election
+
+
+def test_create_a_keyspace_by_ranges(run: Run, node: AnsweringNode, tmp_path: Path) -> None:
+    node.answers["CreateKeyspace"] = created
+    (tmp_path / "points").write_text("b\n0x64ff\nmary\n")
+    for given, points in [
+        (["--split-at", "b,d"], [b"b", b"d"]),
+        (["--split-at", "b,0x64ff"], [b"b", b"d\xff"]),
+        (["--split-at", f"@{tmp_path}/points"], [b"b", b"d\xff", b"mary"]),
+        ([], []),
+    ]:
+        result = run("keyspace", "create", "authors", "--ranges", *given, "--endpoints", node.address)
+        assert result.exit_code == 0, result.stderr
+        request = node.requests("CreateKeyspace")[-1]
+        assert request.HasField("ranges")
+        assert list(request.ranges.split_points) == points
 
 
 class TestEndpoints:

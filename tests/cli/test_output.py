@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from minka.v1.admin_pb2 import GetStatusRequest, GetStatusResponse
-from minka.v1.cluster_pb2 import NodeState, OperationState, PartitionState
+from minka.v1.cluster_pb2 import NodeState, OperationState, Partitioning, PartitionState
 from minkactl.exits import Exit
 from minkactl.output import Column, Kind, Listing, plain, tsv
 from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal
@@ -39,11 +39,33 @@ def test_json_is_lower_case_and_without_prefixes(run: Run, node: AnsweringNode) 
         "name": "flights/0", "keyspace": "flights", "id": 1, "slot": 0, "replicas": ["athens"], "isr": ["athens"],
         "leader": "athens", "leader_epoch": 1, "partition_epoch": 2, "generation": 1, "state": "online",
         "adding_replicas": [], "removing_replicas": [], "target_replicas": [], "successor": "", "unclean_elections": 0,
+        "start_key": "", "end_key": "", "split_from": 0, "split_to": 0, "splitting": False,
         "keys": 1000, "bytes": 1 << 20,
     }  # fmt: skip
     keyspaces = json.loads(run("keyspaces", "-o", "json", "--endpoints", node.address).stdout)
     assert keyspaces[0]["hash"] == "murmur3"
     assert (keyspaces[0]["online"], keyspaces[0]["assigned"], keyspaces[0]["offline"]) == (9, 0, 0)
+
+
+def test_ranges_are_readable(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+    status.table.keyspaces[0].partitioning = Partitioning.PARTITIONING_RANGES
+    del status.table.partitions[3:]
+    for partition, (start, end) in zip(
+        status.table.partitions, [(b"d", b"\xff\x00"), (b"\xff\x00", b""), (b"", b"d")], strict=True
+    ):
+        partition.start_key, partition.end_key, partition.slot = start, end, partition.id
+    lines = run("partitions", "--endpoints", node.address).stdout.splitlines()
+    place = lines[0].split("\t").index("RANGE")
+    assert [line.split("\t")[place] for line in lines[1:]] == ['["", d)', "[d, 0xff00)", '[0xff00, "")']
+    rows = json.loads(run("partitions", "-o", "json", "--endpoints", node.address).stdout)
+    assert [(row["start_key"], row["end_key"]) for row in rows] == [("", "d"), ("d", "0xff00"), ("0xff00", "")]
+    for key, name in [("bob", "flights/3"), ("d", "flights/1"), ("0xff00", "flights/2"), ("0xfeff", "flights/1")]:
+        found = json.loads(
+            run("partitions", "locate", "flights", key, "-o", "json", "--endpoints", node.address).stdout
+        )
+        assert (found["name"], found["hash"], found["slot"]) == (name, None, None)
+    listed = json.loads(run("keyspaces", "-o", "json", "--endpoints", node.address).stdout)
+    assert (listed[0]["by"], listed[0]["partitions"], listed[0]["hash"]) == ("ranges", 3, None)
 
 
 def test_wide_partitions_show_who_is_in_sync_and_unclean_elections(

@@ -13,6 +13,7 @@ from minkad.core.controller.commands import (
     DrainNode,
     ElectLeaders,
     FailNode,
+    FinishSplit,
     HandOver,
     Leave,
     LimitOperation,
@@ -21,6 +22,7 @@ from minkad.core.controller.commands import (
     RemoveNode,
     ReportReplicas,
     ResumeAll,
+    Split,
     UndrainNode,
 )
 from minkad.core.controller.decide import decide
@@ -42,6 +44,7 @@ __all__ = [
     "ElectLeaders",
     "FailNode",
     "FailureDetector",
+    "FinishSplit",
     "HandOver",
     "Leave",
     "LimitOperation",
@@ -51,6 +54,7 @@ __all__ = [
     "RemoveNode",
     "ReportReplicas",
     "ResumeAll",
+    "Split",
     "UndrainNode",
     "VoterSettings",
     "blockers_of",

@@ -49,7 +49,10 @@ class RemoveNode:
 
 @dataclass(frozen=True, slots=True)
 class CreateKeyspace:
-    """A person wants a new keyspace. 0 replicas and 0 in sync: what the size of the cluster suggests."""
+    """A person wants a new keyspace. 0 replicas and 0 in sync: what the size of the cluster suggests.
+
+    `split_points`: it is partitioned by ranges that begin there, and `partition_count` and `hash` are not used.
+    """
 
     name: str
     partition_count: int
@@ -58,6 +61,7 @@ class CreateKeyspace:
     min_insync: int = 0
     durability: Durability.ValueType = Durability.DURABILITY_SYNC
     unclean_election: bool = False
+    split_points: Sequence[bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,25 @@ class CancelMigration:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A person wants new partitions to begin at these keys of a keyspace by ranges."""
+
+    keyspace: str
+    keys: Sequence[bytes]
+    requested_by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishSplit:
+    """The leader of a new partition: all of its in-sync replicas have what the split gave them."""
+
+    node_id: str
+    partition_id: int
+    leader_epoch: int
+
+
 Command = (
     CreateCluster
     | Register
@@ -191,4 +214,6 @@ Command = (
     | PauseOperation
     | LimitOperation
     | CancelOperation
+    | Split
+    | FinishSplit
 )

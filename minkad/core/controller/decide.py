@@ -11,6 +11,7 @@ from minkad.core.controller import (
     operations,
     preferred,
     replicas,
+    splits,
 )
 from minkad.core.controller.commands import (
     AlterIsr,
@@ -24,6 +25,7 @@ from minkad.core.controller.commands import (
     DrainNode,
     ElectLeaders,
     FailNode,
+    FinishSplit,
     HandOver,
     Leave,
     LimitOperation,
@@ -32,6 +34,7 @@ from minkad.core.controller.commands import (
     RemoveNode,
     ReportReplicas,
     ResumeAll,
+    Split,
     UndrainNode,
 )
 from minkad.core.state import State
@@ -82,3 +85,7 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:  # noqa
             return operations.limit(state, command)
         case CancelOperation():
             return operations.cancel(state, command, now_ms)
+        case Split():
+            return splits.request(state, command, now_ms)
+        case FinishSplit():
+            return splits.finish(state, command)

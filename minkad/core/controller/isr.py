@@ -6,7 +6,7 @@ from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import AlterIsr
 from minkad.core.controller.rows import changed, partitions_changed
-from minkad.core.state import State, is_up
+from minkad.core.state import State, is_up, other_half
 
 
 def alter_isr(state: State, command: AlterIsr) -> list[Record]:
@@ -17,6 +17,9 @@ def alter_isr(state: State, command: AlterIsr) -> list[Record]:
             # The same set again is a change, too: behind it no older request can succeed any more.
             partition = state.partitions[change.partition_id]
             rows[partition.id] = _with_isr(partition, change)
+            if partition.splitting:
+                other = state.partitions[other_half(partition)]
+                rows[other.id] = _with_isr(other, change)
     return partitions_changed(rows.values())
 
 
@@ -32,6 +35,8 @@ def isr_refusal(state: State, node_id: str, change: IsrChange) -> Code | None:
     if node_id not in change.isr or len(set(change.isr)) != len(change.isr):
         return Code.INVALID_ARGUMENT
     joining = set(change.isr) - set(partition.isr)
+    if joining and partition.splitting:
+        return Code.INELIGIBLE_REPLICA  # who is in sync has to have been so since the split began: see splits.py
     eligible = {n for n in partition.replicas if n not in partition.removing_replicas and is_up(state.nodes.get(n))}
     return Code.INELIGIBLE_REPLICA if joining - eligible else None
 

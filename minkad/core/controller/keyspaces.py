@@ -1,4 +1,6 @@
-"""Keyspaces and the first assignment of their partitions (Fixed Partitions, Patterns of Distributed Systems)."""
+"""Keyspaces and the first assignment of their partitions (Fixed Partitions and Key-Range Partitions, Patterns of
+Distributed Systems).
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,7 +9,8 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.hashing import HASH_FUNCTIONS
-from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition, PartitionState
+from minka.ranges import ranges_at
+from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition, Partitioning, PartitionState
 from minka.v1.records_pb2 import KeyspaceCreated, Record
 from minkad.core.controller.commands import CreateKeyspace
 from minkad.core.controller.rows import changed, elect, partitions_changed
@@ -29,7 +32,9 @@ def live_nodes(state: State) -> list[Node]:
 
 def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
     """The keyspace exists and each of its partitions has replicas and a leader (onNewTopicCreation)."""
-    _check_arguments(state, command)
+    ranges = None if command.split_points is None else ranges_at(command.split_points)
+    count = command.partition_count if ranges is None else len(ranges)
+    _check_arguments(state, command, count)
     nodes = live_nodes(state)
     replicas = command.replicas or default_replicas(state)
     min_insync = command.min_insync or default_min_insync(replicas)
@@ -44,18 +49,24 @@ def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
     keyspace = Keyspace(
         id=state.next_keyspace_id,
         name=command.name,
-        partition_count=command.partition_count,
-        hash=command.hash,
         replicas=replicas,
         created_ms=now_ms,
         min_insync=min_insync,
         durability=command.durability or Durability.DURABILITY_SYNC,
         unclean_election=command.unclean_election,
     )
-    placed = assign_replicas(nodes, command.partition_count, replicas)
-    partitions = [
-        _new_partition(state.next_partition_id + slot, keyspace.id, slot, nodes) for slot, nodes in enumerate(placed)
-    ]
+    if ranges is None:
+        keyspace.partitioning = Partitioning.PARTITIONING_HASH
+        keyspace.partition_count, keyspace.hash = count, command.hash
+    else:
+        keyspace.partitioning = Partitioning.PARTITIONING_RANGES
+    partitions = []
+    for slot, placed in enumerate(assign_replicas(nodes, count, replicas)):
+        partition = _new_partition(state.next_partition_id + slot, keyspace.id, slot, placed)
+        if ranges is not None:
+            partition.slot = partition.id
+            partition.start_key, partition.end_key = ranges[slot]
+        partitions.append(partition)
     created = KeyspaceCreated(keyspace=keyspace, partitions=partitions)
     return [Record(keyspace_created=created), *on_new_partition_creation(partitions, Live.of(state))]
 
@@ -85,25 +96,28 @@ def on_new_partition_creation(partitions: Iterable[Partition], live: Live) -> li
     return partitions_changed(rows)
 
 
-def _check_arguments(state: State, command: CreateKeyspace) -> None:
+def _check_arguments(state: State, command: CreateKeyspace, partition_count: int) -> None:
     if not _NAME.fullmatch(command.name):
         raise MinkaError(
             Code.INVALID_ARGUMENT,
             f"keyspace name {command.name!r}: 1 to 63 of a-z, 0-9, _ and -, beginning with a letter",
         )
-    if not 1 <= command.partition_count <= MAX_PARTITIONS:
-        raise MinkaError(
-            Code.INVALID_ARGUMENT, f"{command.partition_count} partitions: 1 to {MAX_PARTITIONS} are possible"
-        )
-    if len(state.partitions) + command.partition_count > MAX_PARTITIONS_IN_CLUSTER:
-        raise MinkaError(
-            Code.INVALID_ARGUMENT,
-            f"{command.partition_count} partitions more would make it over {MAX_PARTITIONS_IN_CLUSTER} in the cluster",
-        )
-    if command.hash not in HASH_FUNCTIONS:
+    if not 1 <= partition_count <= MAX_PARTITIONS:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{partition_count} partitions: 1 to {MAX_PARTITIONS} are possible")
+    check_room(state, partition_count)
+    if command.split_points is None and command.hash not in HASH_FUNCTIONS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"hash function {command.hash} is not known")
     if state.keyspace_named(command.name) is not None:
         raise MinkaError(Code.KEYSPACE_EXISTS, f"keyspace {command.name} exists already", keyspace=command.name)
+
+
+def check_room(state: State, partitions: int) -> None:
+    """INVALID_ARGUMENT unless the cluster may have so many partitions more."""
+    if len(state.partitions) + partitions > MAX_PARTITIONS_IN_CLUSTER:
+        raise MinkaError(
+            Code.INVALID_ARGUMENT,
+            f"{partitions} partitions more would make it over {MAX_PARTITIONS_IN_CLUSTER} in the cluster",
+        )
 
 
 def _check_replicas(live: int, replicas: int, min_insync: int) -> None:

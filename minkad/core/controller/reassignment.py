@@ -53,6 +53,8 @@ def obstacle(nodes: Mapping[str, Node], partition: Partition, migration: Migrati
     """Why a migration can't begin yet."""
     if not is_online(partition):
         return f"it is OFFLINE, and its data is on {', '.join(partition.isr)}"
+    if partition.splitting:
+        return "it is being split"
     for node_id in added_by(partition, target_of(partition, migration)):
         if node_id in partition.removing_replicas:
             return f"{node_id} is still deleting an older copy"

@@ -11,7 +11,7 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationKind, Partition
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import drains, operations, preferred
+from minkad.core.controller import drains, operations, preferred, splits
 from minkad.core.controller.reassignment import (
     added_by,
     begin,
@@ -41,7 +41,7 @@ def schedule(state: State, caps: MigrationCaps, now_ms: int) -> list[Record]:
     operation = state.running_operation()
     if operation is not None and (records := _migrate(state, operation, caps, live, now_ms)):
         return records
-    return _move_leaderships(state, live) or _end(state, live, now_ms)
+    return splits.next_splits(state) or _move_leaderships(state, live) or _end(state, live, now_ms)
 
 
 # Migrations
@@ -113,7 +113,7 @@ def _move_leaderships(state: State, live: Live) -> list[Record]:
     for node in sorted(live.draining):
         due = drains.leaderships_to_move(state, node, live)
         wanted.update((p.id, (p, successor)) for p, successor in due)
-    waiting = [(p, successor) for p, successor in wanted.values() if not p.successor]
+    waiting = [(p, successor) for p, successor in wanted.values() if not p.successor and not p.splitting]
     if not waiting:
         return []
     free = HAND_OVERS_AT_ONCE - sum(1 for p in state.partitions.values() if p.successor)
@@ -135,6 +135,9 @@ def _end(state: State, live: Live, now_ms: int) -> list[Record]:
             case OperationKind.OPERATION_KIND_DRAIN:
                 if (end := drains.drained(state, operation)) is not None:
                     records.append(operations.finish(state, operation, now_ms, end.outcome, failed=end.failed))
+            case OperationKind.OPERATION_KIND_SPLIT:
+                if (outcome := splits.outcome(state, operation)) is not None:
+                    records.append(operations.finish(state, operation, now_ms, outcome))
             case _:
                 records.append(operations.finish(state, operation, now_ms))
     return records

@@ -2,6 +2,7 @@
 
 from minkad.core.state.names import partition_name
 from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionStateName, partition_state
+from minkad.core.state.ranges import check_ranges, is_by_ranges, other_half, range_of
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_state
 from minkad.core.state.state import NotifyNode, State
 from minkad.core.state.transitions import MIGRATIONS_UNDER_WAY
@@ -14,8 +15,12 @@ __all__ = [
     "PartitionStateName",
     "ReplicaStateName",
     "State",
+    "check_ranges",
+    "is_by_ranges",
     "is_up",
+    "other_half",
     "partition_name",
     "partition_state",
+    "range_of",
     "replica_state",
 ]

@@ -15,12 +15,22 @@ from minka.v1.cluster_pb2 import (
     PartitionTable,
     StateSnapshot,
 )
-from minka.v1.records_pb2 import KeyspaceCreated, OperationStarted, PartitionsChanged, Record, RecordBatch
+from minka.v1.records_pb2 import (
+    KeyspaceCreated,
+    OperationStarted,
+    PartitionsChanged,
+    PartitionSplit,
+    Record,
+    RecordBatch,
+)
+from minkad.core.state.ranges import check_halves, check_ranges, check_split, is_by_ranges
 from minkad.core.state.transitions import (
     MIGRATIONS_UNDER_WAY,
     check_migration_change,
     check_node_change,
+    check_partition,
     check_partition_change,
+    check_partition_row,
 )
 
 KEPT_OPERATIONS = 20
@@ -138,6 +148,8 @@ class State:
                 return self._apply_keyspace(record.keyspace_created)
             case "partitions_changed":
                 return self._apply_partitions(record.partitions_changed)
+            case "partition_split":
+                return self._apply_split(record.partition_split)
             case "operation_started":
                 return self._apply_operation_started(record.operation_started)
             case "migration_changed":
@@ -184,6 +196,8 @@ class State:
             check_partition_change(None, partition, self.nodes)
             self.partitions[partition.id] = partition
             self.next_partition_id = partition.id + 1
+        if is_by_ranges(keyspace):
+            check_ranges(created.partitions)
         self.version += 1
         return [NotifyNode(node, p.id) for p in created.partitions for node in p.replicas]
 
@@ -195,8 +209,23 @@ class State:
             self.partitions[partition.id] = partition
             affected = {*old.replicas, *partition.replicas, *partition.removing_replicas}
             effects += [NotifyNode(node, partition.id) for node in sorted(affected)]
+        for partition in changed.partitions:
+            check_halves(self.partitions, partition)
         self.version += 1
         return effects
+
+    def _apply_split(self, split: PartitionSplit) -> list[NotifyNode]:
+        """NonExistentPartition → NewPartition → OnlinePartition at once: its replicas are where its data is."""
+        parent, child = split.parent, split.child
+        assert child.id >= self.next_partition_id, f"partition id {child.id} was used before"
+        assert is_by_ranges(self.keyspaces[parent.keyspace_id]), parent
+        check_partition_row(self.partitions[parent.id], parent, self.nodes)
+        check_partition(child)
+        check_split(self.partitions[parent.id], parent, child)
+        self.partitions[parent.id], self.partitions[child.id] = parent, child
+        self.next_partition_id = child.id + 1
+        self.version += 1
+        return [NotifyNode(node, row.id) for row in (parent, child) for node in sorted(row.replicas)]
 
     def _apply_operation_started(self, started: OperationStarted) -> list[NotifyNode]:
         operation = started.operation
@@ -249,6 +278,12 @@ class State:
         migrations: dict[int, dict[tuple[int, int], Migration]] = {o.id: {} for o in snapshot.operations}
         for migration in snapshot.migrations:
             migrations[migration.operation_id][_place(migration)] = migration
+        by_ranges: dict[int, list[Partition]] = {k.id: [] for k in table.keyspaces if is_by_ranges(k)}
+        for partition in table.partitions:
+            if partition.keyspace_id in by_ranges:
+                by_ranges[partition.keyspace_id].append(partition)
+        for rows in by_ranges.values():
+            check_ranges(rows)
         return cls(
             table.cluster,
             table.version,

@@ -58,6 +58,15 @@ def check_node_change(old: Node | None, new: Node, nodes: Iterable[Node]) -> Non
 
 def check_partition_change(old: Partition | None, new: Partition, nodes: Mapping[str, Node]) -> None:
     """Assert that `new` may replace `old` (None: it is created), and that it makes sense by itself."""
+    check_partition_row(old, new, nodes)
+    if old is not None:
+        bounds = (old.start_key, old.end_key, old.split_from, old.split_to)
+        assert bounds == (new.start_key, new.end_key, new.split_from, new.split_to), (old, new)
+        assert old.splitting or not new.splitting, (old, new)
+
+
+def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[str, Node]) -> None:
+    """The same, but for its range."""
     assert is_valid_partition_change(old, new), (old, new)
     assert not (invalid := invalid_replica_changes(old, new, nodes)), (invalid, old, new)
     check_partition(new)
@@ -97,6 +106,9 @@ def check_partition(row: Partition) -> None:
     assert len(isr) == len(row.isr), row
     assert len(removing) == len(row.removing_replicas), row
     assert len(target) == len(row.target_replicas), row
+    assert not row.end_key or row.start_key < row.end_key, row
+    # What is being split moves nowhere: its replicas are where the other half is made.
+    assert not row.splitting or not (target or row.successor or row.adding_replicas), row
 
 
 def check_migration_change(old: Migration, new: Migration) -> None:

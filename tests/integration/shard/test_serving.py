@@ -9,6 +9,7 @@ import pytest
 
 from minka import wire
 from minka.errors import Code, MinkaError
+from minka.ranges import MAX_KEY_BYTES
 from minka.v1.coordinator_pb2 import ReplicaOutcome
 from minkad.shard.manager import StorageSettings
 from tests.integration.shard.harness import Cluster, Refused, TestNode, cluster
@@ -93,12 +94,12 @@ def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
         (wire.Op.WRITE, wire.encode([[b"a", b"b"], [b"1"]]), Code.INVALID_ARGUMENT),
         (wire.Op.WRITE, wire.encode([[], []]), Code.INVALID_ARGUMENT),
         (wire.Op.WRITE, write((b"", b"1")), Code.INVALID_ARGUMENT),
-        (wire.Op.WRITE, write((b"k" * (wire.MAX_KEY_BYTES + 1), b"1")), Code.TOO_LARGE),
+        (wire.Op.WRITE, write((b"k" * (MAX_KEY_BYTES + 1), b"1")), Code.TOO_LARGE),
         (wire.Op.WRITE, write((b"k", b"v" * (wire.MAX_VALUE_BYTES + 1))), Code.TOO_LARGE),
         (wire.Op.WRITE, write(*((b"%d" % i, b"v" * 15 * MIB) for i in range(3))), Code.TOO_LARGE),
         (wire.Op.READ, b"\xc1", Code.INVALID_ARGUMENT),
         (wire.Op.READ, wire.encode([b"a", b""]), Code.INVALID_ARGUMENT),
-        (wire.Op.READ, wire.encode([b"k" * (wire.MAX_KEY_BYTES + 1)]), Code.TOO_LARGE),
+        (wire.Op.READ, wire.encode([b"k" * (MAX_KEY_BYTES + 1)]), Code.TOO_LARGE),
         (7, wire.encode([b"a"]), Code.INVALID_ARGUMENT),
     ],
     ids=lambda value: value.name if isinstance(value, Code) else "",
@@ -123,7 +124,7 @@ def test_the_largest_are_taken(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster(tmp_path) as c:
             athens = await started(c, 1)
-            key, value = b"k" * wire.MAX_KEY_BYTES, b"v" * wire.MAX_VALUE_BYTES
+            key, value = b"k" * MAX_KEY_BYTES, b"v" * wire.MAX_VALUE_BYTES
             await athens.put(1, {key: value})
             assert await athens.get(1, key) == [value]
             many: dict[bytes, bytes | None] = {b"%06d" % i: b"%d" % i for i in range(100_000)}

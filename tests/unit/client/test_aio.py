@@ -13,6 +13,7 @@ import pytest
 from minka import _lane, _stream, wire
 from minka.aio import BatchError, Client
 from minka.errors import Code, MinkaError
+from minka.ranges import MAX_KEY_BYTES
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, PartitionTable
 
 Make = Callable[..., Any]
@@ -257,9 +258,9 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
             client.put("key", large),
             client.put_many({"key": large}),
             client.put_many({"a": third, "b": third, "c": third}),
-            client.put(b"k" * (wire.MAX_KEY_BYTES + 1), b"v"),
-            client.get(b"k" * (wire.MAX_KEY_BYTES + 1)),
-            client.get_many([b"k" * (wire.MAX_KEY_BYTES + 1)]),
+            client.put(b"k" * (MAX_KEY_BYTES + 1), b"v"),
+            client.get(b"k" * (MAX_KEY_BYTES + 1)),
+            client.get_many([b"k" * (MAX_KEY_BYTES + 1)]),
         ):
             with pytest.raises(MinkaError, match="TOO_LARGE"):
                 await call

@@ -1,0 +1,74 @@
+"""Ranges of keys (Key-Range Partitions, Patterns of Distributed Systems).
+
+Keys are bytes in bytewise order. A range has its start and not its end; b"" as either means that it has no bound there.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from minka.errors import Code, MinkaError
+
+MAX_KEY_BYTES: Final = 64 * 1024
+
+
+class KeyRange(NamedTuple):
+    """The keys with start <= key < end."""
+
+    start: bytes = b""
+    end: bytes = b""
+
+    def contains(self, key: bytes) -> bool:
+        """Whether the key is in it."""
+        return self.start <= key and (not self.end or key < self.end)
+
+    def overlaps(self, other: "KeyRange") -> bool:
+        """Whether some key may be in both."""
+        return (not self.end or other.start < self.end) and (not other.end or self.start < other.end)
+
+    def clip(self, other: "KeyRange") -> "KeyRange":
+        """What is in both, which overlap."""
+        ends = [end for end in (self.end, other.end) if end]
+        return KeyRange(max(self.start, other.start), min(ends, default=b""))
+
+    def __str__(self) -> str:
+        """[b, d), as people write it; ["", b) has no start."""
+        return f"[{readable(self.start)}, {readable(self.end)})"
+
+
+def ranges_at(points: Sequence[bytes]) -> list[KeyRange]:
+    """The ranges that ascending split points give; none: one over all keys.
+
+    Raises EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS, TOO_LARGE.
+    """
+    for point in points:
+        check_split_point(point)
+    for before, after in pairwise(points):
+        if before == after:
+            raise MinkaError(Code.DUPLICATE_SPLIT_POINT, f"the split point {readable(before)} comes twice")
+        if before > after:
+            raise MinkaError(
+                Code.UNSORTED_SPLIT_POINTS,
+                f"the split point {readable(after)} comes behind {readable(before)}: their ranges would overlap",
+            )
+    return [KeyRange(start, end) for start, end in zip((b"", *points), (*points, b""), strict=True)]
+
+
+def check_split_point(point: bytes) -> None:
+    """Raises EMPTY_SPLIT_POINT, TOO_LARGE."""
+    if not point:
+        raise MinkaError(Code.EMPTY_SPLIT_POINT, 'a split point is empty: "" is where the first range begins anyway')
+    if len(point) > MAX_KEY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"a split point has {len(point)} bytes; {MAX_KEY_BYTES} is the limit")
+
+
+def readable(key: bytes) -> str:
+    """A key for people, as `parse_key` of minkactl reads it: its text, 0x and hex where it isn't one; "" for none."""
+    if not key:
+        return '""'
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
+    plain = text.isprintable() and text == text.strip() and not text.startswith(("0x", "@", '"')) and "," not in text
+    return text if plain else f"0x{key.hex()}"

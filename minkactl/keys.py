@@ -1,0 +1,39 @@
+"""Keys as people type them: text, 0x and hex, or a file of them."""
+
+import os
+from pathlib import Path
+
+import click
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+
+
+def parse_key(text: str) -> bytes:
+    """bob, or 0x626f62; `minka.ranges.readable` is the inverse. Raises click.BadParameter for bad hex."""
+    if not text.startswith("0x"):
+        return os.fsencode(text)
+    try:
+        return bytes.fromhex(text[2:])
+    except ValueError:
+        raise click.BadParameter(f"{text!r} begins with 0x and is no hex") from None
+
+
+def parse_keys(text: str) -> list[bytes]:
+    """b,d or @FILE with one key a line, in their order. Raises click.BadParameter."""
+    if not text.startswith("@"):
+        return [parse_key(part) for part in text.split(",")]
+    try:
+        with Path(text[1:]).open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise click.BadParameter(f"{text[1:]}: {error.strerror}") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise click.BadParameter(f"{text[1:]} is larger than {MAX_FILE_BYTES >> 20} MiB")
+    return [parse_key(os.fsdecode(line)) for line in content.splitlines()]
+
+
+def key_text(key: bytes) -> str:
+    """In documents: "" for no bound."""
+    from minka.ranges import readable
+
+    return readable(key) if key else ""

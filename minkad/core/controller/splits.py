@@ -1,0 +1,211 @@
+"""Splitting a partition of a keyspace by ranges (Key-Range Partitions, Patterns of Distributed Systems).
+
+One record makes two rows of one: the parent keeps its id and the lower half, the child is new and has the upper half,
+on the same nodes and with the same leader. From when the leader knows it, the halves are served apart; the child, once
+it is made of the parent's data, at its leader first. Until all of the in-sync set has made it, both rows are
+`splitting`: one leadership for both, nothing moves, and nobody joins the in-sync set, since who does has a copy of the
+parent from which the child can't be told.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from minka.errors import Code, MinkaError
+from minka.ranges import check_split_point, readable
+from minka.v1.admin_pb2 import Blocker
+from minka.v1.cluster_pb2 import Keyspace, Operation, OperationKind, OperationState, Partition, PartitionState
+from minka.v1.records_pb2 import OperationStarted, PartitionSplit, Record
+from minkad.core.controller.commands import FinishSplit, Split
+from minkad.core.controller.keyspaces import check_room
+from minkad.core.controller.rows import changed, operation_with, partitions_changed
+from minkad.core.state import State, is_by_ranges, other_half, partition_name
+
+MAX_KEYS = 1000  # in one operation
+SPLITS_AT_ONCE = 16  # in the cluster
+
+_HAS_LEADER = (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
+
+
+class Ranges:
+    """The partitions of a keyspace by ranges, in the order of their keys."""
+
+    def __init__(self, state: State, keyspace_id: int) -> None:
+        rows = [row for row in state.partitions.values() if row.keyspace_id == keyspace_id]
+        self._rows = sorted(rows, key=lambda row: row.start_key)
+        self._starts = [row.start_key for row in self._rows]
+
+    def at(self, key: bytes) -> Partition:
+        """The one that has the key."""
+        return self._rows[bisect_right(self._starts, key) - 1]
+
+
+def request(state: State, command: Split, now_ms: int) -> list[Record]:
+    """An operation that splits at `new_keys`; none for none. Raises OPERATION_RUNNING and what `new_keys` does."""
+    keys = new_keys(state, command)
+    if not keys:
+        return []
+    keyspace = _keyspace(state, command.keyspace)
+    for running in state.running_operations():
+        if running.kind == OperationKind.OPERATION_KIND_SPLIT and running.keyspace_id == keyspace.id:
+            text = f"operation {running.id} splits {keyspace.name} already"
+            raise MinkaError(Code.OPERATION_RUNNING, text, operation=str(running.id))
+    operation = Operation(
+        id=state.next_operation_id,
+        kind=OperationKind.OPERATION_KIND_SPLIT,
+        state=OperationState.OPERATION_STATE_RUNNING,
+        requested_by=command.requested_by,
+        reason=command.reason,
+        created_ms=now_ms,
+        keyspace_id=keyspace.id,
+        split_keys=keys,
+    )
+    return [Record(operation_started=OperationStarted(operation=operation))]
+
+
+def new_keys(state: State, command: Split) -> list[bytes]:
+    """Those of the keys at which no partition begins yet, in order.
+
+    Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, EMPTY_SPLIT_POINT, TOO_LARGE, INVALID_ARGUMENT.
+    """
+    keyspace = _keyspace(state, command.keyspace)
+    if not is_by_ranges(keyspace):
+        raise MinkaError(Code.NOT_BY_RANGES, f"keyspace {keyspace.name} is not partitioned by ranges")
+    if not 1 <= len(command.keys) <= MAX_KEYS:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{len(command.keys)} keys: 1 to {MAX_KEYS} are possible")
+    for key in command.keys:
+        check_split_point(key)
+    ranges = Ranges(state, keyspace.id)
+    keys = sorted({key for key in command.keys if ranges.at(key).start_key != key})
+    check_room(state, len(keys))
+    return keys
+
+
+def _keyspace(state: State, name: str) -> Keyspace:
+    keyspace = state.keyspace_named(name)
+    if keyspace is None:
+        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"there is no keyspace {name}", keyspace=name)
+    return keyspace
+
+
+def next_splits(state: State) -> list[Record]:
+    """The splits of running operations that can be made now. A partition is split once at a time, so what several
+    splits are to cut is first cut near its middle.
+    """
+    records: list[Record] = []
+    for operation in _waiting(state):
+        ranges = Ranges(state, operation.keyspace_id)
+        by_partition: dict[int, list[bytes]] = {}
+        for key in operation.split_keys:
+            by_partition.setdefault(ranges.at(key).id, []).append(key)
+        free = SPLITS_AT_ONCE - sum(row.splitting for row in state.partitions.values()) // 2
+        done: list[bytes] = []
+        made: list[int] = []
+        for partition_id, keys in by_partition.items():
+            row = state.partitions[partition_id]
+            done += [key for key in keys if key == row.start_key]
+            inside = [key for key in keys if key != row.start_key]
+            if not inside or len(made) >= free or obstacle(state, row) is not None:
+                continue
+            key = inside[len(inside) // 2]
+            records.append(split_at(state, row, key, state.next_partition_id + len(made)))
+            done.append(key)
+            made.append(state.next_partition_id + len(made))
+        if done:
+            records.append(_with_progress(operation, done, made))
+        if records:
+            return records  # the next operation's are made from the state with these
+    return []
+
+
+def split_at(state: State, row: Partition, key: bytes, child_id: int) -> Record:
+    """The record that splits a partition, to which there is no `obstacle`, at a key inside of it."""
+    child = Partition(
+        id=child_id,
+        keyspace_id=row.keyspace_id,
+        slot=child_id,
+        replicas=row.replicas,
+        isr=row.isr,
+        leader=row.leader,
+        leader_epoch=row.leader_epoch,
+        partition_epoch=1,
+        generation=row.generation + 1,
+        state=PartitionState.PARTITION_STATE_ASSIGNED,
+        start_key=key,
+        end_key=row.end_key,
+        split_from=row.id,
+        splitting=True,
+    )
+
+    def shrink(parent: Partition) -> None:
+        parent.end_key = key
+        parent.generation += 1
+        parent.split_to, parent.splitting = child_id, True
+
+    return Record(partition_split=PartitionSplit(parent=changed(row, shrink), child=child))
+
+
+def obstacle(state: State, row: Partition) -> str | None:
+    """Why a partition can't be split now."""
+    min_insync = state.keyspaces[row.keyspace_id].min_insync
+    if row.splitting:
+        return "it is being split already"
+    if row.state not in _HAS_LEADER:
+        return "it has no leader"
+    if row.target_replicas:
+        return "it is being reassigned"
+    if row.successor:
+        return f"its leadership goes to {row.successor}"
+    if len(row.isr) < min_insync:
+        return f"{len(row.isr)} of {min_insync} replicas are in sync"
+    return None
+
+
+def blockers(state: State, operation: Operation) -> list[Blocker]:
+    """What the splits of an operation wait for."""
+    ranges, found = Ranges(state, operation.keyspace_id), []
+    for key in operation.split_keys:
+        row = ranges.at(key)
+        if (reason := obstacle(state, row)) is not None:
+            name = partition_name(state.keyspaces, row)
+            text = f"to be split at {readable(key)}: {reason}"
+            remedy = f"minkactl operations cancel {operation.id}"
+            found.append(Blocker(partition_id=row.id, partition=name, reason=text, remedy=remedy))
+    return found
+
+
+def outcome(state: State, operation: Operation) -> str | None:
+    """How an operation has ended; None while it hasn't."""
+    if any(state.partitions[id_].splitting for id_ in operation.partitions):
+        return None
+    if operation.split_keys and not operation.cancelled:
+        return None
+    return f"{len(operation.partitions)} of {len(operation.partitions) + len(operation.split_keys)} new partitions made"
+
+
+def finish(state: State, command: FinishSplit) -> list[Record]:
+    """Both halves are partitions like any other. Raises UNKNOWN_PARTITION, and STALE_EPOCH with the row."""
+    child = state.partitions.get(command.partition_id)
+    if child is None:
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
+    if not child.splitting or child.split_to:
+        return []
+    if (child.leader, child.leader_epoch) != (command.node_id, command.leader_epoch):
+        name = partition_name(state.keyspaces, child)
+        text = f"{name} is led by {child.leader or 'nobody'} at leader_epoch {child.leader_epoch}"
+        raise MinkaError(Code.STALE_EPOCH, text, partitions=[child])
+    halves = (state.partitions[other_half(child)], child)
+    return partitions_changed(changed(row, lambda row: row.ClearField("splitting")) for row in halves)
+
+
+def _waiting(state: State) -> Iterator[Operation]:
+    for operation in state.running_operations():
+        if operation.split_keys and not operation.paused and not operation.cancelled:
+            yield operation
+
+
+def _with_progress(operation: Operation, done: list[bytes], made: list[int]) -> Record:
+    def change(row: Operation) -> None:
+        row.split_keys[:] = [key for key in row.split_keys if key not in done]
+        row.partitions.extend(made)
+
+    return Record(operation_changed=operation_with(operation, change))

@@ -1,0 +1,61 @@
+"""The invariant of keyspaces by ranges: their partitions cover all keys, with no gap and no overlap."""
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from minka.ranges import KeyRange
+from minka.v1.cluster_pb2 import Keyspace, Partition, Partitioning
+
+
+def is_by_ranges(keyspace: Keyspace) -> bool:
+    """Whether its partitions have ranges of keys, not slots."""
+    return keyspace.partitioning == Partitioning.PARTITIONING_RANGES
+
+
+def range_of(row: Partition) -> KeyRange:
+    """The keys of the partition."""
+    return KeyRange(row.start_key, row.end_key)
+
+
+def other_half(row: Partition) -> int:
+    """While it is being split, the id of the other half's partition; else 0. A new one has not been split itself."""
+    return (row.split_to or row.split_from) if row.splitting else 0
+
+
+def check_ranges(rows: Iterable[Partition]) -> None:
+    """Assert that the rows of a keyspace cover all keys, each once."""
+    ranges = sorted(range_of(row) for row in rows)
+    assert ranges, "no partition"
+    assert ranges[0].start == b"", ranges[0]
+    assert ranges[-1].end == b"", ranges[-1]
+    for before, after in pairwise(ranges):
+        assert before.end == after.start != b"", (before, after)
+
+
+def check_split(old: Partition, parent: Partition, child: Partition) -> None:
+    """Assert that parent and child have the keys that `old` had, each once. What held for all then holds still."""
+    assert parent.start_key == old.start_key, (old, parent, child)
+    assert parent.end_key == child.start_key, (old, parent, child)
+    assert child.end_key == old.end_key, (old, parent, child)
+    assert old.start_key < child.start_key, (old, parent, child)
+    assert not old.end_key or child.start_key < old.end_key, (old, parent, child)
+    assert not old.splitting, (old, parent, child)
+    assert parent.splitting, (old, parent, child)
+    assert child.splitting, (old, parent, child)
+    assert (parent.split_to, child.split_from, child.split_to) == (child.id, parent.id, 0), (old, parent, child)
+    assert child.keyspace_id == old.keyspace_id == parent.keyspace_id, (old, parent, child)
+    assert parent.generation == child.generation > old.generation, (old, parent, child)
+    assert parent.leader_epoch == old.leader_epoch, (old, parent, child)
+    assert list(parent.replicas) == list(child.replicas), (old, parent, child)
+    check_halves({parent.id: parent, child.id: child}, parent)
+
+
+def check_halves(partitions: Mapping[int, Partition], row: Partition) -> None:
+    """Assert that what is being split has one leadership for both halves."""
+    if not row.splitting:
+        return
+    other = partitions[other_half(row)]
+    assert other.splitting, (row, other)
+    assert other_half(other) == row.id, (row, other)
+    assert (other.leader, other.leader_epoch) == (row.leader, row.leader_epoch), (row, other)
+    assert set(other.isr) == set(row.isr), (row, other)

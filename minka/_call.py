@@ -9,8 +9,8 @@ from minka._failures import BatchError, Failure, error_of_one
 from minka._grpc import clipped
 from minka._retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
-from minka.routing import KeyspaceRoutes, Route
-from minka.wire import Op
+from minka.routing import KeyspaceRoutes, RangeRoutes, Route
+from minka.wire import Op, ScanBody, ScanPage
 
 if TYPE_CHECKING:
     from minka._core import Core
@@ -24,7 +24,7 @@ class Part:
     """
 
     call: "Call"
-    slot: int
+    place: int
     keys: list[bytes]
     values: list[bytes | None] | None  # None for a read
     size: int  # bytes of keys and values, roughly
@@ -36,6 +36,15 @@ class Part:
     sent: bool = False
     open: bool = True
     error: MinkaError | None = None  # the last refusal
+    scan: ScanBody | None = None  # it has no keys then
+
+    def find_route(self) -> Route | None:
+        """The way to its partition, as far as it is known now."""
+        routes = self.call.routes
+        if self.scan is None:
+            return routes.route(self.place, self.keys)
+        assert isinstance(routes, RangeRoutes), f"a scan of {routes.name}"
+        return routes.route_below(self.scan.end) if self.scan.reverse else routes.route(0, [self.scan.start])
 
 
 class Call:
@@ -47,6 +56,7 @@ class Call:
         self.deadline: Final = deadline  # of the loop's clock
         self.found: Final[dict[bytes, bytes | None]] = {}  # what a read answered
         self.age_ms = 0  # of the oldest of that
+        self.page: ScanPage | None = None  # what a scan answered
         self.parts: Final[set[Part]] = set()
         self._core = core
         self._timeout = timeout
@@ -54,15 +64,39 @@ class Call:
         self._done: asyncio.Future[None] = core.loop.create_future()
 
     def add(
-        self, slot: int, keys: list[bytes], values: list[bytes | None] | None, size: int, *, alone: bool = False
+        self, place: int, keys: list[bytes], values: list[bytes | None] | None, size: int, *, alone: bool = False
     ) -> None:
         """Put a part on its way."""
-        part = Part(self, slot, keys, values, size, alone)
+        self._add(Part(self, place, keys, values, size, alone))
+
+    def add_scan(self, scan: ScanBody) -> None:
+        """Put a scan on its way."""
+        self._add(Part(self, 0, [], None, 0, alone=True, scan=scan))
+
+    def _add(self, part: Part) -> None:
         self.parts.add(part)
         self._core.send(part)
 
+    def regroup(self, part: Part) -> None:
+        """The part's keys are not one partition's any more."""
+        self._replace(part)
+        size = part.size // len(part.keys)
+        if part.values is None:
+            for place, keys in self.routes.key_buckets(part.keys):
+                self.add(place, keys, None, size * len(keys), alone=part.alone)
+            return
+        for bucket in self.routes.pair_buckets(dict(zip(part.keys, part.values, strict=True))):
+            self.add(bucket.place, bucket.keys, bucket.values, size * len(bucket.keys))
+
+    def _replace(self, part: Part) -> None:
+        part.open = False
+        self.parts.discard(part)
+
     async def outcome(self, key_count: int) -> None:
-        """Wait until every part is answered or given up; raise `MinkaError`, for a batch `BatchError`."""
+        """Wait until every part is answered or given up; raise `MinkaError`, for a batch `BatchError`.
+
+        `key_count` is 0 for a scan.
+        """
         self._core.calls.add(self)
         timer = self._core.loop.call_at(self.deadline, self._expire)
         try:
@@ -74,7 +108,8 @@ class Call:
             for part in self.parts:
                 part.open = False
         if self._failures:
-            raise error_of_one(self._failures[0]) if key_count == 1 else BatchError(self._failures, key_count)
+            failure = self._failures[0]
+            raise error_of_one(failure) if key_count <= 1 else BatchError(self._failures, key_count)
 
     def answered(self, part: Part, values: list[bytes | None] | None, age_ms: int = 0) -> None:
         """A node did what the part asks; `values` are those read, by position, at most so old."""
@@ -83,6 +118,12 @@ class Call:
                 assert len(values) == len(part.keys), f"{len(values)} values for {len(part.keys)} keys"
                 self.found.update(zip(part.keys, values, strict=True))
                 self.age_ms = max(self.age_ms, age_ms)
+            self._settle(part)
+
+    def answered_scan(self, part: Part, page: ScanPage) -> None:
+        """A node has scanned what the part asks."""
+        if part.open:
+            self.page = page
             self._settle(part)
 
     def refused(self, part: Part, error: MinkaError) -> None:
@@ -102,9 +143,8 @@ class Call:
     def reroute(self, part: Part) -> None:
         """Send a read that is under way to another node as well, and take that one's answer."""
         assert self.op is not Op.WRITE, "a write under way may have been done"
-        part.open = False
-        self.parts.discard(part)
-        self.add(part.slot, part.keys, None, part.size, alone=part.alone)
+        self._replace(part)
+        self._add(Part(self, part.place, part.keys, None, part.size, part.alone, scan=part.scan))
 
     def abort(self, reason: str) -> None:
         """Give up what is under way."""
@@ -127,12 +167,11 @@ class Call:
 
     def _read_apart(self, part: Part) -> None:
         """The values exceed what one answer may carry: read them apart from other parts', then in halves."""
-        part.open = False
-        self.parts.discard(part)
+        self._replace(part)
         middle = len(part.keys) // 2 if part.alone else 0
         for keys in (part.keys[:middle], part.keys[middle:]):
             if keys:
-                self.add(part.slot, keys, None, part.size, alone=True)
+                self.add(part.place, keys, None, part.size, alone=True)
 
     def _expire(self) -> None:
         for part in list(self.parts):
@@ -154,8 +193,7 @@ class Call:
         self._settle(part)
 
     def _settle(self, part: Part) -> None:
-        part.open = False
-        self.parts.discard(part)
+        self._replace(part)
         if not self.parts and not self._done.done():
             self._done.set_result(None)
 

@@ -86,14 +86,17 @@ class Core:
     def send(self, part: Part) -> None:
         """Give the part to the stream of the node that leads its partition, a stale read to that of any replica."""
         assert self._state == "open", "closing gives up every call"
-        route = part.route = part.call.routes.routes[part.slot]
+        if part.keys and not part.call.routes.belong_together(part.keys):
+            part.call.regroup(part)
+            return
+        route = part.route = part.find_route()
         part.node = self._node_for(part)
         part.address = self.table.address(part.node)
         if part.address:
             self._stream(part.address).add(part)
             return
         if route is None or part.node:
-            why = MinkaError(Code.UNKNOWN_PARTITION, f"the table has no row or no address for slot {part.slot}")
+            why = MinkaError(Code.UNKNOWN_PARTITION, "the table has no row or no address for the partition")
         else:
             why = MinkaError(Code.PARTITION_OFFLINE, f"partition {route.partition_id} has no leader")
         self.loop.call_soon(part.call.refused, part, why)
@@ -108,14 +111,15 @@ class Core:
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
-        """Whether the partition has a leader by a newer row than that by which the part was sent."""
-        route = part.call.routes.routes[part.slot]
-        old = part.route
-        return route is not None and bool(route.leader) and (old is None or route.partition_epoch > old.partition_epoch)
+        """Whether there is a leader by a newer row than that by which the part was sent, or by another partition's."""
+        route, old = part.find_route(), part.route
+        if route is None or not route.leader or old is None:
+            return route is not None and bool(route.leader)
+        return route.partition_id != old.partition_id or route.partition_epoch > old.partition_epoch
 
     def has_moved(self, part: Part) -> bool:
         """Whether the node to which the part was sent can't answer it any more, by what is known now."""
-        route = part.call.routes.routes[part.slot]
+        route = part.find_route()
         if part.call.op is Op.READ_STALE:
             return route is not None and bool(route.readable) and part.node not in route.readable
         return route is not None and bool(route.leader) and (part.route is None or route.leader != part.route.leader)

@@ -55,9 +55,10 @@ class BatchError(MinkaError):
 
 
 def error_of_one(failure: Failure) -> MinkaError:
-    """The error of a call with a single key."""
+    """The error of a call with a single key, or of a scan."""
     details = {**failure.error.details, "node": failure.node, "address": failure.address}
-    message = f"key {shown_key(failure.keys[0])} at {failure.where()}: {failure.error.message}"
+    what = f"key {shown_key(failure.keys[0])}" if failure.keys else "scan"
+    message = f"{what} at {failure.where()}: {failure.error.message}"
     return MinkaError(failure.error.code, message, partitions=failure.error.partitions, **details)
 
 

@@ -10,7 +10,18 @@ from google.protobuf.message import DecodeError
 from minka._call import Part
 from minka.errors import MinkaError
 from minka.v1 import errors_pb2
-from minka.wire import Group, GroupResult, Op, Request, Response, WriteBody, decode_stale, decode_values, encode
+from minka.wire import (
+    Group,
+    GroupResult,
+    Op,
+    Request,
+    Response,
+    WriteBody,
+    decode_page,
+    decode_stale,
+    decode_values,
+    encode,
+)
 
 FRAME_BYTES: Final = 1024 * 1024  # a frame is closed when it has reached this; one group may exceed it
 MAX_GROUPS: Final = 1024
@@ -136,6 +147,8 @@ class Lane:
 
 
 def _body(op: Op, parts: list[Part]) -> bytes:
+    if op is Op.SCAN:
+        return encode(parts[0].scan)  # each alone
     keys = parts[0].keys if len(parts) == 1 else [key for part in parts for key in part.keys]
     if op is not Op.WRITE:
         return encode(keys)
@@ -150,6 +163,10 @@ def _hand_out(op: Op, parts: list[Part], result: GroupResult) -> None:
         error = _refusal(result.error)
         for part in parts:
             part.call.refused(part, error)
+    elif op is Op.SCAN:
+        page = decode_page(result.body or b"")
+        for part in parts:
+            part.call.answered_scan(part, page)
     elif op is Op.WRITE:
         for part in parts:
             part.call.answered(part, None)

@@ -6,7 +6,7 @@ async with minka.aio.Client(["athens:7400", "byzantium:7400"], keyspace="flights
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
@@ -15,8 +15,9 @@ from minka._call import Call
 from minka._core import Core
 from minka._failures import BatchError, Failure, shown_key
 from minka._lane import FRAME_BYTES
+from minka._scan import rows_of, scan_pages
 from minka.errors import Code, MinkaError
-from minka.ranges import MAX_KEY_BYTES
+from minka.ranges import MAX_KEY_BYTES, KeyRange
 from minka.tls import Tls
 from minka.wire import MAX_BODY_BYTES, MAX_VALUE_BYTES, Op
 
@@ -104,8 +105,8 @@ class _Operations:
             return {}
         size = _checked_size(unique, ())
         call = await self._begin(Op.READ, timeout)
-        for slot, slot_keys in call.routes.key_buckets(unique):
-            call.add(slot, slot_keys, None, size * len(slot_keys) // len(unique))
+        for place, keys_there in call.routes.key_buckets(unique):
+            call.add(place, keys_there, None, size * len(keys_there) // len(unique))
         await call.outcome(len(unique))
         found = call.found
         if set(map(type, given)) <= {bytes}:
@@ -113,10 +114,45 @@ class _Operations:
         values = ((key, found[_bytes(key)]) for key in given)
         return {key: value for key, value in values if value is not None}
 
+    def scan(
+        self,
+        start: Key = b"",
+        end: Key = b"",
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[tuple[bytes, bytes], None]:
+        """The pairs with start <= key < end in the order of their keys, `limit` of them at most; with `reverse` from
+        the end down. An empty bound is none. Only for keyspaces by ranges: NOT_BY_RANGES.
+
+        It asks only the partitions in question, page by page, some ahead. Each page is read at one moment after the
+        call began, all of it at the leader, and each key comes once at most, whatever is split or moved meanwhile; the
+        scan as a whole is no snapshot. `timeout` holds for every page. Who stops early closes it
+        (`contextlib.aclosing`) so that nothing is read ahead any more.
+        """
+        return rows_of(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
+
+    def scan_pages(
+        self,
+        start: Key = b"",
+        end: Key = b"",
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
+        """The same as `scan`, as it comes: in lists."""
+        if limit is not None and limit < 1:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"a limit of {limit}")
+        timeout = self._timeout if timeout is None else _checked_timeout(timeout)
+        wanted = KeyRange(_bytes(start), _bytes(end))
+        return scan_pages(self._core, self._checked_name(), wanted, limit, reverse, timeout)
+
     async def _one(self, op: Op, key: bytes, value: bytes | None, timeout: float | None) -> Call:
         size = _checked_size((key,), (value or b"",))
         call = await self._begin(op, timeout)
-        call.add(call.routes.slot(key), [key], [value] if op is Op.WRITE else None, size)
+        call.add(call.routes.place(key), [key], [value] if op is Op.WRITE else None, size)
         await call.outcome(1)
         return call
 
@@ -129,18 +165,22 @@ class _Operations:
         call = await self._begin(Op.WRITE, timeout)
         for bucket in call.routes.pair_buckets(batch):
             if size <= FRAME_BYTES:
-                call.add(bucket.slot, bucket.keys, bucket.values, size * len(bucket.keys) // len(batch))
+                call.add(bucket.place, bucket.keys, bucket.values, size * len(bucket.keys) // len(batch))
             else:
-                _add_in_pieces(call, bucket.slot, bucket.keys, bucket.values)
+                _add_in_pieces(call, bucket.place, bucket.keys, bucket.values)
         await call.outcome(len(batch))
 
     async def _begin(self, op: Op, timeout: float | None) -> Call:
+        name = self._checked_name()
+        timeout = self._timeout if timeout is None else _checked_timeout(timeout)
+        return await self._core.begin(name, op, timeout)
+
+    def _checked_name(self) -> str:
         if self._name is None:
             raise MinkaError(
                 Code.INVALID_ARGUMENT, "no keyspace: name it in Client(…, keyspace=…) or use client.keyspace(name)"
             )
-        timeout = self._timeout if timeout is None else _checked_timeout(timeout)
-        return await self._core.begin(self._name, op, timeout)
+        return self._name
 
 
 class Keyspace(_Operations):
@@ -233,11 +273,11 @@ def _checked_timeout(seconds: float) -> float:
     return seconds
 
 
-def _add_in_pieces(call: Call, slot: int, keys: list[bytes], values: list[bytes | None]) -> None:
+def _add_in_pieces(call: Call, place: int, keys: list[bytes], values: list[bytes | None]) -> None:
     """A large batch, so that each piece fills a frame and several are under way."""
     start, size = 0, 0
     for end, (key, value) in enumerate(zip(keys, values, strict=True), 1):
         size += len(key) + len(value or b"")
         if size >= FRAME_BYTES or end == len(keys):
-            call.add(slot, keys[start:end], values[start:end], size)
+            call.add(place, keys[start:end], values[start:end], size)
             start, size = end, 0

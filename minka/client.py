@@ -8,7 +8,7 @@ with minka.Client(["athens:7400", "byzantium:7400"], keyspace="flights") as clie
 import asyncio
 import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -104,6 +104,23 @@ class _Operations:
         """Remove many keys; see `put_many`."""
         self._loop.run(self._handle.delete_many(keys, timeout=timeout))
 
+    def scan(
+        self,
+        start: Key = b"",
+        end: Key = b"",
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs with start <= key < end in the order of their keys; see `minka.aio.Client.scan`."""
+        pages = self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)
+        try:
+            while page := self._loop.run(_next_page(pages)):
+                yield from page
+        finally:
+            self._loop.run(pages.aclose())
+
 
 class Keyspace(_Operations):
     """A handle on one keyspace of a client's cluster."""
@@ -145,6 +162,10 @@ class Client(_Operations):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+async def _next_page(pages: AsyncGenerator[list[tuple[bytes, bytes]], None]) -> list[tuple[bytes, bytes]]:
+    return await anext(pages, [])
 
 
 async def _close(client: aio.Client) -> None:

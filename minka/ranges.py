@@ -36,6 +36,9 @@ class KeyRange(NamedTuple):
         return f"[{readable(self.start)}, {readable(self.end)})"
 
 
+ALL_KEYS: Final = KeyRange()
+
+
 def ranges_at(points: Sequence[bytes]) -> list[KeyRange]:
     """The ranges that ascending split points give; none: one over all keys.
 

@@ -1,17 +1,20 @@
-"""The client's copy of the partition table: key → slot → partition → node. Pure: it is told what changed."""
+"""The client's copy of the partition table: key → slot or range → partition → node. Pure: it is told what changed."""
 
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final
 
 import mmh3
 
 from minka.errors import Code, MinkaError
 from minka.hashing import HASH_FUNCTIONS
+from minka.ranges import ALL_KEYS, KeyRange
 from minka.v1 import cluster_pb2
-from minka.v1.cluster_pb2 import HashFunction
+from minka.v1.cluster_pb2 import HashFunction, Partitioning
 
 _MAX_NAMES_SHOWN: Final = 10
 
@@ -25,26 +28,60 @@ class Route:
     generation: int
     leader: str  # node id, "" when no live node can lead it
     readable: tuple[str, ...] = ()  # nodes whose replica is in sync
+    range: KeyRange = ALL_KEYS
+
+    @classmethod
+    def of(cls, row: cluster_pb2.Partition) -> "Route":
+        """Of a partition's row."""
+        range_ = KeyRange(row.start_key, row.end_key)
+        return cls(row.id, row.partition_epoch, row.generation, row.leader, tuple(row.isr), range_)
 
 
 @dataclass(slots=True)
 class PairBucket:
-    """The pairs of one batch that belong to one slot; keys and values by position."""
+    """The pairs of one batch that belong together; keys and values by position."""
 
-    slot: int
+    place: int
     keys: list[bytes]
     values: list[bytes | None]
 
 
-class KeyspaceRoutes:
-    """One hash keyspace: the slot of a key, and the route of a slot."""
+class KeyspaceRoutes(ABC):
+    """One keyspace: where each key belongs, and the route there. A place is a slot, or a range as it is at present."""
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
+
+    @abstractmethod
+    def place(self, key: bytes) -> int:
+        """Where a key belongs."""
+
+    @abstractmethod
+    def key_buckets(self, keys: Iterable[bytes]) -> list[tuple[int, list[bytes]]]:
+        """Keys by place, in their order."""
+
+    @abstractmethod
+    def pair_buckets(self, pairs: Mapping[bytes, bytes | None]) -> list[PairBucket]:
+        """Pairs by place, in their order."""
+
+    @abstractmethod
+    def belong_together(self, keys: Sequence[bytes]) -> bool:
+        """Whether keys that had one place once have one still."""
+
+    @abstractmethod
+    def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
+        """The way of keys that belong together, and had this place once; None while it isn't known."""
+
+    @abstractmethod
+    def update(self, row: cluster_pb2.Partition) -> bool:
+        """Take a row of the keyspace if it is newer; whether it was."""
+
+
+class HashRoutes(KeyspaceRoutes):
+    """A place is a slot, for life."""
 
     def __init__(self, keyspace: cluster_pb2.Keyspace) -> None:
-        if keyspace.hash not in HASH_FUNCTIONS or not keyspace.partition_count:
-            raise MinkaError(
-                Code.INTERNAL, f"keyspace {keyspace.name!r} is of a kind that this version of the client doesn't know"
-            )
-        self.name: Final = keyspace.name
+        super().__init__(keyspace.name)
         self.count: Final = keyspace.partition_count
         # The same function as hashing.murmur3, without the call in between: a batch hashes every key.
         murmur3 = keyspace.hash == HashFunction.HASH_FUNCTION_MURMUR3
@@ -53,7 +90,7 @@ class KeyspaceRoutes:
         )
         self.routes: Final[list[Route | None]] = [None] * self.count
 
-    def slot(self, key: bytes) -> int:
+    def place(self, key: bytes) -> int:
         """The slot of a key: its hash modulo the number of partitions."""
         return self._hash(key) % self.count
 
@@ -75,6 +112,102 @@ class KeyspaceRoutes:
             keys[slot].append(key)
             values[slot].append(value)
         return [PairBucket(slot, keys[slot], values[slot]) for slot in keys]
+
+    def belong_together(self, keys: Sequence[bytes]) -> bool:
+        """Always."""
+        return True
+
+    def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
+        """By the slot."""
+        return self.routes[place]
+
+    def update(self, row: cluster_pb2.Partition) -> bool:
+        """By partition_epoch. Raises INTERNAL for a slot that can't be."""
+        if row.slot >= self.count:
+            raise MinkaError(Code.INTERNAL, f"partition {row.id} has slot {row.slot} of {self.count} in {self.name!r}")
+        known = self.routes[row.slot]
+        if known is not None and row.partition_epoch <= known.partition_epoch:
+            return False
+        self.routes[row.slot] = Route.of(row)
+        return True
+
+
+class RangeRoutes(KeyspaceRoutes):
+    """A place counts the known starts up to a key; below zero where the range is known to end before the key.
+
+    Rows come one by one, so the ranges need not fit: a key belongs to the last that starts before it, since a split
+    leaves the parent's start and gives the child a new one.
+    """
+
+    def __init__(self, keyspace: cluster_pb2.Keyspace) -> None:
+        super().__init__(keyspace.name)
+        self._starts: list[bytes] = []  # in order
+        self._routes: dict[bytes, Route] = {}  # by start
+
+    def place(self, key: bytes) -> int:
+        """Where a key belongs, as far as it is known."""
+        place = bisect_right(self._starts, key)
+        if not place:
+            return -1
+        end = self._routes[self._starts[place - 1]].range.end
+        return place if not end or key < end else -place - 1
+
+    def key_buckets(self, keys: Iterable[bytes]) -> list[tuple[int, list[bytes]]]:
+        """Keys by range, in their order."""
+        buckets: defaultdict[int, list[bytes]] = defaultdict(list)
+        for key in keys:
+            buckets[self.place(key)].append(key)
+        return list(buckets.items())
+
+    def pair_buckets(self, pairs: Mapping[bytes, bytes | None]) -> list[PairBucket]:
+        """Pairs by range, in their order."""
+        buckets = self.key_buckets(pairs)
+        return [PairBucket(place, keys, [pairs[key] for key in keys]) for place, keys in buckets]
+
+    def belong_together(self, keys: Sequence[bytes]) -> bool:
+        """Whether they lie in one range."""
+        return len(keys) == 1 or self.place(min(keys)) == self.place(max(keys))
+
+    def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
+        """By the range in which the keys lie now."""
+        now = self.place(keys[0])
+        return self._routes[self._starts[now - 1]] if now > 0 else None
+
+    def route_below(self, end: bytes) -> Route | None:
+        """The way to the greatest keys before `end`, b"": to the greatest of all."""
+        place = bisect_left(self._starts, end) if end else len(self._starts)
+        route = self._routes[self._starts[place - 1]] if place else None
+        known = route is not None and (not route.range.end or (bool(end) and end <= route.range.end))
+        return route if known else None
+
+    def overlapping(self, wanted: KeyRange) -> list[KeyRange]:
+        """The parts of `wanted` by partition, in order, without gaps."""
+        starts = [start for start in self._starts if wanted.start < start and (not wanted.end or start < wanted.end)]
+        return [KeyRange(*bounds) for bounds in pairwise((wanted.start, *starts, wanted.end))]
+
+    def update(self, row: cluster_pb2.Partition) -> bool:
+        """By partition_epoch; of two partitions that start alike, the one of the greater generation."""
+        known = self._routes.get(row.start_key)
+        if known is None:
+            insort(self._starts, row.start_key)
+        elif known.partition_id == row.id:
+            if row.partition_epoch <= known.partition_epoch:
+                return False
+        elif row.generation <= known.generation:
+            return False
+        self._routes[row.start_key] = Route.of(row)
+        return True
+
+
+def _routes_of(keyspace: cluster_pb2.Keyspace) -> KeyspaceRoutes:
+    if keyspace.partitioning == Partitioning.PARTITIONING_RANGES:
+        return RangeRoutes(keyspace)
+    by_hash = keyspace.partitioning in (Partitioning.PARTITIONING_UNSPECIFIED, Partitioning.PARTITIONING_HASH)
+    if not by_hash or keyspace.hash not in HASH_FUNCTIONS or not keyspace.partition_count:
+        raise MinkaError(
+            Code.INTERNAL, f"keyspace {keyspace.name!r} is of a kind that this version of the client doesn't know"
+        )
+    return HashRoutes(keyspace)
 
 
 class RoutingTable:
@@ -107,7 +240,7 @@ class RoutingTable:
             self._addresses = {node.id: node.address for node in table.nodes}
         for keyspace in table.keyspaces:
             if keyspace.id not in self._by_id:
-                self._by_id[keyspace.id] = self._keyspaces[keyspace.name] = KeyspaceRoutes(keyspace)
+                self._by_id[keyspace.id] = self._keyspaces[keyspace.name] = _routes_of(keyspace)
         return self.update(table.partitions)
 
     def update(self, rows: Iterable[cluster_pb2.Partition]) -> bool:
@@ -117,16 +250,7 @@ class RoutingTable:
             keyspace = self._by_id.get(row.keyspace_id)
             if keyspace is None:
                 continue  # newer than the table: a whole one will bring it
-            if row.slot >= keyspace.count:
-                raise MinkaError(
-                    Code.INTERNAL, f"partition {row.id} has slot {row.slot} of {keyspace.count} in {keyspace.name!r}"
-                )
-            known = keyspace.routes[row.slot]
-            if known is None or row.partition_epoch > known.partition_epoch:
-                keyspace.routes[row.slot] = Route(
-                    row.id, row.partition_epoch, row.generation, row.leader, tuple(row.isr)
-                )
-                changed = True
+            changed |= keyspace.update(row)
         return changed
 
     def keyspace(self, name: str) -> KeyspaceRoutes:

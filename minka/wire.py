@@ -22,10 +22,13 @@ class Op(IntEnum):
     READ = 0
     WRITE = 1
     READ_STALE = 2  # answered by any replica, which says how old its data may be
+    SCAN = 3  # of a keyspace by ranges: some of the pairs in a range, in order
 
 
 class Group(msgspec.Struct, array_like=True, gc=False):
-    """Operations for one partition. `body` is a `WriteBody` or, for both kinds of reads, a `ReadBody`, encoded."""
+    """Operations for one partition. `body` is a `WriteBody`, a `ScanBody` or, for both kinds of reads, a `ReadBody`,
+    encoded.
+    """
 
     op: int
     partition_id: int
@@ -42,8 +45,8 @@ class Request(msgspec.Struct, array_like=True, gc=False):
 
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
-    """`error` is a serialized `minka.v1.Error` or None; `body` the `ReadResult` of a READ or the `StaleResult` of a
-    READ_STALE, encoded, else None.
+    """`error` is a serialized `minka.v1.Error` or None; `body` the `ReadResult` of a READ, the `StaleResult` of a
+    READ_STALE or the `ScanPage` of a SCAN, encoded, else None.
     """
 
     error: bytes | None
@@ -75,10 +78,35 @@ class StaleResult(msgspec.Struct, array_like=True, gc=False):
     values: list[bytes | None]
 
 
+class ScanBody(msgspec.Struct, array_like=True, gc=False):
+    """The pairs with start <= key < end are wanted, b"" is no bound; from the end down with `reverse`. A page has no
+    more than so many rows and bytes, but at least one row if there is one.
+    """
+
+    start: bytes
+    end: bytes
+    reverse: bool
+    max_rows: int
+    max_bytes: int
+
+
+class ScanPage(msgspec.Struct, array_like=True, gc=False):
+    """Pairs by position, in the order of the scan: all that there are with start <= key < end, which is the first part
+    of what was asked for, in that order. No more than the partition has: the rest may be another's.
+    """
+
+    keys: list[bytes]
+    values: list[bytes]
+    start: bytes
+    end: bytes
+
+
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
 decode_response: Final = msgspec.msgpack.Decoder(Response).decode
 decode_write: Final = msgspec.msgpack.Decoder(WriteBody).decode
 decode_read: Final = msgspec.msgpack.Decoder(ReadBody).decode
 decode_values: Final = msgspec.msgpack.Decoder(ReadResult).decode
+decode_scan: Final = msgspec.msgpack.Decoder(ScanBody).decode
+decode_page: Final = msgspec.msgpack.Decoder(ScanPage).decode
 decode_stale: Final = msgspec.msgpack.Decoder(StaleResult).decode

@@ -9,7 +9,7 @@ import msgspec
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minka.ranges import MAX_KEY_BYTES
+from minka.ranges import MAX_KEY_BYTES, KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import Group, GroupResult, Op, Request, Response, WriteBody
 from minkad.shard.committer import Committer
@@ -21,6 +21,9 @@ _INLINE_KEYS: Final = 64
 _POLL_SECONDS: Final = 0.1
 _MAX_TIMEOUT_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 0.1
+# Of a page of a scan, which holds the loop: about 2 ms.
+MAX_PAGE_ROWS: Final = 2000
+MAX_PAGE_BYTES: Final = 512 * 1024
 
 
 class Requests:
@@ -124,6 +127,8 @@ class Requests:
                 self._read(replica, group, ticket, index, deadline)
             elif group.op == Op.READ_STALE:
                 self._read_stale(replica, group, ticket, index)
+            elif group.op == Op.SCAN:
+                self._scan(replica, group, ticket, index)
             else:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
         except MinkaError as error:
@@ -188,12 +193,24 @@ class Requests:
             return
         if group.generation < row.generation:
             text = f"partition {row.id} is at generation {row.generation}, the request is for {group.generation}"
-            raise MinkaError(Code.STALE_GENERATION, text, partitions=[row])
+            raise MinkaError(Code.STALE_GENERATION, text, partitions=self._with_other_half(row))
         if not row.leader:
             raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader", partitions=[row])
         if row.leader != self._node_id:
             text = f"partition {row.id} is led by {row.leader}"
             raise MinkaError(Code.NOT_LEADER, text, partitions=[row], leader=row.leader)
+
+    def _with_other_half(self, row: Partition) -> list[Partition]:
+        """The row, and that of what was last split off from it."""
+        other = self._newest_row(row.split_to) if row.split_to else None
+        return [row] if other is None else [row, other]
+
+    def _check_in_range(self, replica: Replica, keys: list[bytes]) -> None:
+        """KEY_OUT_OF_RANGE for a key that isn't the partition's."""
+        row = replica.row
+        if (row.start_key and min(keys) < row.start_key) or (row.end_key and max(keys) >= row.end_key):
+            text = f"partition {row.id} has the keys {KeyRange(row.start_key, row.end_key)}, and others are asked for"
+            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_other_half(row))
 
     async def _wait(self, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         loop = asyncio.get_running_loop()
@@ -229,6 +246,7 @@ class Requests:
 
     def _write(self, replica: Replica, body: bytes, ticket: Ticket, index: int) -> None:
         write = _checked_write(body)
+        self._check_in_range(replica, write.keys)
         committer = self._committer
         if committer.pending_bytes + self._waiting_bytes + len(body) > self._max_pending_bytes:
             raise self._overloaded()
@@ -245,6 +263,7 @@ class Requests:
 
     def _read(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         keys = _checked_read(group.body)
+        self._check_in_range(replica, keys)
         replica.open()
         if len(keys) > _INLINE_KEYS:
             self._spawn(self._read_many(replica, keys, group, ticket, index, deadline))
@@ -254,8 +273,29 @@ class Requests:
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the read was answered")
         ticket.fill(index, GroupResult(None, wire.encode(values)))
 
+    def _scan(self, replica: Replica, group: Group, ticket: Ticket, index: int) -> None:
+        """A page, at one moment: nothing else runs meanwhile."""
+        body = _checked_scan(group.body)
+        asked, mine = KeyRange(body.start, body.end), KeyRange(replica.row.start_key, replica.row.end_key)
+        if not asked.overlaps(mine):
+            text = f"partition {replica.id} has the keys {mine}, and those of {asked} are asked for"
+            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_other_half(replica.row))
+        start, end = asked.clip(mine)
+        replica.open()
+        keys, values, is_all = replica.data.page(
+            start, end, body.reverse, min(body.max_rows, MAX_PAGE_ROWS), min(body.max_bytes, MAX_PAGE_BYTES)
+        )
+        if not self._has_clearance():
+            raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the scan was answered")
+        if not is_all and body.reverse:
+            start = keys[-1]
+        elif not is_all:
+            end = keys[-1] + b"\x00"
+        ticket.fill(index, GroupResult(None, wire.encode(wire.ScanPage(keys, values, start, end))))
+
     def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int) -> None:
         keys = _checked_read(group.body)
+        self._check_in_range(replica, keys)
         age_ms = math.ceil(self._age(replica) * 1000)
         replica.open()
         if len(keys) > _INLINE_KEYS:
@@ -316,6 +356,19 @@ def _checked_read(body: bytes) -> list[bytes]:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a read: {error}") from error
     _check_keys(keys, len(body))
     return keys
+
+
+def _checked_scan(body: bytes) -> wire.ScanBody:
+    """Raises INVALID_ARGUMENT, TOO_LARGE."""
+    try:
+        scan = wire.decode_scan(body)
+    except msgspec.MsgspecError as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a scan: {error}") from error
+    if max(len(scan.start), len(scan.end)) > MAX_KEY_BYTES + 1:
+        raise MinkaError(Code.TOO_LARGE, "a bound of a scan is over the limit of a key")
+    if (scan.end and scan.start >= scan.end) or scan.max_rows < 1 or scan.max_bytes < 1:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a scan of nothing")
+    return scan
 
 
 def _check_keys(keys: list[bytes], size: int) -> None:

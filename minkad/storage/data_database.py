@@ -10,7 +10,7 @@ from rocksdict import Cache, DBCompressionType, Options, Rdict, WriteBatch, Writ
 
 from minka.errors import Code, MinkaError
 from minka.wire import WriteBody
-from minkad.storage.rocks import KIB, MIB, base_options, is_stalled, pairs, storage_error, table_options
+from minkad.storage.rocks import KIB, MIB, base_options, is_stalled, page, pairs, storage_error, table_options
 
 # Users' keys are not empty, so nothing else collides with it; it is written in the same batch as the data.
 _APPLIED: Final = b""
@@ -135,6 +135,18 @@ class DataDatabase:
         try:
             with _Reading(self):
                 return await asyncio.get_running_loop().run_in_executor(None, _multi_get, self._opened(), keys)
+        except Exception as error:
+            raise self._failure("reading", error) from error
+
+    def page(
+        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """See `rocks.page`. For few rows: about a microsecond each."""
+        if not self.exists():
+            return [], [], True
+        self.open()
+        try:
+            return page(self._opened(), max(start, _FIRST_KEY), end, reverse, max_rows, max_bytes)
         except Exception as error:
             raise self._failure("reading", error) from error
 

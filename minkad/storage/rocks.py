@@ -76,6 +76,41 @@ def pairs(db: Rdict, start: bytes, end: bytes | None, reverse: bool = False) -> 
     iterator.status()
 
 
+def page(
+    db: Rdict, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int
+) -> tuple[list[bytes], list[bytes], bool]:
+    """Keys and values with start <= key < end in order, `end` b"": to the last key; and whether these are all.
+
+    Up to so many rows and bytes, but one row at least. Not a generator, since the iterator has to be gone when this
+    returns; holds the GIL, about 1 µs a row. Raises what rocksdict raises.
+    """
+    options = ReadOptions()
+    if end:
+        options.set_iterate_upper_bound(end)
+    iterator: RdictIter = db.iter(options)
+    valid, key_of, value_of = iterator.valid, iterator.key, iterator.value
+    step = iterator.prev if reverse else iterator.next
+    if reverse:
+        iterator.seek_to_last()
+    else:
+        iterator.seek(start)
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    size = 0
+    while valid():
+        key, value = key_of(), value_of()
+        if reverse and key < start:
+            break
+        size += len(key) + len(value)
+        if len(keys) == max_rows or (keys and size > max_bytes):
+            return keys, values, False
+        keys.append(key)
+        values.append(value)
+        step()
+    iterator.status()
+    return keys, values, True
+
+
 def count(db: Rdict, start: bytes, end: bytes) -> int:
     """How many keys there are with start <= key < end, by reading every block of them. Raises what rocksdict raises."""
     options = ReadOptions()

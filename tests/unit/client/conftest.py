@@ -18,8 +18,9 @@ import pytest
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.hashing import murmur3
+from minka.ranges import KeyRange, ranges_at
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
-from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, PartitionTable
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
 
 # Below the ephemeral range; each test process begins elsewhere.
 _PORTS = itertools.count(20000 + os.getpid() * 37 % 10000)
@@ -113,6 +114,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.holds_writes: asyncio.Event | None = None  # until it is set
         self.ends_stream = False  # instead of answering
         self.age_ms = 0  # of what it answers to stale reads
+        self.page_rows = 10**9  # of one page of a scan
         self.largest_read = 10**9  # bytes of values in one result
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         admin_pb2_grpc.add_MetadataServicer_to_server(self, self._server)
@@ -176,6 +178,8 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
                 else:
                     self.data[key] = value
             return wire.GroupResult(None, None)
+        if group.op == wire.Op.SCAN:
+            return self._scan(group)
         values = [self.data.get(key) for key in wire.decode_read(group.body)]
         if group.op == wire.Op.READ_STALE:
             return wire.GroupResult(None, wire.encode(wire.StaleResult(self.age_ms, values)))
@@ -183,12 +187,27 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
             return wire.GroupResult(MinkaError(Code.TOO_LARGE, "too much").to_proto().SerializeToString(), None)
         return wire.GroupResult(None, wire.encode(values))
 
+    def _scan(self, group: wire.Group) -> wire.GroupResult:
+        row = next(row for row in self.table.partitions if row.id == group.partition_id)
+        body = wire.decode_scan(group.body)
+        start, end = KeyRange(body.start, body.end).clip(KeyRange(row.start_key, row.end_key))
+        keys = sorted((key for key in self.data if KeyRange(start, end).contains(key)), reverse=body.reverse)
+        if len(keys) > min(body.max_rows, self.page_rows):
+            keys = keys[: min(body.max_rows, self.page_rows)]
+            start, end = (keys[-1], end) if body.reverse else (start, keys[-1] + b"\x00")
+        page = wire.ScanPage(keys, [self.data[key] for key in keys], start, end)
+        return wire.GroupResult(None, wire.encode(page))
+
     def _routed_wrong(self, group: wire.Group) -> MinkaError | None:
         row = next(row for row in self.table.partitions if row.id == group.partition_id)
         if row.leader != self.name and group.op != wire.Op.READ_STALE:
             return MinkaError(Code.NOT_LEADER, f"{row.leader} leads it", partitions=[row])
         if group.generation < row.generation:
-            return MinkaError(Code.STALE_GENERATION, "it has moved", partitions=[row])
+            other = [one for one in self.table.partitions if one.id == row.split_to]
+            return MinkaError(Code.STALE_GENERATION, "it has moved", partitions=[row, *other])
+        if group.op != wire.Op.SCAN:
+            keys = wire.decode_write(group.body).keys if group.op == wire.Op.WRITE else wire.decode_read(group.body)
+            assert all(KeyRange(row.start_key, row.end_key).contains(key) for key in keys)
         return None
 
 
@@ -253,6 +272,46 @@ class DataCluster:
             row.leader = leader
             row.partition_epoch += 1
             row.generation += 1
+
+
+class RangeCluster(DataCluster):
+    """The same with a keyspace by ranges, whose partitions the nodes lead in turn."""
+
+    def __init__(self, names: Sequence[str], points: Sequence[bytes]) -> None:
+        super().__init__(names, len(points) + 1)
+        for node in self.nodes.values():
+            (keyspace,) = node.table.keyspaces
+            keyspace.partitioning = Partitioning.PARTITIONING_RANGES
+            keyspace.partition_count, keyspace.hash = 0, HashFunction.HASH_FUNCTION_UNSPECIFIED
+            for row, range_ in zip(node.table.partitions, ranges_at(points), strict=True):
+                row.id += 1
+                row.slot, (row.start_key, row.end_key) = row.id, range_
+
+    def split(self, key: bytes, leader: str) -> None:
+        """Every node knows that a new partition begins at `key`, and who leads it."""
+        for node in self.nodes.values():
+            rows = node.table.partitions
+            parent = next(row for row in rows if KeyRange(row.start_key, row.end_key).contains(key))
+            if parent.start_key == key:
+                return
+            child = rows.add()
+            child.CopyFrom(parent)
+            child.id = child.slot = parent.split_to = max(row.id for row in rows) + 1
+            child.start_key = parent.end_key = key
+            child.leader, child.partition_epoch = leader, 1
+            parent.partition_epoch += 1
+            parent.generation = child.generation = parent.generation + 1
+            node.table.version += 1
+
+
+@pytest.fixture
+def range_cluster() -> Callable[..., RangeCluster]:
+    """Make a cluster of data nodes with a keyspace by ranges; enter it with `async with`."""
+
+    def make(*names: str, points: Sequence[bytes] = ()) -> RangeCluster:
+        return RangeCluster(names, points)
+
+    return make
 
 
 @pytest.fixture

@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 
 from minka.errors import Code, MinkaError
 from minka.hashing import md5, murmur3
-from minka.routing import RoutingTable
+from minka.ranges import KeyRange
+from minka.routing import HashRoutes, RangeRoutes, Route, RoutingTable
 from minka.v1 import cluster_pb2
-from minka.v1.cluster_pb2 import HASH_FUNCTION_MD5, HASH_FUNCTION_MURMUR3, Keyspace, Node, Partition, PartitionTable
+from minka.v1.cluster_pb2 import (
+    HASH_FUNCTION_MD5,
+    HASH_FUNCTION_MURMUR3,
+    PARTITIONING_RANGES,
+    Keyspace,
+    Node,
+    Partition,
+    PartitionTable,
+)
 
 NODES = ("athens", "byzantium", "cyrene")
 
@@ -42,17 +51,23 @@ def _table(
     )
 
 
-def _leaders(table: RoutingTable, keyspace: str = "flights") -> list[str | None]:
-    return [None if route is None else route.leader for route in table.keyspace(keyspace).routes]
+def _by_hash(table: RoutingTable, name: str = "flights") -> HashRoutes:
+    routes = table.keyspace(name)
+    assert isinstance(routes, HashRoutes)
+    return routes
+
+
+def _leaders(table: RoutingTable) -> list[str | None]:
+    return [None if route is None else route.leader for route in _by_hash(table).routes]
 
 
 def test_key_to_slot_to_partition_to_node() -> None:
     table = RoutingTable()
     assert table.replace(_table(5, [_row(slot, NODES[slot]) for slot in range(3)]))
-    flights = table.keyspace("flights")
+    flights = _by_hash(table)
     found = {}
     for name in (b"Alice", b"Bob", b"Mary", b"Philip"):
-        route = flights.routes[flights.slot(name)]
+        route = flights.routes[flights.place(name)]
         assert route is not None
         found[name] = (route.partition_id, table.address(route.leader))
     # The first table of Fixed Partitions: 0, 1, 2, 2.
@@ -76,9 +91,9 @@ def test_buckets_hold_each_pair_once_in_its_slot_in_order(pairs: dict[bytes, byt
         }
         assert dict(routes.key_buckets(pairs)) == expected
         buckets = routes.pair_buckets(pairs)
-        assert {bucket.slot: bucket.keys for bucket in buckets} == expected
+        assert {bucket.place: bucket.keys for bucket in buckets} == expected
         assert all(bucket.values == [pairs[key] for key in bucket.keys] for bucket in buckets)
-        assert all(routes.slot(key) == slot for slot, keys in expected.items() for key in keys)
+        assert all(routes.place(key) == slot for slot, keys in expected.items() for key in keys)
 
 
 def test_the_highest_epoch_wins_in_any_order() -> None:
@@ -150,3 +165,91 @@ def test_a_row_outside_of_its_keyspace_is_refused() -> None:
     table.replace(_table(5, []))
     with pytest.raises(MinkaError, match="slot 3 of 3"):
         table.update([_row(3, "athens")])
+
+
+# By ranges
+
+
+def _authors(*rows: tuple[int, bytes, bytes, int]) -> RoutingTable:
+    """A keyspace by ranges with partitions (id, start, end, generation)."""
+    table = RoutingTable()
+    table.replace(
+        PartitionTable(
+            cluster=cluster_pb2.Cluster(id="c1"),
+            version=1,
+            nodes=[Node(id="athens", address="athens:7000")],
+            keyspaces=[Keyspace(id=7, name="authors", partitioning=PARTITIONING_RANGES)],
+            partitions=[_range(*row) for row in rows],
+        )
+    )
+    return table
+
+
+def _range(id_: int, start: bytes, end: bytes, generation: int) -> Partition:
+    return Partition(
+        id=id_, keyspace_id=7, slot=id_, start_key=start, end_key=end, leader="athens", generation=generation,
+        partition_epoch=generation,
+    )  # fmt: skip
+
+
+def _by_ranges(table: RoutingTable) -> RangeRoutes:
+    routes = table.keyspace("authors")
+    assert isinstance(routes, RangeRoutes)
+    return routes
+
+
+def _id(route: Route | None) -> int | None:
+    return None if route is None else route.partition_id
+
+
+def test_names_of_authors_by_range() -> None:
+    """The seed's ranges ["", b), [b, d), [d, "")."""
+    routes = _by_ranges(_authors((1, b"", b"b", 1), (2, b"b", b"d", 1), (3, b"d", b"", 1)))
+    found = {name: _id(routes.route(0, [name])) for name in (b"\x00", b"alice", b"b", b"bob", b"c", b"d", b"mary")}
+    assert found == {b"\x00": 1, b"alice": 1, b"b": 2, b"bob": 2, b"c": 2, b"d": 3, b"mary": 3}
+    assert routes.overlapping(KeyRange(b"a", b"c")) == [KeyRange(b"a", b"b"), KeyRange(b"b", b"c")]
+    assert routes.overlapping(KeyRange(b"b", b"d")) == [KeyRange(b"b", b"d")]
+    assert routes.overlapping(KeyRange()) == [KeyRange(b"", b"b"), KeyRange(b"b", b"d"), KeyRange(b"d", b"")]
+    assert [_id(routes.route_below(end)) for end in (b"a", b"b", b"b\x00", b"d", b"")] == [1, 1, 2, 2, 3]
+
+
+def test_halves_may_come_one_by_one_in_any_order() -> None:
+    parent, child = _range(1, b"", b"m", 2), _range(2, b"m", b"", 2)
+    table = _authors((1, b"", b"", 1))
+    assert table.update([child])
+    routes = _by_ranges(table)
+    assert [_id(routes.route(0, [key])) for key in (b"a", b"m", b"z")] == [1, 2, 2]
+    assert table.update([parent])
+    assert not table.update([parent, child])
+    assert [_id(routes.route(0, [key])) for key in (b"a", b"m", b"z")] == [1, 2, 2]
+
+    table = _authors((1, b"", b"", 1))
+    table.update([parent])
+    routes = _by_ranges(table)
+    assert [_id(routes.route(0, [key])) for key in (b"a", b"m", b"z")] == [1, None, None]
+    assert routes.route_below(b"") is None
+    assert routes.route_below(b"n") is None
+    assert _id(routes.route_below(b"m")) == 1
+    assert not routes.belong_together([b"a", b"z"])
+    assert routes.belong_together([b"m", b"z"])
+    table.update([child])
+    assert [_id(routes.route(0, [key])) for key in (b"a", b"m", b"z")] == [1, 2, 2]
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=2), unique=True, max_size=6),
+    st.dictionaries(st.binary(max_size=3), st.binary(max_size=1)),
+)
+def test_buckets_by_range_hold_each_pair_once(points: list[bytes], pairs: dict[bytes, bytes | None]) -> None:
+    bounds = [b"", *sorted(points), b""]
+    rows = [(i, start, end, 1) for i, (start, end) in enumerate(itertools.pairwise(bounds), 1)]
+    routes = _by_ranges(_authors(*rows))
+    buckets = routes.pair_buckets(pairs)
+    assert {key: value for b in buckets for key, value in zip(b.keys, b.values, strict=True)} == pairs
+    assert sum(len(bucket.keys) for bucket in buckets) == len(pairs)
+    for bucket in buckets:
+        route = routes.route(bucket.place, bucket.keys)
+        assert route is not None
+        assert all(route.range.contains(key) for key in bucket.keys)
+        assert routes.belong_together(bucket.keys)
+    assert len({bucket.place for bucket in buckets}) == len(buckets)

@@ -169,6 +169,7 @@ class Daemon:
             controller=ControllerCalls(
                 hand_over=lambda request: self.member.hand_over(request),
                 alter_isr=lambda request: self.member.alter_isr(request),
+                finish_split=lambda request: self.member.finish_split(request),
             ),
             clock=boottime,
             settings=ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000),

@@ -13,6 +13,8 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    FinishSplitRequest,
+    FinishSplitResponse,
     HandOverRequest,
     HandOverResponse,
     HeartbeatRequest,
@@ -51,6 +53,9 @@ class ControllerStub(Protocol):
 
     async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
         """Coordinator.AlterIsr."""
+
+    async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
+        """Coordinator.FinishSplit."""
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float
@@ -229,6 +234,11 @@ class Member:
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """Ask the active controller to change in-sync sets. Any MinkaError leaves the outcome open."""
         return await self._stub.alter_isr(self._address(), request, CALL_TIMEOUT)
+
+    async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
+        """Tell the active controller that a split has ended; the rows of both halves."""
+        response = await self._stub.finish_split(self._address(), request, CALL_TIMEOUT)
+        return list(response.partitions)
 
     async def shut_down(self, timeout: float) -> None:
         """Let others lead what this node leads, while it goes on serving, for at most `timeout` seconds."""

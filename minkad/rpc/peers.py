@@ -11,6 +11,8 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    FinishSplitRequest,
+    FinishSplitResponse,
     HandOverRequest,
     HandOverResponse,
     HeartbeatRequest,
@@ -68,6 +70,14 @@ class Peers:
         """Coordinator.AlterIsr; repeating it is safe."""
         try:
             return await self._coordinator(address).AlterIsr(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
+    async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
+        """Coordinator.FinishSplit; repeating it is safe."""
+        stub = self._coordinator(address)
+        try:
+            return await stub.FinishSplit(request, timeout=timeout, metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=True) from error
 

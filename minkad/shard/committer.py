@@ -27,13 +27,17 @@ class Committer:
         clock: Callable[[], float],
         on_durable: Callable[[Replica], None],
         on_applied: Callable[[Replica, int], None],
+        on_marker: Callable[[Replica], None],
     ) -> None:
-        """`on_durable`: a replica's durable offset has moved. `on_applied`: so many bytes of bodies were applied."""
+        """`on_durable`: a replica's durable offset has moved. `on_applied`: so many bytes of bodies were applied.
+        `on_marker`: the next entry to apply says that the partition was split; `passed_marker` goes on.
+        """
         self._log_db = log_db
         self._has_clearance = has_clearance
         self._clock = clock
         self._on_durable = on_durable
         self._on_applied = on_applied
+        self._on_marker = on_marker
         self._groups: dict[asyncio.Future[None], _Ends] = {}  # what is on its way to the disk
         self._queue: deque[Replica] = deque()
         self._scheduled = False
@@ -87,10 +91,15 @@ class Committer:
             known = min(replica.durable, replica.leader_watermark)
             replica.high_watermark = max(replica.high_watermark, known)
             replica.log.bound_tail(replica.durable)
-        if replica.applied < replica.high_watermark and not replica.queued:
+        if replica.applied < replica.high_watermark and not replica.queued and not replica.making:
             replica.queued = True
             self._queue.append(replica)
             self._schedule(0.0)
+
+    def passed_marker(self, replica: Replica) -> None:
+        """The replica has done what the marker asked for."""
+        self._on_applied(replica, 0)
+        self.advance(replica)
 
     def give_up(self, replica: Replica, code: Code, reason: str) -> None:
         """Whoever waits for an entry that is not applied gets an error."""
@@ -129,6 +138,9 @@ class Committer:
                 replica.open()
                 if replica.applied >= replica.high_watermark:
                     break
+                if replica.next_is_marker():
+                    self._on_marker(replica)
+                    return None
                 applied = replica.apply(_APPLY_KEYS)
             except Exception as error:  # noqa: BLE001 - the replica can't go on, nor can the node
                 self._fail(replica, error)

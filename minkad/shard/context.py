@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minka.v1.cluster_pb2 import Keyspace, Partition
-from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, HandOverRequest
+from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, FinishSplitRequest, HandOverRequest
 from minkad.shard.links import ReplicationLinks
 from minkad.shard.replica import Replica
 from minkad.shard.shipping import RateLimit
@@ -38,6 +38,7 @@ class ControllerCalls:
 
     hand_over: Callable[[HandOverRequest], Awaitable[Partition]]
     alter_isr: Callable[[AlterIsrRequest], Awaitable[AlterIsrResponse]]
+    finish_split: Callable[[FinishSplitRequest], Awaitable[list[Partition]]]
 
 
 @dataclass(slots=True)

@@ -57,7 +57,8 @@ class Flusher:
         applied = await data.flush()
         if replica.data is not data or replica.role is Role.REMOVED:
             return  # its content was replaced meanwhile
-        replica.flushed = max(replica.flushed, applied.offset)
+        # Not a marker before what it asks for is done: it has to be in the log until then.
+        replica.flushed = max(replica.flushed, min(applied.offset, replica.applied))
         if replica.trim():
             replica.stage_meta(self._log_db)
 

@@ -49,6 +49,7 @@ class Leadership:
         self.replica = replica
         self.leader_epoch = replica.row.leader_epoch
         self.proposed: Proposal | None = None
+        self.marked = 0  # the partition for whose split a marker is in the log since this leadership began
         self._context = context
         self._followers: dict[str, Follower] = {}
         self._shipments: dict[str, Shipment] = {}
@@ -152,6 +153,8 @@ class Leadership:
                 self._joining.discard(node)
                 self._recount()
         self._context.advance(self.replica)
+        if self.replica.row.splitting:
+            self._context.changed(self.replica)
         if node not in self.replica.row.isr:
             self._caught_up[node].look(follower, self.replica.log.end, self._context.clock())
             self._consider(follower)

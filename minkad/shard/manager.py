@@ -1,6 +1,7 @@
 """Everything that one node hosts: it becomes what the controller's rows say, and serves what it leads."""
 
 import asyncio
+import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -11,6 +12,7 @@ from typing import Final
 from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
 from minka.v1.admin_pb2 import PartitionCount
 from minka.v1.cluster_pb2 import Durability, Partition
 from minka.v1.coordinator_pb2 import (
@@ -36,6 +38,7 @@ from minkad.shard.receiving import Receiving
 from minkad.shard.replica import META_END, META_PREFIX, Replica, ReplicaMeta, Role, decode_meta, meta_key, role_in
 from minkad.shard.requests import Requests
 from minkad.shard.shipping import RateLimit
+from minkad.shard.splitting import Splitting
 from minkad.storage.checkpoint import remove_folder
 from minkad.storage.data_database import DataDatabase, Size
 from minkad.storage.log_database import LogDatabase
@@ -103,7 +106,14 @@ class ReplicaManager:
         self._closing = False
         self._changed_stats: set[int] = set()
         self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
-        self._committer = Committer(log_db, has_clearance, clock, self._on_durable, self._on_applied)
+        self._committer = Committer(
+            log_db,
+            has_clearance,
+            clock,
+            self._on_durable,
+            self._on_applied,
+            self._on_marker,
+        )
         self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data)
         self._following = Following(self._replicas, self._committer, self._receiving, clock)
         self._requests = Requests(
@@ -142,6 +152,19 @@ class ReplicaManager:
             self._in_sync.propose,
             on_fence,
         )
+        self._splitting = Splitting(
+            node_id,
+            self._replicas,
+            self._leaderships,
+            log_db,
+            data_dir / "splitting",
+            self._context,
+            self._committer,
+            self._host,
+            self._new_data,
+            self._requests.changed,
+            controller.finish_split,
+        )
 
     # Start and end
 
@@ -151,6 +174,7 @@ class ReplicaManager:
         """
         await remove_folder(self._data_dir / "incoming")
         await remove_folder(self._data_dir / "outgoing")
+        await remove_folder(self._data_dir / "splitting")
         turn = self._turn()
         for _, value in self._log_db.scan(META_PREFIX, META_END):
             meta = decode_meta(value)
@@ -188,6 +212,7 @@ class ReplicaManager:
         for feed in self._feeds.values():
             await feed.close()
         await self._requests.close()
+        await self._splitting.close()
         await asyncio.gather(*self._deletions.values(), return_exceptions=True)
         await self._flusher.close()
         slots = asyncio.Semaphore(_CLOSINGS_AT_ONCE)
@@ -252,18 +277,20 @@ class ReplicaManager:
         if role_in(row, self._node_id) is Role.REMOVED:
             self._depart(row)
         else:
-            self._host(row)
+            with contextlib.suppress(MinkaError):  # it is in `_failed`
+                self._host(row)
 
-    def _host(self, row: Partition) -> None:
+    def _host(self, row: Partition) -> Replica:
         """A partition that was not here before."""
         replica = Replica(row, PartitionLog(self._log_db, row.id), self._new_data(row.id))
         if replica.data.exists():
             text = f"{replica.data.path} has data of which the log database knows nothing"
             self._failed[row.id] = MinkaError(Code.CORRUPT_DATA, text)
-            return
+            raise self._failed[row.id]
         self._replicas[row.id] = replica
         self._failed.pop(row.id, None)
         self._adopt(row)
+        return replica
 
     def _adopt(self, row: Partition) -> None:
         """Take over a row that is as new as or newer than the replica's: serving changes at once."""
@@ -271,7 +298,8 @@ class ReplicaManager:
         if replica is None or row.partition_epoch < replica.row.partition_epoch:
             return
         old_role, old_epoch = replica.role, replica.row.leader_epoch
-        replica.row, replica.role = row, self._role_in(replica, row)
+        replica.row = row
+        replica.role = self._role_in(replica)
         self._learn_keyspace(replica)
         if replica.role is not Role.REMOVED:
             replica.stage_meta(self._log_db)
@@ -281,12 +309,14 @@ class ReplicaManager:
             leadership.row_changed()
         self._following.told(replica)
         self._requests.notify(replica.id)
+        self._splitting.look(replica)
 
-    def _role_in(self, replica: Replica, row: Partition) -> Role:
+    def _role_in(self, replica: Replica) -> Role:
+        row = replica.row
         role = role_in(row, self._node_id)
         if role is Role.REMOVED:
             return role
-        if row.id in self._failed:
+        if row.id in self._failed or replica.awaits_split:
             return Role.IDLE
         if role is Role.LEADER and row.leader_epoch <= replica.led_before:
             return Role.IDLE  # what it wrote at this epoch may be lost here and elsewhere not
@@ -352,7 +382,9 @@ class ReplicaManager:
                 return result
             if row.id in self._failed:
                 raise self._failed[row.id]
-            if replica is not None:
+            if replica is not None and replica.awaits_split:
+                result.partition_epoch = 0  # it will be hosted, and is not yet
+            elif replica is not None:
                 await self._until_ready(replica)
                 if replica.role is Role.IDLE and replica.row.leader == self._node_id:
                     text = f"leader_epoch {replica.row.leader_epoch} was led before the node's start"
@@ -438,6 +470,10 @@ class ReplicaManager:
             self._leaderships[replica.id].look()
         if replica.applied >= replica.ready_at:
             self._requests.notify(replica.id)
+        self._splitting.look(replica)
+
+    def _on_marker(self, replica: Replica) -> None:
+        self._splitting.make(replica)
 
     # What it tells
 
@@ -471,7 +507,8 @@ class ReplicaManager:
         for id_ in ids:
             replica = self._replicas.get(id_)
             data = self._new_data(id_) if replica is None else replica.data
-            size = await data.count()
+            row = Partition() if replica is None else replica.row
+            size = await data.count(KeyRange(row.start_key, row.end_key))
             if replica is None:
                 await data.close()
             leads = replica is not None and replica.role is Role.LEADER

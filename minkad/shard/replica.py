@@ -10,7 +10,8 @@ import msgspec
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
-from minka.wire import GroupResult, WriteBody, decode_write
+from minka.wire import GroupResult, WriteBody
+from minkad.shard.entries import SplitMarker, decode_entry, is_marker
 from minkad.shard.partition_log import PartitionLog
 from minkad.storage.data_database import Applied, DataDatabase
 from minkad.storage.log_database import LogDatabase
@@ -93,7 +94,7 @@ class Pending(NamedTuple):
 
     offset: int
     leader_epoch: int
-    write: WriteBody
+    write: WriteBody | SplitMarker
     size: int
     ticket: Ticket | None
     position: int  # among the ticket's results
@@ -103,6 +104,7 @@ class Following(Protocol):
     """Another node's replica, as the leader sees it."""
 
     matched: int  # what it has, as durably as the keyspace asks
+    sending: bool  # it is known where it stands
 
     def look(self) -> None:
         """There may be more to send."""
@@ -141,6 +143,7 @@ class Replica:
         "lock",
         "log",
         "lost",
+        "making",
         "mark",
         "mark_at",
         "min_insync",
@@ -184,6 +187,7 @@ class Replica:
         self.handing_over = False  # reads wait, too
         self.installing = False
         self.queued = False  # for applying
+        self.making = False  # it applies nothing until the new partition that its log says is made of it
         self.flushing = False
         self.unflushed = 0  # bytes applied since the last flush
         self.retain: dict[str, int] = {}  # node -> it has everything up to this offset, and needs the rest of the log
@@ -201,6 +205,16 @@ class Replica:
     def is_ready(self) -> bool:
         """Whether it leads and has applied what it had when it began to lead."""
         return self.role is Role.LEADER and self.applied >= self.ready_at
+
+    @property
+    def is_made(self) -> bool:
+        """Of what a split makes: whether this replica has what the split gave it, or a copy of that from its leader."""
+        return self.log.base > 0
+
+    @property
+    def awaits_split(self) -> bool:
+        """Whether it is yet to be made of its parent's data."""
+        return self.row.splitting and not self.row.split_to and not self.is_made
 
     def meta(self) -> bytes:
         """As it is stored."""
@@ -247,27 +261,41 @@ class Replica:
                 f"partition {self.id}: {self.data.path} is at offset {applied}, its log has {self.log.base + 1} to "
                 f"{self.log.end}",
             )
-        self.applied = self.flushed = applied
+        self.applied = self.flushed = applied - self._is_marker(applied)
         self.high_watermark = max(self.high_watermark, applied)
 
-    def apply(self, max_keys: int) -> list[Pending]:
-        """Apply some of what is below the high watermark: `max_keys` or a little more. What is now applied whole.
+    def _is_marker(self, applied: int) -> bool:
+        """Whether the last entry in the data is a marker: what it asks for may not be done, so it is seen again."""
+        return applied > self.log.base and is_marker(self.log.read(applied, applied, 1)[0].body)
 
-        Raises CORRUPT_DATA, STORAGE_FAILED.
+    def next_is_marker(self) -> bool:
+        """Whether the next entry to apply is no write. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        self._read_ahead()
+        return isinstance(self.pending[0].write, SplitMarker)
+
+    def apply(self, max_keys: int) -> list[Pending]:
+        """Apply some of what is below the high watermark and before a marker: `max_keys` or a little more. What is now
+        applied whole. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         self._read_ahead()
-        if len(self.pending[0].write.keys) > max_keys:
-            return self._apply_slice(max_keys)
+        first = self.pending[0].write
+        assert isinstance(first, WriteBody), f"a marker is passed otherwise: {self}"
+        if len(first.keys) > max_keys:
+            return self._apply_slice(first, max_keys)
         taken: list[Pending] = []
+        writes: list[WriteBody] = []
         keys = 0
         while self.pending and self.pending[0].offset <= self.high_watermark and keys < max_keys:
-            entry = self.pending[0]
-            keys += len(entry.write.keys)
+            write = self.pending[0].write
+            if not isinstance(write, WriteBody):
+                break
+            keys += len(write.keys)
             if taken and keys > 2 * max_keys:
                 break
             taken.append(self.pending.popleft())
+            writes.append(write)
         last = taken[-1]
-        self.data.write([entry.write for entry in taken], Applied(last.offset, last.leader_epoch))
+        self.data.write(writes, Applied(last.offset, last.leader_epoch))
         self.applied = last.offset
         return taken
 
@@ -278,17 +306,17 @@ class Replica:
             return
         end = min(self.high_watermark, self.pending[0].offset - 1) if self.pending else self.high_watermark
         entries = [
-            Pending(offset, entry.leader_epoch, decode_write(entry.body), len(entry.body), None, 0)
+            Pending(offset, entry.leader_epoch, decode_entry(entry.body), len(entry.body), None, 0)
             for offset, entry in enumerate(self.log.read(self.applied + 1, end, _REPLAY_BYTES), self.applied + 1)
         ]
         self.pending.extendleft(reversed(entries))
 
-    def _apply_slice(self, max_keys: int) -> list[Pending]:
+    def _apply_slice(self, write: WriteBody, max_keys: int) -> list[Pending]:
         """A part of a large entry. A crash in between repeats it from its start, which comes to the same."""
         entry = self.pending[0]
         start, end = self.slice_start, self.slice_start + max_keys
-        part = WriteBody(entry.write.keys[start:end], entry.write.values[start:end])
-        if end < len(entry.write.keys):
+        part = WriteBody(write.keys[start:end], write.values[start:end])
+        if end < len(write.keys):
             self.data.write([part], self.data.applied)
             self.slice_start = end
             return []

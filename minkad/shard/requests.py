@@ -208,7 +208,8 @@ class Requests:
     def _check_in_range(self, replica: Replica, keys: list[bytes]) -> None:
         """KEY_OUT_OF_RANGE for a key that isn't the partition's."""
         row = replica.row
-        if (row.start_key and min(keys) < row.start_key) or (row.end_key and max(keys) >= row.end_key):
+        bounded = keys and (row.start_key or row.end_key)
+        if bounded and (min(keys) < row.start_key or (row.end_key and max(keys) >= row.end_key)):
             text = f"partition {row.id} has the keys {KeyRange(row.start_key, row.end_key)}, and others are asked for"
             raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_other_half(row))
 

@@ -74,6 +74,21 @@ class Checkpoint:
         except OSError as error:
             raise storage_error(error, f"reading {self.path / file.name}") from error
 
+    async def move(self, path: Path) -> None:
+        """Move it to where the database is opened, durably; what was there is removed. Raises STORAGE_FAILED."""
+        await remove_folder(path)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._move, path)
+        except OSError as error:
+            raise storage_error(error, f"putting a checkpoint in place at {path}") from error
+
+    def _move(self, path: Path) -> None:
+        for file in self.files:
+            if not file.name.endswith(".sst"):  # RocksDB has synced those that it has made
+                sync_path(self.path / file.name)
+        sync_folder(self.path)
+        _move(self.path, path)
+
     async def remove(self) -> None:
         """Remove the folder."""
         await remove_folder(self.path, durably=False)
@@ -276,7 +291,12 @@ def _move(source: Path, target: Path) -> None:
 
 def sync_folder(path: Path) -> None:
     """Make durable which files a folder has."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    sync_path(path, os.O_DIRECTORY)
+
+
+def sync_path(path: Path, flags: int = 0) -> None:
+    """Make a file's content durable."""
+    handle = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(handle)
     finally:

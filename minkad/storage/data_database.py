@@ -9,6 +9,7 @@ from typing import Final
 from rocksdict import Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from minka.errors import Code, MinkaError
+from minka.ranges import ALL_KEYS, KeyRange
 from minka.wire import WriteBody
 from minkad.storage.rocks import KIB, MIB, base_options, is_stalled, page, pairs, storage_error, table_options
 
@@ -150,14 +151,14 @@ class DataDatabase:
         except Exception as error:
             raise self._failure("reading", error) from error
 
-    async def count(self, slice_keys: int = 1000) -> Size:
+    async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = 1000) -> Size:
         """Exactly the keys and bytes there are now, by reading all; lets the loop run after every `slice_keys`."""
         size = Size()
         if not self.exists():
             return size
         self.open()
         with _Reading(self):
-            iterator = self._pairs()
+            iterator = self._pairs(wanted)
             try:
                 for key, value in iterator:
                     size.keys += 1
@@ -215,9 +216,9 @@ class DataDatabase:
         assert self._db is not None, f"{self.path} is not open"
         return self._db
 
-    def _pairs(self) -> Generator[tuple[bytes, bytes], None, None]:
+    def _pairs(self, wanted: KeyRange) -> Generator[tuple[bytes, bytes], None, None]:
         try:
-            yield from pairs(self._opened(), _FIRST_KEY, None)
+            yield from pairs(self._opened(), max(wanted.start, _FIRST_KEY), wanted.end or None)
         except Exception as error:
             raise self._failure("reading", error) from error
 

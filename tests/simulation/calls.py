@@ -10,6 +10,8 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    FinishSplitRequest,
+    FinishSplitResponse,
     HandOverRequest,
     HandOverResponse,
     HeartbeatRequest,
@@ -20,7 +22,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
-from minkad.core.controller import ControlledShutdown, HandOver, Leave, drains
+from minkad.core.controller import ControlledShutdown, FinishSplit, HandOver, Leave, drains
 from minkad.core.controller.selectors import Live
 from minkad.rpc.control import check_process
 from tests.simulation.leadership import Append
@@ -77,6 +79,18 @@ class Calls:
             return await server.coordinator.controller().alter_isr(request)
 
         return await self._call(address, serve, timeout, Code.OUTCOME_UNKNOWN)
+
+    async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
+        """Coordinator.FinishSplit."""
+
+        async def serve(server: "Process") -> FinishSplitResponse:
+            command = FinishSplit(request.node_id, request.partition_id, request.leader_epoch)
+            await server.coordinator.controller().submit(command)
+            rows = server.coordinator.state.partitions
+            child = rows[request.partition_id]
+            return FinishSplitResponse(partitions=[rows[child.split_from], child])
+
+        return await self._call(address, serve, timeout, Code.UNREACHABLE)
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float

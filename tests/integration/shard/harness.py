@@ -17,6 +17,7 @@ from minka.v1.cluster_pb2 import Durability, Keyspace, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
+    FinishSplitRequest,
     HandOverRequest,
     IsrChange,
     IsrResult,
@@ -92,7 +93,7 @@ class TestNode:
             self.log_db,
             self.links,
             has_clearance=lambda: self.clearance,
-            controller=ControllerCalls(self.cluster.hand_over, self.cluster.alter_isr),
+            controller=ControllerCalls(self.cluster.hand_over, self.cluster.alter_isr, self.cluster.finish_split),
             clock=time.monotonic,
             settings=self.cluster.settings,
             storage=self.cluster.storage,
@@ -195,6 +196,7 @@ class Cluster:
         self.hand_overs: list[HandOverRequest] = []
         self.before_hand_over: list[MinkaError] = []  # raised instead, one a request
         self.after_hand_over: list[MinkaError] = []  # raised although it was recorded
+        self.before_finish_split: list[MinkaError] = []  # raised instead, one a request
         self._channels: dict[int, grpc.aio.Channel] = {}
 
     async def add(self, *node_ids: str) -> list[TestNode]:
@@ -365,15 +367,50 @@ class Cluster:
             change.partition_epoch,
         ):
             result.error = Code.STALE_EPOCH.name
-        elif not set(change.isr) <= set(row.replicas) - set(row.removing_replicas) - self.dead:
+        elif not set(change.isr) <= set(row.replicas) - set(row.removing_replicas) - self.dead or (
+            row.splitting and set(change.isr) - set(row.isr)
+        ):
             result.error = Code.INELIGIBLE_REPLICA.name
         else:
             self.isr_changes.append(change)
-            row = self.change(row.id, lambda row: _alter_isr(row, change.isr))
-            result.partition.CopyFrom(row)
-            for node in row.replicas:
-                self._tell_later(node, row)
+            for id_ in (row.id, row.split_to or row.split_from) if row.splitting else (row.id,):
+                changed = self.change(id_, lambda row: _alter_isr(row, change.isr))
+                for node in row.replicas:
+                    self._tell_later(node, changed)
+            result.partition.CopyFrom(self.rows[row.id])
         return result
+
+    def split(self, partition_id: int, key: bytes) -> tuple[Partition, Partition]:
+        """The rows of a split."""
+        child_id = max(self.rows) + 1
+        child = Partition()
+        child.CopyFrom(self.rows[partition_id])
+
+        def change(row: Partition) -> None:
+            row.end_key, row.split_to, row.splitting = key, child_id, True
+            row.generation += 1
+
+        parent = self.change(partition_id, change)
+        child.id = child.slot = child_id
+        child.start_key, child.split_from, child.splitting = key, partition_id, True
+        child.generation, child.partition_epoch = parent.generation, 1
+        child.ClearField("split_to")
+        self.rows[child_id] = child
+        return parent, child
+
+    async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
+        """The controller's part; whoever has a replica is told at once."""
+        if self.before_finish_split:
+            raise self.before_finish_split.pop(0)
+        child = self.rows[request.partition_id]
+        if child.splitting:
+            if (child.leader, child.leader_epoch) != (request.node_id, request.leader_epoch):
+                raise MinkaError(Code.STALE_EPOCH, "another leads", partitions=[child])
+            for id_ in (child.split_from, child.id):
+                row = self.change(id_, lambda row: row.ClearField("splitting"))
+                for node in row.replicas:
+                    self._tell_later(node, row)
+        return [self.rows[child.split_from], self.rows[child.id]]
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
         """The controller's part; whoever has a replica is told at once."""

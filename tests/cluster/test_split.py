@@ -1,0 +1,196 @@
+"""Splits while clients read, write and scan: nothing is lost, nothing comes twice, and no client notices."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from minka import Client
+from minka.control import Control
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import HashFunction, OperationState, Partition
+from minkactl.playground import LocalCluster
+from minkad import failpoints
+from minkad.shard import splitting  # noqa: F401  # declares its failpoints
+from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
+from tests.cluster.workload import Workload
+
+NODES = ("athens", "byzantium", "cyrene")
+BALLAST = {b"ballast-%05d" % i: i.to_bytes(4, "big") * 50 for i in range(6_000)}
+SORTED = sorted(BALLAST)
+
+
+class Readers:
+    """Threads that read and scan what never changes, forwards and backwards, until stopped."""
+
+    def __init__(self, endpoints: Sequence[str], keyspace: str) -> None:
+        self.rounds = [0, 0, 0]
+        self.errors: list[BaseException] = []
+        self._client = Client(endpoints, keyspace=keyspace, timeout=10.0)
+        self._stop = threading.Event()
+        work = (self._read, partial(self._scan, reverse=False), partial(self._scan, reverse=True))
+        self._threads = [threading.Thread(target=self._run, args=(i, one)) for i, one in enumerate(work)]
+
+    def __enter__(self) -> "Readers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        self._client.close()
+
+    def stop(self) -> None:
+        """Raises what they stumbled over."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive(), "a reader hangs"
+        for error in self.errors:
+            raise error
+
+    def _run(self, number: int, work: Callable[[], None]) -> None:
+        try:
+            while not self._stop.is_set():
+                work()
+                self.rounds[number] += 1
+        except BaseException as error:  # noqa: BLE001  # raised again in the test's own thread
+            self.errors.append(error)
+
+    def _read(self) -> None:
+        keys = random.sample(SORTED, 50)
+        assert self._client.get_many(keys) == {key: BALLAST[key] for key in keys}
+
+    def _scan(self, *, reverse: bool) -> None:
+        found = [key for key, _ in self._client.scan("ballast", "ballasu", reverse=reverse)]
+        assert found == (SORTED[::-1] if reverse else SORTED)
+
+
+def load_ballast(cluster: LocalCluster) -> None:
+    with Client(cluster.endpoints, keyspace="authors", timeout=30.0) as client:
+        eventually("the ballast is written", lambda: written(client))
+
+
+def written(client: Client) -> bool:
+    client.put_many(BALLAST)
+    return True
+
+
+def rows_of(control: Control) -> list[Partition]:
+    """The partitions, which cover all keys, each once."""
+    rows = sorted(control.status().table.partitions, key=lambda row: row.start_key)
+    assert rows[0].start_key == b"" == rows[-1].end_key
+    assert all(before.end_key == after.start_key for before, after in pairwise(rows))
+    return rows
+
+
+def check(cluster: LocalCluster, load: Workload) -> None:
+    """A scan finds exactly what is there."""
+    written = load.check()
+    with Client(cluster.endpoints, keyspace="authors", timeout=30.0) as client:
+        found = dict(client.scan())
+        keys = [key for key, _ in client.scan()]
+    assert keys == sorted(found), "in order, each once"
+    assert {key: value for key, value in found.items() if key in BALLAST} == BALLAST
+    assert len(found) == len(BALLAST) + written
+
+
+def test_splits_under_load() -> None:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        control.create_keyspace("authors", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=3, split_points=[])
+        wait_settled(control, live=3)
+        load_ballast(cluster)
+        with Workload(cluster.endpoints, "authors", seed=1) as load, Readers(cluster.endpoints, "authors") as readers:
+            for keys in ([b"ballast-03000"], [b"key-2", b"key-3"], [SORTED[i] for i in range(500, 6000, 500)]):
+                before = [*readers.rounds, load.acknowledged]
+                operation = control.split("authors", keys, "test")
+                assert operation is not None
+                ended = wait_ended(control, operation.id)
+                assert ended.state == OperationState.OPERATION_STATE_SUCCEEDED, ended
+                eventually(
+                    "all went on",
+                    lambda before=before: (
+                        all(  # type: ignore[misc]
+                            now > then for now, then in zip([*readers.rounds, load.acknowledged], before, strict=True)
+                        )
+                        or bool(readers.errors)
+                    ),
+                )
+            readers.stop()
+            load.stop()
+            assert load.failed == 0, "a split must not fail a client's write"
+            assert len(rows_of(control)) == 14
+            table = wait_settled(control, live=3)
+            assert all(len(row.isr) == 3 and not row.splitting for row in table.partitions)
+            check(cluster, load)
+            assert control.split("authors", [b"key-2"], "test") is None
+
+
+def spec_file(cluster: LocalCluster, name: str) -> Path:
+    return cluster.node(name).directory / "failpoints"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    cluster = LocalCluster(NODES, config=QUICK)
+    for name in NODES:
+        cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
+    with cluster, Control(cluster.endpoints) as control:
+        control.create_keyspace("authors", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=3, split_points=[])
+        wait_settled(control, live=3)
+        load_ballast(cluster)
+        yield cluster
+
+
+PLACES = ("mark", "take", "put_in_place", "take_over", "finish")
+SPLIT_POINTS = [f"split.{place}.{when}" for place in PLACES for when in ("before", "after")]
+
+
+def test_these_are_the_places() -> None:
+    assert {f"split.{place}" for place in PLACES} == {name for name in failpoints.names() if name.startswith("split.")}
+
+
+@pytest.mark.seeds(10)
+@pytest.mark.timeout(180)
+def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
+    """The leader, or a follower, at a place of a split; the split ends, and all that was acknowledged is there."""
+    rng = random.Random(seed)
+    with Control(cluster.endpoints) as control:
+        wait_settled(control, live=3)
+        key = rng.choice([key for key in SORTED if key not in {row.start_key for row in rows_of(control)}])
+        row = next(row for row in rows_of(control) if row.start_key <= key and (not row.end_key or key < row.end_key))
+        victim = row.leader if seed % 3 else rng.choice([node for node in NODES if node != row.leader])
+        place = SPLIT_POINTS[seed % len(SPLIT_POINTS)]
+        with Workload(cluster.endpoints, "authors", seed) as load, Readers(cluster.endpoints, "authors") as readers:
+            spec_file(cluster, victim).write_text(f"{place}=kill\n")
+            try:
+                operation = control.split("authors", [key], "test", f"seed {seed}")
+                operation_id = operation.id if operation else 0
+            except MinkaError:  # the controller died of it: the operation may have been recorded
+                operation_id = 0
+            eventually(
+                f"{victim} dies at {place}, or the split ends",
+                lambda: not cluster.node(victim).running or not control.status().running,
+            )
+            spec_file(cluster, victim).unlink()
+            died = not cluster.node(victim).running
+            if died:
+                cluster.restart(victim)
+            assert died or victim != row.leader, "the leader comes to every place"
+            if operation_id:
+                assert wait_ended(control, operation_id).state == OperationState.OPERATION_STATE_SUCCEEDED
+            table = wait_settled(control, live=3)
+            eventually("all are in sync", lambda: all(len(row.isr) == 3 for row in control.status().table.partitions))
+            assert not any(row.splitting for row in table.partitions)
+            before = load.acknowledged
+            eventually("writes are acknowledged again", lambda: load.acknowledged > before)
+            readers.stop()
+            load.stop()
+            rows_of(control)
+            check(cluster, load)

@@ -259,6 +259,16 @@ class Control:
             ).partitions
         )
 
+    def split_keys(self, address: str, partition_id: int, parts: int) -> list[bytes]:
+        """Keys that divide a partition, which the node at this address leads, into parts of about the same bytes."""
+        request = admin_pb2.SplitKeysRequest(partition_id=partition_id, parts=parts)
+        address = checked_endpoints([address])[0]
+        return list(
+            self._ask(
+                address, lambda channel: InventoryStub(channel).SplitKeys, request, self._timeout, repeatable=True
+            ).keys
+        )
+
     def _call(self, rpc: "_Rpc[_Request, _Response]", request: _Request, *, repeatable: bool) -> _Response:
         """Ask until someone takes the request; another round only when somebody refused it for the moment."""
         deadline = time.monotonic() + self._timeout

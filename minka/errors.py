@@ -136,6 +136,10 @@ class Code(Enum):
         "The keyspace is partitioned by the hash of its keys, so its partitions can't be split or scanned in order.",
         "Use a keyspace that was made with: minkactl keyspace create --ranges.",
     )
+    NO_SPLIT_KEY = CodeInfo(
+        "No key divides the partition: it has no keys, or only one.",
+        "None helps as long as all its data is one key's.",
+    )
     EMPTY_SPLIT_POINT = CodeInfo("A split point is empty.", "Leave it out.", False, "INVALID_ARGUMENT")
     DUPLICATE_SPLIT_POINT = CodeInfo("A split point is given twice.", "Give it once.", False, "INVALID_ARGUMENT")
     UNSORTED_SPLIT_POINTS = CodeInfo(

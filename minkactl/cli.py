@@ -23,6 +23,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Change": {
         "keyspace": "keyspaces",
+        "split": "split",
         "reassign": "reassign",
         "apply": "reassign",
         "drain": "drain",

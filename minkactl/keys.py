@@ -37,3 +37,12 @@ def key_text(key: bytes) -> str:
     from minka.ranges import readable
 
     return readable(key) if key else ""
+
+
+def text_or_hex(value: bytes) -> str:
+    """A value for people: its text if it is plain, else 0x and hex."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+    return text if text.isprintable() else f"0x{value.hex()}"

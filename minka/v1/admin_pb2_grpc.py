@@ -889,6 +889,11 @@ class InventoryStub:
                 request_serializer=minka_dot_v1_dot_admin__pb2.CountKeysRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_admin__pb2.CountKeysResponse.FromString,
                 _registered_method=True)
+        self.SplitKeys = channel.unary_unary(
+                '/minka.v1.Inventory/SplitKeys',
+                request_serializer=minka_dot_v1_dot_admin__pb2.SplitKeysRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.SplitKeysResponse.FromString,
+                _registered_method=True)
 
 
 class InventoryServicer:
@@ -901,6 +906,13 @@ class InventoryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SplitKeys(self, request, context):
+        """Keys that divide a partition that this node leads into parts of about the same bytes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InventoryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -908,6 +920,11 @@ def add_InventoryServicer_to_server(servicer, server):
                     servicer.CountKeys,
                     request_deserializer=minka_dot_v1_dot_admin__pb2.CountKeysRequest.FromString,
                     response_serializer=minka_dot_v1_dot_admin__pb2.CountKeysResponse.SerializeToString,
+            ),
+            'SplitKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.SplitKeys,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.SplitKeysRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.SplitKeysResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -938,6 +955,33 @@ class Inventory:
             '/minka.v1.Inventory/CountKeys',
             minka_dot_v1_dot_admin__pb2.CountKeysRequest.SerializeToString,
             minka_dot_v1_dot_admin__pb2.CountKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SplitKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Inventory/SplitKeys',
+            minka_dot_v1_dot_admin__pb2.SplitKeysRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.SplitKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -264,6 +264,8 @@ class InventoryStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InventoryAsyncStub: ...
     CountKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CountKeysRequest, _admin_pb2.CountKeysResponse]
+    SplitKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitKeysRequest, _admin_pb2.SplitKeysResponse]
+    """Keys that divide a partition that this node leads into parts of about the same bytes."""
 
 @_typing.type_check_only
 class InventoryAsyncStub(InventoryStub):
@@ -271,6 +273,8 @@ class InventoryAsyncStub(InventoryStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CountKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.CountKeysRequest, _admin_pb2.CountKeysResponse]  # type: ignore[assignment]
+    SplitKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitKeysRequest, _admin_pb2.SplitKeysResponse]  # type: ignore[assignment]
+    """Keys that divide a partition that this node leads into parts of about the same bytes."""
 
 class InventoryServicer(metaclass=_abc_1.ABCMeta):
     """What one node has on its own disks, counted by reading it."""
@@ -281,5 +285,13 @@ class InventoryServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CountKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CountKeysResponse, _abc.Awaitable[_admin_pb2.CountKeysResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SplitKeys(
+        self,
+        request: _admin_pb2.SplitKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SplitKeysResponse, _abc.Awaitable[_admin_pb2.SplitKeysResponse]]:
+        """Keys that divide a partition that this node leads into parts of about the same bytes."""
 
 def add_InventoryServicer_to_server(servicer: InventoryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,6 +1,7 @@
 """minkactl kv."""
 
 import base64
+import json
 import os
 import sys
 import time
@@ -46,7 +47,7 @@ PARTITION_COUNT_COLUMNS = (
 
 @options.group()
 def kv() -> None:
-    """Put, get, delete, load and count keys.
+    """Put, get, delete, scan, load and count keys.
 
     Keys and values are bytes; what is typed is taken as UTF-8.
     """
@@ -199,6 +200,47 @@ class Progress:
     def end(self) -> None:
         """The last word, also of a load that broke off."""
         self._say("\r" if self._live else "", "\x1b[K\n" if self._live else "\n")
+
+
+@kv.command()
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@click.argument("start", default="")
+@click.argument("end", default="")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
+@click.option("--reverse", is_flag=True, help="From the end down.")
+@click.option("--keys-only", is_flag=True, help="Without the values.")
+@options.common(watch=False)
+@options.pass_session
+def scan(
+    session: Session, keyspace: str, start: str, end: str, limit: int | None, reverse: bool, keys_only: bool
+) -> None:
+    """Print the pairs of a keyspace by ranges from START on and before END, in the order of their keys.
+
+    A line is the key, a tab, the value; what isn't plain text is 0x and hex. With -o json it is an object.
+
+    Examples:
+      minkactl kv scan authors
+      minkactl kv scan authors a c
+      minkactl kv scan authors --reverse --limit 10 --keys-only
+    """
+    from minkactl.keys import key_text, parse_key, text_or_hex
+
+    bounds = parse_key(start), parse_key(end)
+
+    async def run(handle: "Keyspace") -> None:
+        async for page in handle.scan_pages(*bounds, limit=limit, reverse=reverse):
+            lines = []
+            for key, value in page:
+                if session.output in ("json", "yaml"):
+                    document = {"key": key_text(key)} | ({} if keys_only else _readable(value))
+                    dash = "- " if session.output == "yaml" else ""
+                    lines.append(f"{dash}{json.dumps(document, ensure_ascii=False)}")
+                else:
+                    plain = keys_only or session.output == "name"
+                    lines.append(key_text(key) if plain else f"{key_text(key)}\t{text_or_hex(value)}")
+            click.echo("\n".join(lines))
+
+    _with_keyspace(session, keyspace, run)
 
 
 @kv.command()

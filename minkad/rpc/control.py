@@ -40,6 +40,8 @@ from minka.v1.admin_pb2 import (
     RemoveNodeRequest,
     RemoveNodeResponse,
     ResumeOperationRequest,
+    SplitKeysRequest,
+    SplitKeysResponse,
     SplitRequest,
     SplitResponse,
     TransferLeadershipRequest,
@@ -387,9 +389,18 @@ def check_process(request: UpdateReplicasRequest, incarnation: str) -> None:
 class InventoryService(InventoryServicer):
     """What lies on this node's disks."""
 
-    def __init__(self, count_keys: Callable[[Collection[int]], Awaitable[list[PartitionCount]]]) -> None:
+    def __init__(
+        self,
+        count_keys: Callable[[Collection[int]], Awaitable[list[PartitionCount]]],
+        split_keys: Callable[[int, int], Awaitable[list[bytes]]],
+    ) -> None:
         self._count_keys = count_keys
+        self._split_keys = split_keys
 
     async def CountKeys(self, request: CountKeysRequest, context: _Context) -> CountKeysResponse:
         """By reading."""
         return CountKeysResponse(partitions=await self._count_keys(request.partition_ids))
+
+    async def SplitKeys(self, request: SplitKeysRequest, context: _Context) -> SplitKeysResponse:
+        """By what the tables say of themselves, and a part of one."""
+        return SplitKeysResponse(keys=await self._split_keys(request.partition_id, request.parts))

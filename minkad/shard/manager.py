@@ -39,6 +39,7 @@ from minkad.shard.replica import META_END, META_PREFIX, Replica, ReplicaMeta, Ro
 from minkad.shard.requests import Requests
 from minkad.shard.shipping import RateLimit
 from minkad.shard.splitting import Splitting
+from minkad.shard.trimming import Trimming
 from minkad.storage.checkpoint import remove_folder
 from minkad.storage.data_database import DataDatabase, Size
 from minkad.storage.log_database import LogDatabase
@@ -51,6 +52,7 @@ _READY_POLL_SECONDS: Final = 1.0
 _DELETIONS_AT_ONCE: Final = 4
 _CLOSINGS_AT_ONCE: Final = 4
 _MAX_DEPARTED: Final = 10_000
+_MAX_PARTS: Final = 1000
 _REPLICATION: Final = ReplicationSettings()
 
 
@@ -152,6 +154,7 @@ class ReplicaManager:
             self._in_sync.propose,
             on_fence,
         )
+        self._trimming = Trimming(log_db, self._on_trimmed)
         self._splitting = Splitting(
             node_id,
             self._replicas,
@@ -189,6 +192,7 @@ class ReplicaManager:
         data = self._new_data(row.id, Size(meta.bytes, meta.keys))
         replica = Replica(row, partition_log, data)
         replica.complete = meta.complete
+        replica.untrimmed = meta.untrimmed
         replica.led_before = row.leader_epoch if row.leader == self._node_id else 0
         try:
             partition_log.recover()
@@ -213,6 +217,7 @@ class ReplicaManager:
             await feed.close()
         await self._requests.close()
         await self._splitting.close()
+        await self._trimming.close()
         await asyncio.gather(*self._deletions.values(), return_exceptions=True)
         await self._flusher.close()
         slots = asyncio.Semaphore(_CLOSINGS_AT_ONCE)
@@ -298,6 +303,8 @@ class ReplicaManager:
         if replica is None or row.partition_epoch < replica.row.partition_epoch:
             return
         old_role, old_epoch = replica.role, replica.row.leader_epoch
+        bounds = (row.start_key, row.end_key)
+        replica.untrimmed |= bounds != (replica.row.start_key, replica.row.end_key)
         replica.row = row
         replica.role = self._role_in(replica)
         self._learn_keyspace(replica)
@@ -310,6 +317,7 @@ class ReplicaManager:
         self._following.told(replica)
         self._requests.notify(replica.id)
         self._splitting.look(replica)
+        self._trimming.look(replica)
 
     def _role_in(self, replica: Replica) -> Role:
         row = replica.row
@@ -472,6 +480,10 @@ class ReplicaManager:
             self._requests.notify(replica.id)
         self._splitting.look(replica)
 
+    def _on_trimmed(self, replica: Replica) -> None:
+        self._changed_stats.add(replica.id)
+        self._requests.notify(replica.id)
+
     def _on_marker(self, replica: Replica) -> None:
         self._splitting.make(replica)
 
@@ -515,6 +527,27 @@ class ReplicaManager:
             counts.append(PartitionCount(partition_id=id_, keys=size.keys, bytes=size.bytes, leader=leads))
         return counts
 
+    async def split_keys(self, partition_id: int, parts: int) -> list[bytes]:
+        """Keys that divide a partition that this node leads into so many parts of about the same bytes; see
+        `DataDatabase.split_keys`. Raises UNKNOWN_PARTITION, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
+        """
+        if not 2 <= parts <= _MAX_PARTS:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{parts} parts: 2 to {_MAX_PARTS} are possible")
+        replica = self._replicas.get(partition_id)
+        if replica is None:
+            raise MinkaError(Code.UNKNOWN_PARTITION, f"this node has no partition {partition_id}")
+        while replica.untrimmed and replica.role is Role.LEADER:
+            await asyncio.wait([self._requests.changed(replica.id)], timeout=_READY_POLL_SECONDS)
+        if not replica.is_ready:
+            text = f"partition {partition_id} is led by {replica.row.leader or 'nobody'}"
+            raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
+        if replica.is_async:
+            await self._log_db.sync()  # the data is flushed, and must not be durable before the log
+        keys = await replica.data.split_keys(parts)
+        if not keys:
+            raise MinkaError(Code.NO_SPLIT_KEY, f"partition {partition_id} has no two keys")
+        return keys
+
     def _folders(self) -> list[int]:
         path = self._data_dir / "partitions"
         return [int(entry.name) for entry in path.iterdir() if entry.name.isdigit()] if path.exists() else []
@@ -533,10 +566,11 @@ class ReplicaManager:
 
 def _stats(replica: Replica) -> ReplicaStats:
     size = replica.data.size()
+    share = 2 if replica.untrimmed else 1  # a part of it is another partition's, likely the half
     return ReplicaStats(
         partition_id=replica.id,
-        bytes=size.bytes,
-        keys=size.keys,
+        bytes=size.bytes // share,
+        keys=size.keys // share,
         log_end_offset=replica.log.end,
         applied_offset=replica.applied,
     )

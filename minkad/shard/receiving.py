@@ -131,6 +131,7 @@ class Receiving:
         applied = replica.data.applied
         replica.log.reset(applied.offset, applied.leader_epoch)
         replica.complete = True
+        replica.untrimmed = bool(replica.row.start_key or replica.row.end_key)  # as its sender's may be
         replica.durable = replica.high_watermark = replica.applied = replica.flushed = applied.offset
         replica.stage_meta(self._log_db)
         await self._log_db.sync()

@@ -54,6 +54,7 @@ class ReplicaMeta(msgspec.Struct, array_like=True):
     complete: bool  # False while a checkpoint takes the place of what was there
     bytes: int  # size at the last flush
     keys: int
+    untrimmed: bool = False  # the data may have keys that are another partition's since a split
 
 
 encode_meta: Final = msgspec.msgpack.Encoder().encode
@@ -156,6 +157,7 @@ class Replica:
         "ships_unsynced",
         "slice_start",
         "unflushed",
+        "untrimmed",
     )
 
     def __init__(self, row: Partition, log: PartitionLog, data: DataDatabase) -> None:
@@ -189,6 +191,7 @@ class Replica:
         self.queued = False  # for applying
         self.making = False  # it applies nothing until the new partition that its log says is made of it
         self.flushing = False
+        self.untrimmed = False
         self.unflushed = 0  # bytes applied since the last flush
         self.retain: dict[str, int] = {}  # node -> it has everything up to this offset, and needs the rest of the log
         self.lost: set[str] = set()  # of those, whom the log does not wait for any longer than a few flushes
@@ -226,6 +229,7 @@ class Replica:
             self.complete,
             size.bytes,
             size.keys,
+            self.untrimmed,
         )
         return encode_meta(meta)
 

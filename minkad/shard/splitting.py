@@ -172,7 +172,7 @@ class Splitting:
         child.data = self._new_data(child.id)
         child.data.open()
         child.log.reset(entry.offset, entry.leader_epoch)
-        child.complete = True
+        child.complete = child.untrimmed = True
         child.durable = child.high_watermark = child.applied = child.flushed = entry.offset
         child.stage_meta(self._log_db)
         await self._log_db.sync()

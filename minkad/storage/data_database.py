@@ -1,10 +1,11 @@
 """The data of one partition: a RocksDB database without a WAL, since the partition's log says what a crash took."""
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocksdict import Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
@@ -16,6 +17,8 @@ from minkad.storage.rocks import KIB, MIB, base_options, is_stalled, page, pairs
 # Users' keys are not empty, so nothing else collides with it; it is written in the same batch as the data.
 _APPLIED: Final = b""
 _FIRST_KEY: Final = b"\x00"
+_SLICE_KEYS: Final = 1000  # read before the loop gets its turn
+_SLICE_BYTES: Final = 1 * MIB
 
 # Flushed by its owner long before it is full.
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
@@ -151,7 +154,7 @@ class DataDatabase:
         except Exception as error:
             raise self._failure("reading", error) from error
 
-    async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = 1000) -> Size:
+    async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = _SLICE_KEYS) -> Size:
         """Exactly the keys and bytes there are now, by reading all; lets the loop run after every `slice_keys`."""
         size = Size()
         if not self.exists():
@@ -168,6 +171,86 @@ class DataDatabase:
             finally:
                 iterator.close()  # a database with an open iterator can't be opened again
         return size
+
+    async def trim(self, keep: KeyRange) -> None:
+        """Remove all keys but these, and what they took on the disk. Reads and writes of these go on meanwhile."""
+        self.open()
+        below, _, _ = self.page(_FIRST_KEY, keep.start, False, 1, 1) if keep.start else ([], [], True)
+        above, _, _ = self.page(keep.end, b"", True, 1, 1) if keep.end else ([], [], True)
+        outside = [(key, keep.start) for key in below] + [(keep.end, key + b"\x00") for key in above]
+        db = self._opened()
+        try:
+            with _Reading(self):
+                for start, end in outside:
+                    db.delete_range(start, end, self._options)
+                    await asyncio.get_running_loop().run_in_executor(None, db.compact_range, start, end)
+        except Exception as error:
+            raise self._failure("trimming", error) from error
+        if outside and self._db is not None:
+            self._since_flush = Size()  # nearly: a compaction flushes what it needs
+            self._measure()
+
+    async def split_keys(self, parts: int) -> list[bytes]:
+        """Keys that divide the data into so many parts of about the same bytes; fewer where there are too few keys.
+
+        RocksDB knows of each table its first key and its size, and the tables of the deepest level, which have nearly
+        all data, don't overlap: so it is known in which table a part ends. That table alone is read. Where there are
+        only tables that overlap (the last few flushes), they are compacted first. So it costs no more for more data.
+        """
+        await self.flush()
+        if not self.exists():
+            return []
+        if max((table.level for table in self._tables()), default=0) == 0:
+            await self.compact()
+        tables = self._tables()
+        deepest = sorted((t for t in tables if t.level == max(t.level for t in tables)), key=lambda table: table.first)
+        total = sum(table.size for table in deepest)
+        found: list[bytes] = []
+        passed, wanted = 0, 1
+        for table in deepest:
+            shares = []
+            while wanted < parts and passed + table.size > total * wanted / parts:
+                shares.append((total * wanted / parts - passed) / table.size)
+                wanted += 1
+            found += await self._keys_within(table, shares)
+            passed += table.size
+        first, _, _ = self.page(_FIRST_KEY, b"", False, 1, 1)
+        return [key for key in dict.fromkeys(found) if key > first[0]]
+
+    async def _keys_within(self, table: "_Table", shares: Sequence[float]) -> list[bytes]:
+        """The keys at these shares of a table's bytes."""
+        if not shares:
+            return []
+        begins: list[tuple[int, bytes]] = []  # where each key begins, in bytes
+        size, start, is_all = 0, table.first, False
+        while not is_all:
+            keys, values, is_all = self.page(start, table.last + b"\x00", False, _SLICE_KEYS, _SLICE_BYTES)
+            for key, value in zip(keys, values, strict=True):
+                begins.append((size, key))
+                size += len(key) + len(value)
+            start = keys[-1] + b"\x00" if keys else start
+            await asyncio.sleep(0)
+        places = (bisect_left(begins, (int(size * share), b"")) for share in shares if begins)
+        return [begins[min(place, len(begins) - 1)][1] for place in places]
+
+    def _tables(self) -> list["_Table"]:
+        """Of the database; that with the applied offset alone has no key."""
+        files = self._opened().live_files()
+        tables = [_Table(file["level"], file["size"], file["start_key"], file["end_key"]) for file in files]
+        return [table._replace(first=max(table.first, _FIRST_KEY)) for table in tables if table.last]
+
+    async def compact(self) -> None:
+        """Leave one version of each key, so that `size` is exact but for what is written meanwhile."""
+        db, since = self.raw(), self._since_flush
+        self._since_flush = Size()
+        self._flushed = Size(self._flushed.bytes + since.bytes, self._flushed.keys + since.keys)
+        try:
+            with _Reading(self):
+                await asyncio.get_running_loop().run_in_executor(None, db.compact_range, None, None)
+        except Exception as error:
+            raise self._failure("compacting", error) from error
+        if self._db is not None:
+            self._measure()
 
     def size(self) -> Size:
         """An estimate at no cost."""
@@ -229,11 +312,22 @@ class DataDatabase:
         table = dict(part.strip().rsplit("=", 1) for part in text.split(";") if "=" in part)
         entries, deletions = int(table.get("# entries", 0)), int(table.get("# deletions", 0))
         raw = int(table.get("raw key size", 0)) + int(table.get("raw value size", 0))
+        if entries:  # one at least is the applied offset
+            entries, raw = entries - 1, raw - len(self.applied.encode()) - 8
         # Each key in a table has 8 bytes of RocksDB's behind it.
         self._flushed = Size(raw - 8 * entries, entries - 2 * deletions)
 
     def _failure(self, doing: str, error: Exception) -> MinkaError:
         return error if isinstance(error, MinkaError) else storage_error(error, f"{doing} {self.path}")
+
+
+class _Table(NamedTuple):
+    """A file: its level, its bytes, its first and last key."""
+
+    level: int
+    size: int
+    first: bytes
+    last: bytes
 
 
 class _Reading:

@@ -361,6 +361,7 @@ def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
         await c.create("athens", 1, followers=["byzantium"])
         await athens.put(1, ROWS)
         await until(lambda: byzantium.replica().applied == athens.replica().applied)
+        await until(lambda: byzantium.manager._following.age(byzantium.replica()) < 1)
         parent, child = c.split(1, KEY)
         await athens.tell(parent, child)
         await until(lambda: byzantium.replica().making)

@@ -1,0 +1,144 @@
+"""minkactl split."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minkactl import options
+from minkactl.commands.migrations import watch_operation
+from minkactl.completion import complete_keyspace
+from minkactl.exits import Exit
+from minkactl.output import Column, Kind, Listing, Page, emit, note
+from minkactl.session import Session, requester
+
+if TYPE_CHECKING:
+    from minka.control import Control
+    from minka.v1.admin_pb2 import GetStatusResponse
+
+SPLIT_COLUMNS = (
+    Column("PARTITION", "name"),
+    Column("ID", "id", Kind.NUMBER),
+    Column("LEADER", "leader"),
+    Column("DATA", "bytes", Kind.BYTES),
+    Column("SPLIT AT", "key"),
+    Column("LOWER", "lower"),
+    Column("UPPER", "upper"),
+)
+
+
+@options.command()
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@click.option(
+    "--at", "at", metavar="KEYS", help="Let partitions begin at these keys, separated by commas; 0x… and @FILE too."
+)
+@click.option("--partition", "partition_id", type=click.IntRange(min=1), metavar="ID", help="Split this one evenly.")
+@click.option(
+    "--into", "parts", type=click.IntRange(2, 1000), metavar="N",
+    help="Into so many parts of about the same bytes; default 2. Without --partition: the keyspace's only one.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show what would be split, and stop.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@options.common(watch=False)
+@options.pass_session
+def split(
+    session: Session,
+    keyspace: str,
+    at: str | None,
+    partition_id: int | None,
+    parts: int | None,
+    dry_run: bool,
+    reason: str,
+) -> Exit:
+    """Split partitions of a keyspace by ranges, and watch it. No data is copied; clients go on meanwhile.
+
+    The lower half stays the partition, the upper half is a new one on the same nodes: minkactl reassign evens out.
+
+    Examples:
+      minkactl split authors --at m,t --dry-run
+      minkactl split authors --partition 7
+      minkactl split authors --into 16 --reason "before the import"
+    """
+    if (at is None) == (partition_id is None and parts is None):
+        raise click.UsageError("give --at, or --partition or --into", click.get_current_context())
+    from minkactl.keys import parse_keys
+
+    given = parse_keys(at) if at is not None else None
+    with session.control() as control:
+        status = control.status()
+        _check_by_ranges(status, keyspace)
+        keys = given if given is not None else _even_keys(control, status, keyspace, partition_id, parts or 2)
+        rows = _splits(status, keyspace, keys)
+        if dry_run or not rows:
+            emit(Page(rows, [Listing(SPLIT_COLUMNS, rows)], [row["name"] for row in rows]), session.output)
+            note("Nothing was changed (--dry-run)." if rows else "A partition begins at each of these keys already.")
+            return Exit.OK
+        operation = control.split(keyspace, keys, requester(), reason)
+        if operation is None:
+            note("A partition begins at each of these keys already.")
+            return Exit.OK
+        note(f"operation {operation.id} started")
+        return watch_operation(session, control, operation.id)
+
+
+def _check_by_ranges(status: "GetStatusResponse", keyspace: str) -> None:
+    """Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
+    from minka.errors import Code, MinkaError
+    from minka.v1.cluster_pb2 import Partitioning
+
+    row = next((one for one in status.table.keyspaces if one.name == keyspace), None)
+    if row is None:
+        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {keyspace!r}")
+    if row.partitioning != Partitioning.PARTITIONING_RANGES:
+        raise MinkaError(Code.NOT_BY_RANGES, f"keyspace {keyspace} is not partitioned by ranges")
+
+
+def _even_keys(
+    control: "Control", status: "GetStatusResponse", keyspace: str, partition_id: int | None, parts: int
+) -> list[bytes]:
+    """What the partition's leader says. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, and what the leader refuses."""
+    from minka.errors import Code, MinkaError
+
+    number = next(one.id for one in status.table.keyspaces if one.name == keyspace)
+    rows = [one for one in status.table.partitions if one.keyspace_id == number]
+    if partition_id is None and len(rows) > 1:
+        raise click.UsageError(
+            f"{keyspace} has {len(rows)} partitions: say which with --partition", click.get_current_context()
+        )
+    row = next((one for one in rows if partition_id in (None, one.id)), None)
+    if row is None:
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"{keyspace} has no partition {partition_id}")
+    address = next((node.address for node in status.table.nodes if node.id == row.leader), None)
+    if address is None:
+        raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader")
+    return control.split_keys(address, row.id, parts)
+
+
+def _splits(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
+    """What would be split where, a row for each new partition."""
+    from minka.ranges import KeyRange, check_split_point
+    from minkactl.keys import key_text
+    from minkactl.views import replica_stats
+
+    number = next(one.id for one in status.table.keyspaces if one.name == keyspace)
+    stats, found = replica_stats(status), []
+    for key in keys:
+        check_split_point(key)
+    for row in sorted(status.table.partitions, key=lambda row: row.start_key):
+        range_ = KeyRange(row.start_key, row.end_key)
+        inside = sorted({key for key in keys if range_.contains(key) and key != range_.start})
+        if row.keyspace_id != number or not inside:
+            continue
+        bounds = [range_.start, *inside, range_.end]
+        for place, key in enumerate(inside):
+            found.append(
+                {
+                    "name": f"{keyspace}/{row.slot}",
+                    "id": row.id,
+                    "leader": row.leader or None,
+                    "bytes": stats[row.id].bytes if row.id in stats else None,
+                    "key": key_text(key),
+                    "lower": str(KeyRange(bounds[place], key)),
+                    "upper": str(KeyRange(key, bounds[place + 2])),
+                }
+            )
+    return found

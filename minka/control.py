@@ -104,14 +104,19 @@ class Control:
         durability: cluster_pb2.Durability.ValueType = cluster_pb2.Durability.DURABILITY_UNSPECIFIED,
         unclean_election: bool = False,
         split_points: Sequence[bytes] | None = None,
+        max_bytes: int = 0,
     ) -> cluster_pb2.Keyspace:
         """Create a keyspace; its number of partitions is fixed for life. With `split_points`, ascending, it is
-        partitioned by ranges instead, and `partition_count` and `hash_function` count for nothing.
+        partitioned by ranges instead, and `partition_count` and `hash_function` count for nothing; a partition with
+        more than `max_bytes` (0: no limit) is split by itself then.
 
         `replicas` 0: 3 in a cluster of three nodes or more, else 1; `min_insync` 0: a majority of three replicas and
         more, else 1; `durability` unspecified: SYNC. The controller decides it when it creates the keyspace.
         """
         try:
+            ranges = None
+            if split_points is not None:
+                ranges = admin_pb2.Ranges(split_points=split_points, max_bytes=max_bytes)
             request = admin_pb2.CreateKeyspaceRequest(
                 name=name,
                 partition_count=partition_count,
@@ -120,7 +125,7 @@ class Control:
                 min_insync=min_insync,
                 durability=durability,
                 unclean_election=unclean_election,
-                ranges=None if split_points is None else admin_pb2.Ranges(split_points=split_points),
+                ranges=ranges,
             )
         except ValueError as error:  # outside of the field's range
             raise MinkaError(Code.INVALID_ARGUMENT, f"keyspace {name!r}: {error}") from error

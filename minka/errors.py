@@ -140,6 +140,9 @@ class Code(Enum):
         "No key divides the partition: it has no keys, or only one.",
         "None helps as long as all its data is one key's.",
     )
+    SPLIT_REFUSED = CodeInfo(
+        "The partition can't be split now.", "None needed: its leader proposes it again while it is too large."
+    )
     EMPTY_SPLIT_POINT = CodeInfo("A split point is empty.", "Leave it out.", False, "INVALID_ARGUMENT")
     DUPLICATE_SPLIT_POINT = CodeInfo("A split point is given twice.", "Give it once.", False, "INVALID_ARGUMENT")
     UNSORTED_SPLIT_POINTS = CodeInfo(

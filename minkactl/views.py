@@ -61,6 +61,7 @@ KEYSPACE_COLUMNS = (
     Column("MIN IN SYNC", "min_insync", Kind.NUMBER, wide=True),
     Column("DURABILITY", "durability", wide=True),
     Column("UNCLEAN", "unclean_election", wide=True),
+    Column("MAX DATA", "max_bytes", Kind.BYTES, wide=True),
     Column("CREATED", "created_ms", Kind.TIME, wide=True),
 )
 _OF_A_NEW_ONE = ("name", "partitions", "by", "replicas", "min_insync", "durability", "unclean_election", "id")
@@ -77,6 +78,7 @@ PARTITION_COLUMNS = (
     Column("GENERATION", "generation", Kind.NUMBER),
     Column("KEYS", "keys", Kind.NUMBER),
     Column("DATA", "bytes", Kind.BYTES),
+    Column("NOTE", "note"),
     Column("IN SYNC", "isr", wide=True),
     Column("ADDING", "adding_replicas", wide=True),
     Column("REMOVING", "removing_replicas", wide=True),
@@ -189,6 +191,7 @@ def keyspace_document(keyspace: Keyspace, partitions: int | None) -> dict[str, A
         "min_insync": keyspace.min_insync,
         "durability": enum_name(DURABILITY, keyspace.durability or Durability.DURABILITY_SYNC),
         "unclean_election": keyspace.unclean_election,
+        "max_bytes": keyspace.max_bytes or None,
         "created_ms": keyspace.created_ms,
     }
 
@@ -212,6 +215,8 @@ def partition_rows(status: GetStatusResponse) -> list[Row]:
         del document["keyspace_id"]
         document["keys"] = reported.keys if reported else None
         document["bytes"] = reported.bytes if reported else None
+        if reported and reported.indivisible:
+            document["note"] = "too large, and no key divides it"
         rows.append(document)
     starts = {one.id: one.start_key for one in status.table.partitions}
     places = {row["keyspace"]: place for place, row in reversed(list(enumerate(rows)))}

@@ -169,6 +169,7 @@ class Daemon:
             controller=ControllerCalls(
                 hand_over=lambda request: self.member.hand_over(request),
                 alter_isr=lambda request: self.member.alter_isr(request),
+                propose_split=lambda request: self.member.propose_split(request),
                 finish_split=lambda request: self.member.finish_split(request),
             ),
             clock=boottime,

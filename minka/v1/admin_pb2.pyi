@@ -244,6 +244,9 @@ class Ranges(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SPLIT_POINTS_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    max_bytes: _builtins.int
+    """a partition with more is split by itself; 0: none is"""
     @_builtins.property
     def split_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ascending; none: one range over all keys"""
@@ -252,10 +255,11 @@ class Ranges(_message.Message):
         self,
         *,
         split_points: _abc.Iterable[_builtins.bytes] | None = ...,
+        max_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["split_points", b"split_points"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "split_points", b"split_points"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

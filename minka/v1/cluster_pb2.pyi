@@ -328,6 +328,7 @@ class Keyspace(_message.Message):
     DURABILITY_FIELD_NUMBER: _builtins.int
     UNCLEAN_ELECTION_FIELD_NUMBER: _builtins.int
     PARTITIONING_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     name: _builtins.str
     partition_count: _builtins.int
@@ -343,6 +344,8 @@ class Keyspace(_message.Message):
     unclean_election: _builtins.bool
     """whether a replica that is not in sync may lead when no other lives: loses writes"""
     partitioning: Global___Partitioning.ValueType
+    max_bytes: _builtins.int
+    """RANGES: a partition with more is split in the middle; 0: none is split by itself"""
     def __init__(
         self,
         *,
@@ -356,10 +359,11 @@ class Keyspace(_message.Message):
         durability: Global___Durability.ValueType = ...,
         unclean_election: _builtins.bool = ...,
         partitioning: Global___Partitioning.ValueType = ...,
+        max_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "durability", b"durability", "hash", b"hash", "id", b"id", "min_insync", b"min_insync", "name", b"name", "partition_count", b"partition_count", "partitioning", b"partitioning", "replicas", b"replicas", "unclean_election", b"unclean_election"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "durability", b"durability", "hash", b"hash", "id", b"id", "max_bytes", b"max_bytes", "min_insync", b"min_insync", "name", b"name", "partition_count", b"partition_count", "partitioning", b"partitioning", "replicas", b"replicas", "unclean_election", b"unclean_election"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -137,6 +137,7 @@ class ReplicaStats(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     LOG_END_OFFSET_FIELD_NUMBER: _builtins.int
     APPLIED_OFFSET_FIELD_NUMBER: _builtins.int
+    INDIVISIBLE_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     bytes: _builtins.int
     """live data, estimated"""
@@ -144,6 +145,8 @@ class ReplicaStats(_message.Message):
     """estimated"""
     log_end_offset: _builtins.int
     applied_offset: _builtins.int
+    indivisible: _builtins.bool
+    """it is larger than its keyspace's max_bytes, and no key divides it"""
     def __init__(
         self,
         *,
@@ -152,10 +155,11 @@ class ReplicaStats(_message.Message):
         keys: _builtins.int = ...,
         log_end_offset: _builtins.int = ...,
         applied_offset: _builtins.int = ...,
+        indivisible: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_offset", b"applied_offset", "bytes", b"bytes", "keys", b"keys", "log_end_offset", b"log_end_offset", "partition_id", b"partition_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_offset", b"applied_offset", "bytes", b"bytes", "indivisible", b"indivisible", "keys", b"keys", "log_end_offset", b"log_end_offset", "partition_id", b"partition_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -431,6 +435,58 @@ class AlterIsrResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AlterIsrResponse: _TypeAlias = AlterIsrResponse  # noqa: Y015
+
+@_typing.final
+class ProposeSplitRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    partition_id: _builtins.int
+    generation: _builtins.int
+    """precondition"""
+    key: _builtins.bytes
+    """where the upper half is to begin"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        partition_id: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "key", b"key", "node_id", b"node_id", "partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposeSplitRequest: _TypeAlias = ProposeSplitRequest  # noqa: Y015
+
+@_typing.final
+class ProposeSplitResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
+        """the rows of both halves"""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposeSplitResponse: _TypeAlias = ProposeSplitResponse  # noqa: Y015
 
 @_typing.final
 class FinishSplitRequest(_message.Message):

@@ -56,6 +56,11 @@ class CoordinatorStub:
                 request_serializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrResponse.FromString,
                 _registered_method=True)
+        self.ProposeSplit = channel.unary_unary(
+                '/minka.v1.Coordinator/ProposeSplit',
+                request_serializer=minka_dot_v1_dot_coordinator__pb2.ProposeSplitRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_coordinator__pb2.ProposeSplitResponse.FromString,
+                _registered_method=True)
         self.FinishSplit = channel.unary_unary(
                 '/minka.v1.Coordinator/FinishSplit',
                 request_serializer=minka_dot_v1_dot_coordinator__pb2.FinishSplitRequest.SerializeToString,
@@ -105,6 +110,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProposeSplit(self, request, context):
+        """The leader of a partition finds it too large.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FinishSplit(self, request, context):
         """The leader of a partition that is being split: all in-sync replicas of the new one are made.
         """
@@ -148,6 +160,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.AlterIsr,
                     request_deserializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrRequest.FromString,
                     response_serializer=minka_dot_v1_dot_coordinator__pb2.AlterIsrResponse.SerializeToString,
+            ),
+            'ProposeSplit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProposeSplit,
+                    request_deserializer=minka_dot_v1_dot_coordinator__pb2.ProposeSplitRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_coordinator__pb2.ProposeSplitResponse.SerializeToString,
             ),
             'FinishSplit': grpc.unary_unary_rpc_method_handler(
                     servicer.FinishSplit,
@@ -274,6 +291,33 @@ class Coordinator:
             '/minka.v1.Coordinator/AlterIsr',
             minka_dot_v1_dot_coordinator__pb2.AlterIsrRequest.SerializeToString,
             minka_dot_v1_dot_coordinator__pb2.AlterIsrResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProposeSplit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Coordinator/ProposeSplit',
+            minka_dot_v1_dot_coordinator__pb2.ProposeSplitRequest.SerializeToString,
+            minka_dot_v1_dot_coordinator__pb2.ProposeSplitResponse.FromString,
             options,
             channel_credentials,
             insecure,

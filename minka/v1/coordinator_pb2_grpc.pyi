@@ -42,6 +42,8 @@ class CoordinatorStub:
     """The leader has fenced its writes and the target has them all: record the target as leader."""
     AlterIsr: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]
     """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+    ProposeSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ProposeSplitRequest, _coordinator_pb2.ProposeSplitResponse]
+    """The leader of a partition finds it too large."""
     FinishSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]
     """The leader of a partition that is being split: all in-sync replicas of the new one are made."""
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
@@ -62,6 +64,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """The leader has fenced its writes and the target has them all: record the target as leader."""
     AlterIsr: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]  # type: ignore[assignment]
     """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+    ProposeSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ProposeSplitRequest, _coordinator_pb2.ProposeSplitResponse]  # type: ignore[assignment]
+    """The leader of a partition finds it too large."""
     FinishSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]  # type: ignore[assignment]
     """The leader of a partition that is being split: all in-sync replicas of the new one are made."""
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
@@ -103,6 +107,14 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.AlterIsrResponse, _abc.Awaitable[_coordinator_pb2.AlterIsrResponse]]:
         """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+
+    @_abc_1.abstractmethod
+    def ProposeSplit(
+        self,
+        request: _coordinator_pb2.ProposeSplitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.ProposeSplitResponse, _abc.Awaitable[_coordinator_pb2.ProposeSplitResponse]]:
+        """The leader of a partition finds it too large."""
 
     @_abc_1.abstractmethod
     def FinishSplit(

@@ -61,6 +61,12 @@ def keyspace() -> None:
     "Default: one range over all keys.",
 )
 @click.option(
+    "--max-bytes",
+    type=options.Size(),
+    metavar="SIZE",
+    help="With --ranges: a partition with more is split by itself: 64MiB, 1GiB. Default: none is.",
+)
+@click.option(
     "--replicas",
     type=click.IntRange(min=1),
     metavar="N",
@@ -94,6 +100,7 @@ def create(
     hash_name: str,
     ranges: bool,
     split_at: str | None,
+    max_bytes: int | None,
     replicas: int | None,
     min_insync: int | None,
     durability: str,
@@ -107,11 +114,12 @@ def create(
       minkactl keyspace create cache --partitions 64 --replicas 1
       minkactl keyspace create legacy --partitions 9 --hash md5
       minkactl keyspace create authors --ranges --split-at b,d
+      minkactl keyspace create events --ranges --max-bytes 1GiB
     """
     if (partition_count is None) != ranges:
         raise click.UsageError("give --partitions or --ranges, one of them", click.get_current_context())
-    if split_at is not None and not ranges:
-        raise click.UsageError("--split-at goes with --ranges", click.get_current_context())
+    if (split_at is not None or max_bytes is not None) and not ranges:
+        raise click.UsageError("--split-at and --max-bytes go with --ranges", click.get_current_context())
     points = None if not ranges else parse_keys(split_at) if split_at is not None else []
     with session.control() as control:
         from minka.v1.cluster_pb2 import Durability, HashFunction
@@ -128,6 +136,7 @@ def create(
             durability=Durability.ValueType(enum_number(Durability.DESCRIPTOR, durability)),
             unclean_election=unclean_election,
             split_points=points,
+            max_bytes=max_bytes or 0,
         )
         document = keyspace_document(created, len(points) + 1 if points is not None else partition_count)
     emit(Page(document, [Listing(CREATED_COLUMNS, [document])], [name]), session.output)

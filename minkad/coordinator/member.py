@@ -21,6 +21,8 @@ from minka.v1.coordinator_pb2 import (
     HeartbeatResponse,
     LeaveRequest,
     MigrationProgress,
+    ProposeSplitRequest,
+    ProposeSplitResponse,
     RegisterRequest,
     RegisterResponse,
     ReplicaStats,
@@ -53,6 +55,9 @@ class ControllerStub(Protocol):
 
     async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
         """Coordinator.AlterIsr."""
+
+    async def propose_split(self, address: str, request: ProposeSplitRequest, timeout: float) -> ProposeSplitResponse:
+        """Coordinator.ProposeSplit."""
 
     async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
         """Coordinator.FinishSplit."""
@@ -234,6 +239,11 @@ class Member:
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """Ask the active controller to change in-sync sets. Any MinkaError leaves the outcome open."""
         return await self._stub.alter_isr(self._address(), request, CALL_TIMEOUT)
+
+    async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
+        """Ask the active controller for a split; the rows of both halves."""
+        response = await self._stub.propose_split(self._address(), request, CALL_TIMEOUT)
+        return list(response.partitions)
 
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
         """Tell the active controller that a split has ended; the rows of both halves."""

@@ -64,6 +64,8 @@ from minka.v1.coordinator_pb2 import (
     HeartbeatResponse,
     LeaveRequest,
     LeaveResponse,
+    ProposeSplitRequest,
+    ProposeSplitResponse,
     RegisterRequest,
     RegisterResponse,
     UpdateReplicasRequest,
@@ -85,6 +87,7 @@ from minkad.core.controller import (
     Leave,
     LimitOperation,
     PauseOperation,
+    ProposeSplit,
     RemoveNode,
     Split,
     UndrainNode,
@@ -144,6 +147,14 @@ class CoordinatorService(CoordinatorServicer):
     async def AlterIsr(self, request: AlterIsrRequest, context: _Context) -> AlterIsrResponse:
         """Through the log; answers the rows."""
         return await self._coordinator.controller().alter_isr(request)
+
+    async def ProposeSplit(self, request: ProposeSplitRequest, context: _Context) -> ProposeSplitResponse:
+        """Through the log; answers the rows of both halves."""
+        command = ProposeSplit(request.node_id, request.partition_id, request.generation, request.key)
+        await self._coordinator.controller().submit(command)
+        partitions = self._coordinator.state.partitions
+        parent = partitions[request.partition_id]
+        return ProposeSplitResponse(partitions=[parent, partitions[parent.split_to]])
 
     async def FinishSplit(self, request: FinishSplitRequest, context: _Context) -> FinishSplitResponse:
         """Through the log; answers the rows of both halves."""
@@ -229,6 +240,7 @@ class AdminService(AdminServicer):
             request.durability,
             request.unclean_election,
             list(request.ranges.split_points) if request.HasField("ranges") else None,
+            request.ranges.max_bytes,
         )
         await self._coordinator.controller().submit(command)
         return CreateKeyspaceResponse(keyspace=self._coordinator.state.keyspace_named(request.name))

@@ -18,6 +18,8 @@ from minka.v1.coordinator_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
     LeaveRequest,
+    ProposeSplitRequest,
+    ProposeSplitResponse,
     RegisterRequest,
     RegisterResponse,
     UpdateReplicasRequest,
@@ -70,6 +72,14 @@ class Peers:
         """Coordinator.AlterIsr; repeating it is safe."""
         try:
             return await self._coordinator(address).AlterIsr(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
+    async def propose_split(self, address: str, request: ProposeSplitRequest, timeout: float) -> ProposeSplitResponse:
+        """Coordinator.ProposeSplit; repeating it is safe."""
+        stub = self._coordinator(address)
+        try:
+            return await stub.ProposeSplit(request, timeout=timeout, metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=True) from error
 

@@ -54,7 +54,7 @@ class Server:
         admin = AdminService(coordinator, identity.node_id, member.has_clearance)
         admin_pb2_grpc.add_MetadataServicer_to_server(MetadataService(coordinator), self._server)
         admin_pb2_grpc.add_AdminServicer_to_server(admin, self._server)
-        inventory = InventoryService(manager.count_keys, manager.split_keys)
+        inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
         admin_pb2_grpc.add_InventoryServicer_to_server(inventory, self._server)
         coordinator_pb2_grpc.add_CoordinatorServicer_to_server(CoordinatorService(coordinator), self._server)
         control = ReplicaControlService(lambda: member.node.incarnation, manager.update_replicas)

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minka.v1.cluster_pb2 import Keyspace, Partition
-from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, FinishSplitRequest, HandOverRequest
+from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    FinishSplitRequest,
+    HandOverRequest,
+    ProposeSplitRequest,
+)
 from minkad.shard.links import ReplicationLinks
 from minkad.shard.replica import Replica
 from minkad.shard.shipping import RateLimit
@@ -38,6 +44,7 @@ class ControllerCalls:
 
     hand_over: Callable[[HandOverRequest], Awaitable[Partition]]
     alter_isr: Callable[[AlterIsrRequest], Awaitable[AlterIsrResponse]]
+    propose_split: Callable[[ProposeSplitRequest], Awaitable[list[Partition]]]
     finish_split: Callable[[FinishSplitRequest], Awaitable[list[Partition]]]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,8 +12,6 @@ from typing import Final
 from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.v1.admin_pb2 import PartitionCount
 from minka.v1.cluster_pb2 import Durability, Partition
 from minka.v1.coordinator_pb2 import (
     MigrationProgress,
@@ -31,6 +29,7 @@ from minkad.shard.feed import Feed
 from minkad.shard.flusher import Flusher
 from minkad.shard.following import Following
 from minkad.shard.in_sync import InSyncSets
+from minkad.shard.inventory import Inventory
 from minkad.shard.leadership import Leadership
 from minkad.shard.links import ReplicationLinks
 from minkad.shard.partition_log import PartitionLog
@@ -38,6 +37,7 @@ from minkad.shard.receiving import Receiving
 from minkad.shard.replica import META_END, META_PREFIX, Replica, ReplicaMeta, Role, decode_meta, meta_key, role_in
 from minkad.shard.requests import Requests
 from minkad.shard.shipping import RateLimit
+from minkad.shard.sizing import SizeCheck
 from minkad.shard.splitting import Splitting
 from minkad.shard.trimming import Trimming
 from minkad.storage.checkpoint import remove_folder
@@ -52,7 +52,6 @@ _READY_POLL_SECONDS: Final = 1.0
 _DELETIONS_AT_ONCE: Final = 4
 _CLOSINGS_AT_ONCE: Final = 4
 _MAX_DEPARTED: Final = 10_000
-_MAX_PARTS: Final = 1000
 _REPLICATION: Final = ReplicationSettings()
 
 
@@ -154,6 +153,9 @@ class ReplicaManager:
             self._in_sync.propose,
             on_fence,
         )
+        self.inventory = Inventory(
+            self._replicas, log_db, data_dir / "partitions", self._new_data, self._requests.changed
+        )
         self._trimming = Trimming(log_db, self._on_trimmed)
         self._splitting = Splitting(
             node_id,
@@ -167,6 +169,16 @@ class ReplicaManager:
             self._new_data,
             self._requests.changed,
             controller.finish_split,
+        )
+        self._size_check = SizeCheck(
+            node_id,
+            self._replicas,
+            log_db,
+            known_keyspace,
+            self.inventory.split_keys,
+            controller.propose_split,
+            self._adopt,
+            clock,
         )
 
     # Start and end
@@ -185,6 +197,7 @@ class ReplicaManager:
             self._replicas[replica.id] = replica
             await turn()
         self._in_sync.start()
+        self._size_check.start()
 
     def _recovered(self, meta: ReplicaMeta) -> Replica:
         row = Partition.FromString(meta.row)
@@ -209,6 +222,7 @@ class ReplicaManager:
     async def close(self) -> None:
         """Stop serving, flush and close everything, so that the next start has nothing to replay."""
         self._closing = True
+        await self._size_check.close()
         await self._in_sync.close()
         for leadership in list(self._leaderships.values()):
             leadership.close()
@@ -510,48 +524,6 @@ class ReplicaManager:
         """Of the replicas that this node, as the leader, is bringing up or handing over to."""
         return [progress for leadership in self._leaderships.values() for progress in leadership.progress()]
 
-    async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
-        """What is on this node's disks, counted by reading it; of all partitions if none is named. Also of those that
-        it should not have. Raises CORRUPT_DATA, STORAGE_FAILED.
-        """
-        ids = partition_ids or sorted({*self._replicas, *self._folders()})
-        counts = []
-        for id_ in ids:
-            replica = self._replicas.get(id_)
-            data = self._new_data(id_) if replica is None else replica.data
-            row = Partition() if replica is None else replica.row
-            size = await data.count(KeyRange(row.start_key, row.end_key))
-            if replica is None:
-                await data.close()
-            leads = replica is not None and replica.role is Role.LEADER
-            counts.append(PartitionCount(partition_id=id_, keys=size.keys, bytes=size.bytes, leader=leads))
-        return counts
-
-    async def split_keys(self, partition_id: int, parts: int) -> list[bytes]:
-        """Keys that divide a partition that this node leads into so many parts of about the same bytes; see
-        `DataDatabase.split_keys`. Raises UNKNOWN_PARTITION, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
-        """
-        if not 2 <= parts <= _MAX_PARTS:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"{parts} parts: 2 to {_MAX_PARTS} are possible")
-        replica = self._replicas.get(partition_id)
-        if replica is None:
-            raise MinkaError(Code.UNKNOWN_PARTITION, f"this node has no partition {partition_id}")
-        while replica.untrimmed and replica.role is Role.LEADER:
-            await asyncio.wait([self._requests.changed(replica.id)], timeout=_READY_POLL_SECONDS)
-        if not replica.is_ready:
-            text = f"partition {partition_id} is led by {replica.row.leader or 'nobody'}"
-            raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
-        if replica.is_async:
-            await self._log_db.sync()  # the data is flushed, and must not be durable before the log
-        keys = await replica.data.split_keys(parts)
-        if not keys:
-            raise MinkaError(Code.NO_SPLIT_KEY, f"partition {partition_id} has no two keys")
-        return keys
-
-    def _folders(self) -> list[int]:
-        path = self._data_dir / "partitions"
-        return [int(entry.name) for entry in path.iterdir() if entry.name.isdigit()] if path.exists() else []
-
     def _newest_row(self, partition_id: int) -> Partition | None:
         replica = self._replicas.get(partition_id)
         rows = [self._departed.get(partition_id), self._known_row(partition_id), replica.row if replica else None]
@@ -573,4 +545,5 @@ def _stats(replica: Replica) -> ReplicaStats:
         keys=size.keys // share,
         log_end_offset=replica.log.end,
         applied_offset=replica.applied,
+        indivisible=replica.indivisible,
     )

@@ -137,6 +137,7 @@ class Replica:
         "handing_over",
         "high_watermark",
         "id",
+        "indivisible",
         "installing",
         "is_async",
         "leader_watermark",
@@ -192,6 +193,7 @@ class Replica:
         self.making = False  # it applies nothing until the new partition that its log says is made of it
         self.flushing = False
         self.untrimmed = False
+        self.indivisible = False  # it is too large, and no key divides it
         self.unflushed = 0  # bytes applied since the last flush
         self.retain: dict[str, int] = {}  # node -> it has everything up to this offset, and needs the rest of the log
         self.lost: set[str] = set()  # of those, whom the log does not wait for any longer than a few flushes

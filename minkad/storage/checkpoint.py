@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import zlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from rocksdict import Checkpoint as RocksCheckpoint
 from minka.errors import Code, MinkaError
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks import MIB, storage_error
+from minkad.storage.threads import on_thread
 
 _READ_BYTES: Final = MIB
 _MAX_FILES: Final = 100_000
@@ -169,7 +170,7 @@ class Incoming:
         buffered = 0
         sink = self._sink
         try:
-            await _on_thread(_remove_others, self._path, self._kept)
+            await on_thread(_remove_others, self._path, self._kept)
             async for chunk in chunks:
                 buffer.append(chunk)
                 buffered += len(chunk)
@@ -177,13 +178,13 @@ class Incoming:
                 if self.received > self._bytes:
                     raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path.name}: more content than announced")
                 if buffered >= _READ_BYTES:
-                    await _on_thread(sink.write, buffer)
+                    await on_thread(sink.write, buffer)
                     buffer, buffered = [], 0
-            await _on_thread(sink.write, buffer)
+            await on_thread(sink.write, buffer)
             if not self.complete:
                 text = f"{self._path.name}: {self.received} of {self._bytes} bytes came"
                 raise MinkaError(Code.INVALID_ARGUMENT, text)
-            await _on_thread(sink.finish)
+            await on_thread(sink.finish)
             checksums = self.finished()
             return [checksums[file.name] for file in self._files]
         except OSError as error:
@@ -213,16 +214,6 @@ class Incoming:
     async def discard(self) -> None:
         """Remove what came."""
         await remove_folder(self._path, durably=False)
-
-
-async def _on_thread(work: Callable[..., None], *args: object) -> None:
-    """Run it on a thread; whoever is cancelled meanwhile still waits for its end, so that nothing runs on behind."""
-    running = asyncio.get_running_loop().run_in_executor(None, work, *args)
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
 
 
 class _Sink:

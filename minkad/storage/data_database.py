@@ -13,6 +13,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
 from minka.wire import WriteBody
 from minkad.storage.rocks import KIB, MIB, base_options, is_stalled, page, pairs, storage_error, table_options
+from minkad.storage.threads import on_thread
 
 # Users' keys are not empty, so nothing else collides with it; it is written in the same batch as the data.
 _APPLIED: Final = b""
@@ -183,7 +184,7 @@ class DataDatabase:
             with _Reading(self):
                 for start, end in outside:
                     db.delete_range(start, end, self._options)
-                    await asyncio.get_running_loop().run_in_executor(None, db.compact_range, start, end)
+                    await on_thread(db.compact_range, start, end)
         except Exception as error:
             raise self._failure("trimming", error) from error
         if outside and self._db is not None:
@@ -239,18 +240,19 @@ class DataDatabase:
         tables = [_Table(file["level"], file["size"], file["start_key"], file["end_key"]) for file in files]
         return [table._replace(first=max(table.first, _FIRST_KEY)) for table in tables if table.last]
 
-    async def compact(self) -> None:
-        """Leave one version of each key, so that `size` is exact but for what is written meanwhile."""
+    async def compact(self) -> Size:
+        """Leave one version of each key that was there at the beginning; what there is then, measured."""
         db, since = self.raw(), self._since_flush
         self._since_flush = Size()
         self._flushed = Size(self._flushed.bytes + since.bytes, self._flushed.keys + since.keys)
         try:
             with _Reading(self):
-                await asyncio.get_running_loop().run_in_executor(None, db.compact_range, None, None)
+                await on_thread(db.compact_range, None, None)
         except Exception as error:
             raise self._failure("compacting", error) from error
         if self._db is not None:
             self._measure()
+        return self._flushed
 
     def size(self) -> Size:
         """An estimate at no cost."""
@@ -267,7 +269,7 @@ class DataDatabase:
         self._flushed = Size(self._flushed.bytes + since.bytes, self._flushed.keys + since.keys)
         try:
             with _Reading(self):
-                await asyncio.get_running_loop().run_in_executor(None, db.flush)
+                await on_thread(db.flush)
         except Exception as error:
             raise self._failure("flushing", error) from error
         if self._db is not None:

@@ -17,12 +17,14 @@ from minka.v1.coordinator_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
     LeaveRequest,
+    ProposeSplitRequest,
+    ProposeSplitResponse,
     RegisterRequest,
     RegisterResponse,
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
-from minkad.core.controller import ControlledShutdown, FinishSplit, HandOver, Leave, drains
+from minkad.core.controller import ControlledShutdown, FinishSplit, HandOver, Leave, ProposeSplit, drains
 from minkad.core.controller.selectors import Live
 from minkad.rpc.control import check_process
 from tests.simulation.leadership import Append
@@ -79,6 +81,18 @@ class Calls:
             return await server.coordinator.controller().alter_isr(request)
 
         return await self._call(address, serve, timeout, Code.OUTCOME_UNKNOWN)
+
+    async def propose_split(self, address: str, request: ProposeSplitRequest, timeout: float) -> ProposeSplitResponse:
+        """Coordinator.ProposeSplit."""
+
+        async def serve(server: "Process") -> ProposeSplitResponse:
+            command = ProposeSplit(request.node_id, request.partition_id, request.generation, request.key)
+            await server.coordinator.controller().submit(command)
+            rows = server.coordinator.state.partitions
+            parent = rows[request.partition_id]
+            return ProposeSplitResponse(partitions=[parent, rows[parent.split_to]])
+
+        return await self._call(address, serve, timeout, Code.UNREACHABLE)
 
     async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
         """Coordinator.FinishSplit."""

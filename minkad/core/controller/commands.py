@@ -62,6 +62,7 @@ class CreateKeyspace:
     durability: Durability.ValueType = Durability.DURABILITY_SYNC
     unclean_election: bool = False
     split_points: Sequence[bytes] | None = None
+    max_bytes: int = 0  # of a partition by ranges; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,16 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class ProposeSplit:
+    """The leader of a partition finds it too large."""
+
+    node_id: str
+    partition_id: int
+    generation: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class FinishSplit:
     """The leader of a new partition: all of its in-sync replicas have what the split gave them."""
 
@@ -215,5 +226,6 @@ Command = (
     | LimitOperation
     | CancelOperation
     | Split
+    | ProposeSplit
     | FinishSplit
 )

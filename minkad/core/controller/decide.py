@@ -30,6 +30,7 @@ from minkad.core.controller.commands import (
     Leave,
     LimitOperation,
     PauseOperation,
+    ProposeSplit,
     Register,
     RemoveNode,
     ReportReplicas,
@@ -87,5 +88,7 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:  # noqa
             return operations.cancel(state, command, now_ms)
         case Split():
             return splits.request(state, command, now_ms)
+        case ProposeSplit():
+            return splits.propose(state, command)
         case FinishSplit():
             return splits.finish(state, command)

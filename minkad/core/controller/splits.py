@@ -15,13 +15,14 @@ from minka.ranges import check_split_point, readable
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Keyspace, Operation, OperationKind, OperationState, Partition, PartitionState
 from minka.v1.records_pb2 import OperationStarted, PartitionSplit, Record
-from minkad.core.controller.commands import FinishSplit, Split
+from minkad.core.controller.commands import FinishSplit, ProposeSplit, Split
 from minkad.core.controller.keyspaces import check_room
 from minkad.core.controller.rows import changed, operation_with, partitions_changed
-from minkad.core.state import State, is_by_ranges, other_half, partition_name
+from minkad.core.state import State, is_by_ranges, other_half, partition_name, range_of
 
 MAX_KEYS = 1000  # in one operation
 SPLITS_AT_ONCE = 16  # in the cluster
+MAX_PARTITIONS_A_NODE = 5000  # to which partitions are split by themselves
 
 _HAS_LEADER = (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
 
@@ -97,7 +98,7 @@ def next_splits(state: State) -> list[Record]:
         by_partition: dict[int, list[bytes]] = {}
         for key in operation.split_keys:
             by_partition.setdefault(ranges.at(key).id, []).append(key)
-        free = SPLITS_AT_ONCE - sum(row.splitting for row in state.partitions.values()) // 2
+        free = _free(state)
         done: list[bytes] = []
         made: list[int] = []
         for partition_id, keys in by_partition.items():
@@ -115,6 +116,42 @@ def next_splits(state: State) -> list[Record]:
         if records:
             return records  # the next operation's are made from the state with these
     return []
+
+
+def propose(state: State, command: ProposeSplit) -> list[Record]:
+    """The split that a leader asks for, at once or not at all: it asks again. Nothing where it has been made.
+
+    Raises UNKNOWN_PARTITION, NOT_LEADER and STALE_GENERATION with the row, INVALID_ARGUMENT, SPLIT_REFUSED.
+    """
+    row = state.partitions.get(command.partition_id)
+    if row is None:
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
+    name = partition_name(state.keyspaces, row)
+    if row.leader != command.node_id:
+        raise MinkaError(Code.NOT_LEADER, f"{name} is led by {row.leader or 'nobody'}", partitions=[row])
+    if row.end_key == command.key and row.generation == command.generation + 1:
+        return []
+    if row.generation != command.generation:
+        text = f"{name} is at generation {row.generation}, the proposal is for {command.generation}"
+        raise MinkaError(Code.STALE_GENERATION, text, partitions=[row])
+    by_ranges = is_by_ranges(state.keyspaces[row.keyspace_id])
+    if not by_ranges or command.key == row.start_key or not range_of(row).contains(command.key):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} can't be split at {readable(command.key)}")
+    reason = obstacle(state, row)
+    if reason is None and not _free(state):
+        reason = f"{SPLITS_AT_ONCE} splits are under way"
+    crowded = [node for node in row.replicas if sum(1 for _ in state.partitions_on(node)) >= MAX_PARTITIONS_A_NODE]
+    if reason is None and crowded:
+        reason = f"{crowded[0]} has {MAX_PARTITIONS_A_NODE} partitions, and more are not made by themselves"
+    if reason is not None:
+        raise MinkaError(Code.SPLIT_REFUSED, f"{name} can't be split: {reason}")
+    check_room(state, 1)
+    return [split_at(state, row, command.key, state.next_partition_id)]
+
+
+def _free(state: State) -> int:
+    """How many splits may begin."""
+    return max(0, SPLITS_AT_ONCE - sum(row.splitting for row in state.partitions.values()) // 2)
 
 
 def split_at(state: State, row: Partition, key: bytes, child_id: int) -> Record:

@@ -21,6 +21,7 @@ from minka.v1.coordinator_pb2 import (
     HandOverRequest,
     IsrChange,
     IsrResult,
+    ProposeSplitRequest,
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
@@ -93,7 +94,12 @@ class TestNode:
             self.log_db,
             self.links,
             has_clearance=lambda: self.clearance,
-            controller=ControllerCalls(self.cluster.hand_over, self.cluster.alter_isr, self.cluster.finish_split),
+            controller=ControllerCalls(
+                self.cluster.hand_over,
+                self.cluster.alter_isr,
+                self.cluster.propose_split,
+                self.cluster.finish_split,
+            ),
             clock=time.monotonic,
             settings=self.cluster.settings,
             storage=self.cluster.storage,
@@ -173,7 +179,7 @@ class TestNode:
 
     async def count(self) -> dict[int, int]:
         """Keys on disk, by partition."""
-        return {count.partition_id: count.keys for count in await self.manager.count_keys([])}
+        return {count.partition_id: count.keys for count in await self.manager.inventory.count_keys([])}
 
 
 class Cluster:
@@ -196,6 +202,7 @@ class Cluster:
         self.hand_overs: list[HandOverRequest] = []
         self.before_hand_over: list[MinkaError] = []  # raised instead, one a request
         self.after_hand_over: list[MinkaError] = []  # raised although it was recorded
+        self.proposed: list[ProposeSplitRequest] = []
         self.before_finish_split: list[MinkaError] = []  # raised instead, one a request
         self._channels: dict[int, grpc.aio.Channel] = {}
 
@@ -397,6 +404,18 @@ class Cluster:
         child.ClearField("split_to")
         self.rows[child_id] = child
         return parent, child
+
+    async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
+        """The controller's part; everybody is told at once."""
+        self.proposed.append(request)
+        row = self.rows[request.partition_id]
+        if row.splitting or row.generation != request.generation:
+            raise MinkaError(Code.SPLIT_REFUSED, "not now", partitions=[row])
+        halves = self.split(row.id, request.key)
+        for half in halves:
+            for node in half.replicas:
+                self._tell_later(node, half)
+        return list(halves)
 
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
         """The controller's part; whoever has a replica is told at once."""

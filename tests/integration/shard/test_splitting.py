@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
+from minkad.shard import sizing
 from minkad.shard.context import ReplicationSettings
 from minkad.shard.manager import StorageSettings
 from minkad.shard.splitting import Splitting
@@ -405,5 +407,70 @@ def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
         await c.tell_all(1, 2)
         await assert_halves(cyrene, upper=upper)
         assert (await cyrene.count())[2] == len(upper)
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the leader's own proposals, in the middle."""
+    limit = 64 * 1024
+    keys = [b"%05d" % i for i in range(2000)]
+
+    async def scenario(c: Cluster) -> None:
+        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
+        c.keyspace.max_bytes = limit
+        athens, *_ = await c.add(*NODES)
+        await c.create("athens", 1, followers=NODES[1:])
+        await athens.put(1, dict.fromkeys(random.Random(1).sample(keys, 2000), b"v" * 100))
+
+        def is_done() -> bool:
+            replicas = list(athens.manager._replicas.values())
+            return (
+                len(replicas) == len(c.rows)
+                and not any(replica.row.splitting or replica.untrimmed for replica in replicas)
+                and all(replica.data.size().bytes <= limit for replica in replicas)
+            )
+
+        await until(is_done, 30)
+        rows = sorted(c.rows.values(), key=lambda row: row.start_key)
+        assert len(rows) == 4
+        sizes = [athens.replica(row.id).data.size().bytes for row in rows]
+        assert max(sizes) <= 1.1 * min(sizes), sizes
+        assert [key for row in rows for key in await scanned(athens, row.id, row.generation)] == keys
+
+    run(tmp_path, scenario, settings=ReplicationSettings(lag_timeout=10))
+
+
+def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(c: Cluster) -> None:
+        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
+        c.keyspace.max_bytes = 64 * 1024
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"key": b"v" * 100_000})
+        await until(lambda: athens.replica().indivisible)
+        assert [stats.indivisible for stats in athens.manager.stats(changed_only=False)] == [True]
+        assert not c.proposed
+        await athens.put(1, {b"other": b"v" * 30_000})
+        await until(lambda: len(c.proposed) == 1)
+        assert c.proposed[0].key == b"other"
+
+    run(tmp_path, scenario)
+
+
+def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What seems large is measured: the same keys again and again are not more data."""
+
+    async def scenario(c: Cluster) -> None:
+        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
+        c.keyspace.max_bytes = 64 * 1024
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        for i in range(30):
+            await athens.put(1, {b"%03d" % n: b"%d" % i * 100 for n in range(100)})
+        assert athens.replica().data.size().bytes > 64 * 1024
+        await until(lambda: athens.replica().data.size().bytes < 30_000)
+        assert athens.replica().data.size().keys == 100
+        assert not c.proposed
 
     run(tmp_path, scenario)

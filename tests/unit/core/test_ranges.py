@@ -20,7 +20,16 @@ from minka.v1.cluster_pb2 import (
 )
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import PartitionsChanged, PartitionSplit, Record
-from minkad.core.controller import CancelOperation, CreateKeyspace, FinishSplit, Split, blockers_of, isr_refusal
+from minkad.core.controller import (
+    CancelOperation,
+    CreateKeyspace,
+    FinishSplit,
+    ProposeSplit,
+    Split,
+    blockers_of,
+    isr_refusal,
+    splits,
+)
 from minkad.core.controller.rows import changed
 from minkad.core.controller.splits import Ranges, split_at
 from minkad.core.state import State, check_ranges, is_by_ranges, is_up, range_of
@@ -157,6 +166,65 @@ def test_what_can_not_be_split() -> None:
     before = len(c.log)
     c.run(Split("authors", [b"m"], "tester", "test"))
     assert len(c.log) == before
+
+
+def propose(c: Controller, row: Partition, key: bytes, *, node: str = "", generation: int = 0) -> Code | None:
+    """As its leader does; why it is refused."""
+    try:
+        c.run(ProposeSplit(node or row.leader, row.id, generation or row.generation, key))
+    except MinkaError as refusal:
+        return refusal.code
+    return None
+
+
+def test_a_leader_proposes_a_split() -> None:
+    c = three(replicas=3, points=[b"d", b"m"])
+    c.keyspace("flights", 1)
+    _, row, _ = rows_of(c)
+    other = next(node for node in NODES if node != row.leader)
+    for key, options, code in [
+        (b"d", {}, Code.INVALID_ARGUMENT),
+        (b"m", {}, Code.INVALID_ARGUMENT),
+        (b"c", {}, Code.INVALID_ARGUMENT),
+        (b"f", {"node": other}, Code.NOT_LEADER),
+        (b"f", {"generation": 2}, Code.STALE_GENERATION),
+    ]:
+        assert propose(c, row, key, **options) is code  # type: ignore[arg-type]  # mypy sees one type for all options
+    hashed = next(p for p in c.state.partitions.values() if c.state.keyspaces[p.keyspace_id].name == "flights")
+    assert propose(c, hashed, b"f") is Code.INVALID_ARGUMENT
+    assert propose(c, row, b"f") is None
+    before = len(c.log)
+    assert propose(c, row, b"f") is None, "asked again: the answer was lost"
+    assert len(c.log) == before
+    assert ranges_of(rows_of(c)) == ['["", d)', "[d, f)", "[f, m)", '[m, "")']
+    parent = c.state.partitions[row.id]
+    assert propose(c, parent, b"e") is Code.SPLIT_REFUSED
+    finish(c)
+    c.fail(*[node for node in NODES if node != parent.leader])
+    assert propose(c, c.state.partitions[row.id], b"e") is Code.SPLIT_REFUSED
+
+
+def test_not_too_many_at_once_nor_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "SPLITS_AT_ONCE", 2)
+    c = three(points=[b"d", b"m"])
+    refusals = [propose(c, row, row.start_key + b"\x01") for row in rows_of(c)]
+    assert refusals == [None, None, Code.SPLIT_REFUSED]
+    finish(c)
+    monkeypatch.setattr(splits, "MAX_PARTITIONS_A_NODE", 2)
+    assert propose(c, rows_of(c)[1], b"b") is Code.SPLIT_REFUSED
+
+
+def test_a_keyspace_that_splits_itself() -> None:
+    c = three()
+    hashed, small = {"max_bytes": 1 << 20}, {"split_points": [], "max_bytes": 1000}
+    for options in (hashed, small):
+        with pytest.raises(MinkaError) as refusal:
+            c.run(CreateKeyspace("sized", 2, HashFunction.HASH_FUNCTION_MD5, 1, **options))
+        assert refusal.value.code is Code.INVALID_ARGUMENT
+    c.run(CreateKeyspace("sized", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, 1, split_points=[], max_bytes=1 << 20))
+    keyspace = c.state.keyspace_named("sized")
+    assert keyspace is not None
+    assert keyspace.max_bytes == 1 << 20
 
 
 # What splits wait for

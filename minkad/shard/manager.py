@@ -168,6 +168,7 @@ class ReplicaManager:
             self._host,
             self._new_data,
             self._requests.changed,
+            self._flusher.flush,
             controller.finish_split,
         )
         self._size_check = SizeCheck(
@@ -286,7 +287,8 @@ class ReplicaManager:
             return  # if it is to be hosted again, the controller repeats it
         if replica is not None:
             if row.partition_epoch > replica.row.partition_epoch:
-                self._adopt(row)
+                if not self._splitting.prepare(replica, row):
+                    self._adopt(row)
             elif row.partition_epoch == replica.row.partition_epoch and replica.role is Role.IDLE:
                 self._adopt(row)  # recovered with this row, and now told
             return

@@ -28,6 +28,7 @@ from minkad.storage.log_database import LogDatabase
 log: Final = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.1
+_FLUSH_FIRST_BYTES: Final = 256 * 1024
 
 
 class Splitting:
@@ -45,6 +46,7 @@ class Splitting:
         host: Callable[[Partition], Replica],
         new_data: Callable[[int], DataDatabase],
         changed: Callable[[int], asyncio.Future[None]],
+        flush: Callable[[Replica], Awaitable[None]],
         finish_split: Callable[[FinishSplitRequest], Awaitable[list[Partition]]],
     ) -> None:
         """`host` makes a replica that isn't there; `changed` is done when a partition's row or replica changes."""
@@ -58,16 +60,39 @@ class Splitting:
         self._host = host
         self._new_data = new_data
         self._changed = changed
+        self._flush = flush
         self._finish_split = finish_split
+        self._flushing: dict[int, asyncio.Task[None]] = {}  # by parent
         self._making: dict[int, asyncio.Task[None]] = {}  # by parent
         self._finishing: dict[int, asyncio.Task[None]] = {}  # by child
 
     async def close(self) -> None:
         """Stop; what is half made is made anew after the next start."""
-        tasks = [*self._making.values(), *self._finishing.values()]
+        tasks = [*self._flushing.values(), *self._making.values(), *self._finishing.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def prepare(self, parent: Replica, row: Partition) -> bool:
+        """A row says that the partition is to be split: flush what a checkpoint would have to wait for, while all is
+        served as before. Whether this is the leader, which takes over the row behind that.
+        """
+        is_new = row.splitting and row.split_to and row.split_to != parent.row.split_to
+        if not is_new or row.leader_epoch != parent.row.leader_epoch or parent.unflushed < _FLUSH_FIRST_BYTES:
+            return False
+        if parent.id not in self._flushing:
+            task = asyncio.create_task(self._flush_first(parent, row), name=f"flush of {parent.id} before its split")
+            self._flushing[parent.id] = task
+            task.add_done_callback(lambda _: self._flushing.pop(parent.id))
+        return parent.role is Role.LEADER
+
+    async def _flush_first(self, parent: Replica, row: Partition) -> None:
+        try:
+            await self._flush(parent)
+        except MinkaError as error:
+            log.error("a partition could not be flushed", extra={"partition": parent.id, "reason": str(error)})
+            self._log_db.fail(error)
+        self._context.learn(row)
 
     def look(self, replica: Replica) -> None:
         """The replica has another row or is further than before: do what is this node's to do."""

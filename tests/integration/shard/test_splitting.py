@@ -5,6 +5,7 @@ import itertools
 import random
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minkad.shard import sizing
 from minkad.shard.context import ReplicationSettings
+from minkad.shard.flusher import Flusher
 from minkad.shard.manager import StorageSettings
+from minkad.shard.replica import Replica
 from minkad.shard.splitting import Splitting
 from tests.integration.shard.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.shard.test_restart import restart_from
@@ -189,6 +192,33 @@ def test_writes_go_on_meanwhile(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_what_is_in_memory_is_flushed_before_anybody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the leader flushes, it serves all keys as before; behind that there is little left to flush."""
+
+    async def scenario(c: Cluster) -> None:
+        athens, *_ = await c.add(*NODES)
+        await c.create("athens", 1, followers=NODES[1:])
+        await athens.put(1, dict.fromkeys(ROWS, b"v" * 1000))
+        go_on = asyncio.Event()
+        flush = Flusher.flush
+
+        async def slow(flusher: Flusher, replica: Replica) -> None:
+            await flush(flusher, replica)
+            await go_on.wait()
+
+        monkeypatch.setattr(athens.manager._splitting, "_flush", partial(slow, athens.manager._flusher))
+        await begin(c)
+        await athens.put(1, {b"9": b"last"}, generation=1)
+        assert await athens.get(1, b"9", generation=1) == [b"last"]
+        go_on.set()
+        await ended(c)
+        assert await athens.get(2, b"9", generation=2) == [b"last"]
+        with pytest.raises(Refused):
+            await athens.get(1, b"9", generation=1)
+
+    run(tmp_path, scenario)
+
+
 def test_an_empty_partition(tmp_path: Path) -> None:
     async def scenario(c: Cluster) -> None:
         athens, *_ = await c.add(*NODES)
@@ -288,9 +318,10 @@ def test_a_crash_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place
         await ended(c)
         assert left, "it never came there"
         monkeypatch.undo()
+        await athens.stop()
         if (place, when) != ("_ask_to_finish", "after"):
             for id_ in (1, 2):
-                c.rows[id_].splitting = True
+                c.change(id_, lambda row: setattr(row, "splitting", True))
         await restart_from(athens, left[0])
         elect_both(c, "athens")
         await c.tell_all(1, 2)
@@ -469,8 +500,8 @@ def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for i in range(30):
             await athens.put(1, {b"%03d" % n: b"%d" % i * 100 for n in range(100)})
         assert athens.replica().data.size().bytes > 64 * 1024
-        await until(lambda: athens.replica().data.size().bytes < 30_000)
-        assert athens.replica().data.size().keys == 100
+        await until(lambda: athens.replica().data.size().bytes <= 64 * 1024)
+        assert (await athens.replica().data.compact()).keys == 100
         assert not c.proposed
 
     run(tmp_path, scenario)

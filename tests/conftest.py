@@ -1,11 +1,18 @@
 """What every test shares: the `seeds` marker with its --seeds option, and how Hypothesis runs."""
 
+import signal
+
 import pytest
 from hypothesis import settings
 
 # Reproducible: the same examples in every run. Durations vary on a busy machine, so they aren't judged here.
 settings.register_profile("minka", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.load_profile("minka")
+
+
+def pytest_configure() -> None:
+    """A shell starts what it runs in the background deaf to Ctrl-C, and so would be the commands that tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -179,6 +179,7 @@ class Daemon:
             known_keyspace=lambda keyspace_id: self.coordinator.state.keyspaces.get(keyspace_id),
             shipping_limit=lambda: self.member.shipping_limit,
             on_fence=self.telemetry.migration_write_pause.observe,
+            on_isr_change=self.telemetry.isr_changed,
         )
         self.member = Member(
             self._node(own.data_id, incarnation),
@@ -190,7 +191,7 @@ class Daemon:
             applied_index=lambda: self.driver.applied_index,
             now=boottime,
         )
-        self.health = Health(self.coordinator, self.member, self.telemetry, self.replay_to)
+        self.health = Health(self.coordinator, self.member, self.manager, self.telemetry, self.replay_to)
         self._built = True
 
     def _bootstrap(self) -> Bootstrap:

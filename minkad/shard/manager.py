@@ -79,9 +79,11 @@ class ReplicaManager:
         known_keyspace: KnownKeyspace = lambda _: None,
         shipping_limit: Callable[[], int] = lambda: 0,
         on_fence: Callable[[float], None] = lambda _: None,
+        on_isr_change: Callable[[Collection[str], Collection[str]], None] = lambda _old, _new: None,
     ) -> None:
         """`known_row` and `known_keyspace` are this node's copy of the table. `shipping_limit`: bytes a second at which
-        checkpoints may leave, all together; 0: no limit. `on_fence` is told how many seconds writes waited.
+        checkpoints may leave, all together; 0: no limit. `on_fence` is told how many seconds writes waited,
+        `on_isr_change` the old and the new in-sync set of a partition that this node leads.
         """
         self._node_id = node_id
         self._data_dir = data_dir
@@ -91,6 +93,7 @@ class ReplicaManager:
         self._known_row = known_row
         self._known_keyspace = known_keyspace
         self._clock = clock
+        self._on_isr_change = on_isr_change
         self._cache = Cache(storage.block_cache)
         self._replicas: dict[int, Replica] = {}
         self._departed: OrderedDict[int, Partition] = OrderedDict()  # the last rows of what is not here any more
@@ -270,6 +273,8 @@ class ReplicaManager:
         replica = self._replicas.get(row.id)
         if replica is None or row.partition_epoch < replica.row.partition_epoch:
             return
+        if row.leader == self._node_id and row.isr != replica.row.isr:
+            self._on_isr_change(replica.row.isr, row.isr)
         old_role, old_epoch = replica.role, replica.row.leader_epoch
         replica.row, replica.role = row, self._role_in(replica, row)
         self._learn_keyspace(replica)
@@ -461,6 +466,18 @@ class ReplicaManager:
     def migrations(self) -> list[MigrationProgress]:
         """Of the replicas that this node, as the leader, is bringing up or handing over to."""
         return [progress for leadership in self._leaderships.values() for progress in leadership.progress()]
+
+    def follower_lags(self) -> dict[str, tuple[int, float]]:
+        """By node that follows this one: the entries that it lacks, and for how many seconds it has not had all, each
+        of the partition where it is most.
+        """
+        found: dict[str, tuple[int, float]] = {}
+        now = self._clock()
+        for leadership in self._leaderships.values():
+            for node, (entries, seconds) in leadership.lags(now).items():
+                most = found.get(node, (0, 0.0))
+                found[node] = max(entries, most[0]), max(seconds, most[1])
+        return found
 
     async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
         """What is on this node's disks, counted by reading it; of all partitions if none is named. Also of those that

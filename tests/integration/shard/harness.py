@@ -83,7 +83,7 @@ class TestNode:
     async def start(self) -> None:
         """Open, and listen."""
         self.log_db = LogDatabase.open(self.path / "log")
-        telemetry = Telemetry()
+        telemetry = self.telemetry = Telemetry()
         identity = (("minka-cluster", "test"), ("minka-node", self.id))
         self.links = GrpcLinks(self.cluster.channel_to, identity, telemetry)
         self.manager = ReplicaManager(
@@ -98,6 +98,7 @@ class TestNode:
             storage=self.cluster.storage,
             known_keyspace=lambda _: self.cluster.keyspace,
             on_fence=self.fences.append,
+            on_isr_change=telemetry.isr_changed,
         )
         await self.manager.start()
         self.running = True

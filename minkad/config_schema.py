@@ -95,8 +95,8 @@ class Membership:
     """Heartbeats, clearance and failure detection."""
 
     heartbeat_interval_ms: int = field(default=200, metadata=_by(Integer(10, 60_000)))
-    clearance_ms: int = field(default=500, metadata=_by(Integer(50, 300_000)))
-    failure_timeout_ms: int = field(default=700, metadata=_by(Integer(100, 600_000)))
+    clearance_ms: int = field(default=600, metadata=_by(Integer(50, 300_000)))
+    failure_timeout_ms: int = field(default=800, metadata=_by(Integer(100, 600_000)))
 
 
 @dataclass(frozen=True, slots=True)

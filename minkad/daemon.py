@@ -141,6 +141,7 @@ class Daemon:
             config.grpc_address,
             self._raft_address,
             lambda raft_id: self.driver.report_unreachable(raft_id),
+            lambda raft_id: self.driver.report_gone(raft_id),
             lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
             config.coordinator.snapshot_mib_per_s * MIB,
         )

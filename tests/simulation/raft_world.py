@@ -226,6 +226,8 @@ class RaftWorld:
             return
         if snapshot is None:
             node.raw.report_unreachable(to)
+            if node.raft.leader_id == to and self.rng.random() < 0.5:  # rightly or not
+                node.raw.forget_leader(self.rng.randrange(1, 5))
         else:
             node.raw.report_snapshot(to, snapshot)
         self.work(node)

@@ -40,7 +40,7 @@ def test_defaults_fill_what_the_file_leaves_out(tmp_path: Path) -> None:
     assert config.data_dir == Path("/var/lib/minka")
     assert config.cluster.bootstrap == (Peer("athens", "127.0.0.1:7400"),)
     assert config.listen.grpc == "127.0.0.1:7400"
-    assert config.membership == Membership(200, 500, 700)
+    assert config.membership == Membership(200, 600, 800)
     assert config.coordinator.voters == 3
     assert (config.migrations.per_node, config.migrations.cluster) == (1, 32)
     assert config.log.format == "human"

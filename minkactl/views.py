@@ -33,6 +33,7 @@ NODE_COLUMNS = (
     Column("HEARTBEAT", "heartbeat_age_ms", Kind.MILLISECONDS),
     Column("HTTP", "http_address", wide=True),
     Column("CAPACITY", "capacity_bytes", Kind.BYTES, wide=True),
+    Column("WEIGHT", "weight", Kind.NUMBER, wide=True),
     Column("APPLIED", "applied_index", Kind.NUMBER, wide=True),
     Column("SINCE", "state_since_ms", Kind.TIME, wide=True),
     Column("REASON", "state_reason", wide=True),
@@ -116,6 +117,7 @@ def node_rows(status: GetStatusResponse) -> list[Row]:
             "heartbeat_age_ms": runtime.heartbeat_age_ms if runtime else None,
             "applied_index": runtime.applied_index if runtime else None,
             "capacity_bytes": node.capacity_bytes or None,
+            "weight": node.weight or 1,
         }
         rows.append(document)
     return rows

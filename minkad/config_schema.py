@@ -40,6 +40,7 @@ class Node:
     id: str = field(metadata=_by(identifier))
     zone: str = field(default="", metadata=_by(text))
     capacity_bytes: int = field(default=0, metadata=_by(Integer(0, 2**63 - 1)))
+    weight: int = field(default=1, metadata=_by(Integer(1, 1000)))
 
 
 @dataclass(frozen=True, slots=True)

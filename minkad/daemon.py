@@ -111,6 +111,7 @@ class Daemon:
             http_address=config.http_address,
             zone=config.node.zone,
             capacity_bytes=config.node.capacity_bytes,
+            weight=config.node.weight,
             version=minka.__version__,
         )
 

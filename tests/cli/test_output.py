@@ -28,7 +28,7 @@ def test_wide_adds_columns(run: Run, node: AnsweringNode) -> None:
     narrow, wide = (run("nodes", "-o", form, "--endpoints", node.address).stdout for form in ("table", "wide"))
     header = wide.splitlines()[0].split("\t")
     assert header[:9] == narrow.splitlines()[0].split("\t")
-    assert header[9:] == ["HTTP", "CAPACITY", "APPLIED", "SINCE", "REASON", "VERSION"]
+    assert header[9:] == ["HTTP", "CAPACITY", "WEIGHT", "APPLIED", "SINCE", "REASON", "VERSION"]
     assert "2023-11-14T22:13:20.000Z" in wide
 
 

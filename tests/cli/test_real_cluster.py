@@ -13,7 +13,7 @@ import pytest
 
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster
-from tests.cli.conftest import Run, on_terminal
+from tests.cli.conftest import Run, on_terminal, until
 from tests.cluster.cluster import QUICK, eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -213,8 +213,9 @@ def test_drains_under_writes(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
             assert leads()["cyrene"] == 0
             before = written()
             cluster.terminate("cyrene")
+            until(lambda: len(run("partitions", "--under-replicated", "-o", "name").stdout.split()) == 9, "it has left")
             stuck = run("drain", "byzantium", "--timeout", "3")
-            assert stuck.exit_code == Exit.TIMEOUT
+            assert stuck.exit_code == Exit.TIMEOUT, stuck.output
             assert "1 of 2 would be in sync: its writes would be refused; helps: start cyrene" in stuck.stderr
             assert "safe to stop: no" in stuck.stderr
             assert "start cyrene" in run("operations").stdout

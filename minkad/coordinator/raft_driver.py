@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import Commands, ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message, MessageType
 from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready, Role
+from minkad.core.raft.answers import without_repeated_answers
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
 
@@ -259,7 +260,7 @@ class RaftDriver:
             self._persisting = True
             await self._log_db.sync()
             self._persisting = False
-        self._transport.send(ready.messages)
+        self._transport.send(without_repeated_answers(ready.messages))
         if ready.snapshot is not None:
             self._restore(ready)
         for entry in ready.committed_entries:

@@ -106,7 +106,7 @@ class ReplicaManager:
         self._closing = False
         self._changed_stats: set[int] = set()
         self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
-        self._committer = Committer(log_db, has_clearance, clock, self._on_durable, self._on_applied)
+        self._committer = Committer(log_db, clock, self._on_durable, self._on_applied)
         self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data)
         self._following = Following(self._replicas, self._committer, self._receiving, clock)
         self._requests = Requests(

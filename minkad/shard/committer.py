@@ -140,8 +140,8 @@ class Committer:
         size = 0
         if replica.role is Role.FOLLOWER:
             replica.log.drop_tail(replica.applied)
-        # With or without clearance: whoever may have been elected since was in the in-sync set, so it has all of this in
-        # its log, and serves nothing before it has applied it.
+        # With or without clearance: whoever may have been elected since was in the in-sync set, so it has all of this
+        # in its log, and serves nothing before it has applied it.
         leads = replica.role is Role.LEADER
         for entry in applied:
             size += entry.size

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.v1.errors_pb2 import Error
+from minkactl.playground import free_addresses
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.replication import GrpcLinks, replication_handler
@@ -35,7 +35,6 @@ from minkad.telemetry import Telemetry
 from tests.unit.storage.crash import crashed_copy
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
-_FIRST_PORT, _LAST_PORT = 21000, 27000
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -47,15 +46,8 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def free_port() -> int:
-    """A port below the ephemeral range that nobody listens on."""
-    for port in range(_FIRST_PORT, _LAST_PORT):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
+    """A port that nobody listens on."""
+    return int(free_addresses(1)[0].rpartition(":")[2])
 
 
 class Refused(Exception):

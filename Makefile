@@ -64,7 +64,7 @@ format: install ## Format the code and fix what can be fixed by itself
 	$(VENV)/bin/ruff format
 
 test: lint ## Install, lint, and run every test, real daemons included (under 5 minutes)
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses=auto --dist=loadfile
 
 demo: $(VENV)/.demo-data ## Start a cluster, load 336,776 flights, add a node, move partitions to it, prove nothing was lost
 	PYTHONPATH=$(VENV)/demo-data $(PY) demo/run.py

@@ -3,7 +3,7 @@
 import sys
 from typing import Final
 
-from benchmarks import failover, keyspace, kv, raft, raft_restart, reassign, status
+from benchmarks import failover, keyspace, kv, move, raft, raft_restart, reassign, status
 from benchmarks.measure import measure, parse
 from minka.errors import MinkaError
 
@@ -13,6 +13,7 @@ ALL: Final = (
     ("keyspace", keyspace.run),
     ("kv", kv.run),
     ("reassign", reassign.run),
+    ("move", move.run),
     ("failover", failover.run),
     ("status", status.run),
 )

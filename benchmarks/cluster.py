@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import Final, Self
@@ -79,11 +79,13 @@ def _is_online(control: Control, partitions: int) -> bool:
     return len(states) == partitions and set(states) == {PartitionState.PARTITION_STATE_ONLINE}
 
 
-def put_all(endpoints: Sequence[str], count: int) -> None:
-    """Write the keys from 0 on. Raises MinkaError when they can't be written in several attempts."""
+def put_all(endpoints: Sequence[str], count: int, value: Callable[[], bytes] = lambda: VALUE) -> None:
+    """Write the keys from 0 on, each with what `value` gives. Raises MinkaError when they can't be written in several
+    attempts.
+    """
     with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
         for first in range(0, count, _LOAD_BATCH):
-            pairs = {key(number): VALUE for number in range(first, min(first + _LOAD_BATCH, count))}
+            pairs = {key(number): value() for number in range(first, min(first + _LOAD_BATCH, count))}
             for attempt in range(_LOAD_ATTEMPTS):
                 try:
                     client.put_many(pairs)

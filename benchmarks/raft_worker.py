@@ -99,6 +99,7 @@ class Worker:
             self._addresses[self._id - 1],
             lambda raft_id: self._addresses[raft_id - 1],
             self._unreachable,
+            self._gone,
             self._snapshot_sent,
             SNAPSHOT_BYTES_A_SECOND,
         )
@@ -125,6 +126,9 @@ class Worker:
 
     def _unreachable(self, raft_id: int) -> None:
         self.driver.report_unreachable(raft_id)
+
+    def _gone(self, raft_id: int) -> None:
+        self.driver.report_gone(raft_id)
 
     def _snapshot_sent(self, raft_id: int, ok: bool) -> None:
         self.driver.report_snapshot(raft_id, ok)

@@ -65,7 +65,7 @@ def _reassign(report: Report, count: int) -> None:
         new = cluster.add()
         with Control(cluster.endpoints, timeout=30) as control:
             started = time.monotonic()
-            _finish(control, control.apply_plan(control.plan_reassign(), "benchmark"))
+            finish(control, control.apply_plan(control.plan_reassign(), "benchmark"))
             seconds = time.monotonic() - started
             moved = [one for one in control.count_keys(new.address) if one.leader]
         _add_speed(report, MINKA, sum(one.keys for one in moved), seconds)
@@ -78,7 +78,7 @@ def _add_speed(report: Report, system: str, keys: int, seconds: float) -> None:
     report.add(report.case("reassign", "MB/s", REDIS), system, Sample(keys * size / seconds / 1e6))
 
 
-def _finish(control: Control, operation: Operation) -> None:
+def finish(control: Control, operation: Operation) -> None:
     """Wait for the end of an operation. Raises RuntimeError when it is not success."""
     deadline = time.monotonic() + _OPERATION_TIMEOUT_S
     while operation.state == OperationState.OPERATION_STATE_RUNNING:
@@ -104,12 +104,12 @@ def _reassign_under_load(report: Report, count: int) -> None:
                 clients.begin()
                 time.sleep(_AROUND_S)
                 began = time.monotonic()
-                _finish(control, control.apply_plan(plan, "benchmark"))
+                finish(control, control.apply_plan(plan, "benchmark"))
                 ended = time.monotonic()
                 time.sleep(_AROUND_S)
                 clients.stop()
                 done = clients.end()
-        buckets = _added(_pauses(_metrics(node.http_address)) for node in cluster.nodes.values())
+        buckets = _added(pauses(metrics(node.http_address)) for node in cluster.nodes.values())
     _add_latencies(report, done, began, ended)
     _add_pauses(report, buckets)
 
@@ -152,14 +152,16 @@ def _add_pauses(report: Report, buckets: Buckets) -> None:
     report.add(pause, MINKA, Sample(p99 * 1000, p50, p99, highest, details))
 
 
-def _metrics(http_address: str) -> str:
+def metrics(http_address: str) -> str:
+    """What a node says of itself in Prometheus's text format."""
     with urllib.request.urlopen(f"http://{http_address}/metrics", timeout=5) as answer:
         text: str = answer.read().decode()
         return text
 
 
-def _pauses(metrics: str) -> Buckets:
-    return buckets_of(metrics, _PAUSE)
+def pauses(text: str) -> Buckets:
+    """How long hand-overs held writes, in seconds, of a node's metrics."""
+    return buckets_of(text, _PAUSE)
 
 
 def buckets_of(metrics: str, name: str) -> Buckets:

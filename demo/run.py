@@ -16,10 +16,11 @@ import threading
 import time
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from minka.aio import Client, Keyspace
 from minka.control import Control
@@ -35,6 +36,7 @@ WRITERS = 4
 PAUSE_S = 0.005  # of each writer between two writes: a light load
 
 Flights = dict[bytes, bytes]
+Result = TypeVar("Result")
 
 
 def bold(text: str) -> str:
@@ -46,6 +48,15 @@ def bold(text: str) -> str:
 def say(text: str = "") -> None:
     """A line of the story."""
     print(text, flush=True)
+
+
+# All event loops of a process share gRPC's poller, and one that is closed disturbs the others: so there is one.
+_loop = asyncio.new_event_loop()
+
+
+def begin(work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+    """Let the clients' thread do it."""
+    return asyncio.run_coroutine_threadsafe(work, _loop)
 
 
 @contextmanager
@@ -129,7 +140,7 @@ async def load_flights(cluster: LocalCluster, flights: Flights) -> Loaded:
 
 @dataclass
 class WriteLoad:
-    """Clients that change rows all the time, on a thread; `flights` follows what was acknowledged."""
+    """Clients that change rows all the time; `flights` follows what was acknowledged."""
 
     cluster: LocalCluster
     flights: Flights
@@ -140,15 +151,13 @@ class WriteLoad:
 
     def __post_init__(self) -> None:
         self._keys = list(self.flights)
-        self._thread = ThreadPoolExecutor(1, "write load")
 
     def __enter__(self) -> "WriteLoad":
-        self._ended = self._thread.submit(lambda: asyncio.run(self._run()))
+        self._ended = begin(self._run())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.shutdown()
         self._ended.result()
 
     async def _run(self) -> None:
@@ -240,7 +249,7 @@ def tell(cluster: LocalCluster) -> None:
         minkactl(cluster, "keyspace", "create", KEYSPACE, "--partitions", str(PARTITIONS))
     with chapter("Every flight that left New York City in 2013"):
         flights = read_flights()
-        loaded = asyncio.run(load_flights(cluster, flights))
+        loaded = begin(load_flights(cluster, flights)).result()
         speed = units.number(round(loaded.rows / loaded.seconds))
         amount = f"{units.counted(loaded.rows, 'row')}, {units.size(loaded.bytes)}"
         say(f"  {amount} put in {units.duration(loaded.seconds)} ({speed} rows/s), each synced to disk on three nodes")
@@ -252,7 +261,7 @@ def tell(cluster: LocalCluster) -> None:
         minkactl(cluster, "reassign", "--yes", "--reason", "ephesus is new")
     say(f"  {writes.summary()}")
     with chapter("Proof"):
-        asyncio.run(read_back(cluster, writes))
+        begin(read_back(cluster, writes)).result()
         look_at_disks(cluster, len(flights))
         minkactl(cluster, "partitions")
 
@@ -260,6 +269,7 @@ def tell(cluster: LocalCluster) -> None:
 def main() -> int:
     """The exit status: 0 when everything was as it should be."""
     begun = time.monotonic()
+    threading.Thread(target=_loop.run_forever, name="clients", daemon=True).start()
     cluster = LocalCluster(("athens", "byzantium", "cyrene"))
     try:
         tell(cluster)

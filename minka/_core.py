@@ -146,7 +146,7 @@ class Core:
             await asyncio.wait([refresh], timeout=deadline - self.loop.time())
             if self._state == "closed":
                 raise MinkaError(Code.UNREACHABLE, "the client was closed")
-            if self.loop.time() >= deadline:
+            if not refresh.done() or self.loop.time() >= deadline:  # a timer may ring a little early
                 why = f": {clipped(error.message)}" if error is not None else ""
                 raise MinkaError(Code.DEADLINE_EXCEEDED, f"no partition table in time{why}")
             error = refresh.result()

@@ -1,5 +1,6 @@
 """What every gRPC call of the library shares: addresses, channel options, and failed calls as `MinkaError`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -12,6 +13,8 @@ from minka.v1 import errors_pb2
 ERROR_METADATA: Final = "minka-error-bin"
 MAX_REASON_CHARS: Final = 200
 _MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024
+
+_aio_process = 0  # the first that used grpc.aio, of this one and those it was forked from; 0: none
 
 # How gRPC begins the text of a failure that came before a connection was there, so before anything was sent.
 _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
@@ -46,10 +49,26 @@ def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
     return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
 
 
+def claim_aio() -> None:
+    """Say that this process uses grpc.aio. Raises INVALID_ARGUMENT when it was forked from one that did: the poller is
+    a thread, which the child hasn't got, so everything would wait for ever.
+    """
+    global _aio_process
+    process = os.getpid()
+    if _aio_process not in (0, process):
+        raise MinkaError(
+            Code.INVALID_ARGUMENT,
+            "this process was forked from one that has used a client, which gRPC does not survive: make clients in the "
+            'child only, or start it with multiprocessing.get_context("spawn")',
+        )
+    _aio_process = process
+
+
 def aio_channel(
     address: str, credentials: grpc.ChannelCredentials | None, options: Sequence[tuple[str, int]]
 ) -> grpc.aio.Channel:
     """A channel, plain without `credentials`. It connects when first used."""
+    claim_aio()
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=options)
     return grpc.aio.secure_channel(address, credentials, options=options)

@@ -5,69 +5,27 @@ with minka.Client(["athens:7400", "byzantium:7400"], keyspace="flights") as clie
     value = client.get("UA1545")
 """
 
-import asyncio
-import threading
+import contextlib
+import os
 import weakref
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self
 
 from minka import aio
+from minka._loop import ClientLoop
 from minka.aio import AnyKey, BatchError, Failure, Key, StaleValue
-from minka.errors import Code, MinkaError
+from minka.errors import MinkaError
 from minka.tls import Tls
 
 __all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue"]
-
-_Result = TypeVar("_Result")
-
-_CLOSE_TIMEOUT_S: Final = 5.0
-
-
-class _Loop:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop: Final = _new_event_loop()
-        self._thread: Final = threading.Thread(target=self._loop.run_forever, name="minka client", daemon=True)
-        self._lock = threading.Lock()
-        self._stopping = False
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run it on the loop's thread and wait for it here."""
-        with self._lock:
-            if self._stopping:
-                coroutine.close()
-                raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # this thread was interrupted: nobody waits any more
-            raise
-
-    def stop(self, client: aio.Client) -> None:
-        """Close the client, let those who wait in other threads have their answer, then end loop and thread."""
-        with self._lock:
-            self._stopping = True
-            closing = asyncio.run_coroutine_threadsafe(_close(client), self._loop)
-        if threading.current_thread() is self._thread:  # the garbage collector found the client here
-            closing.add_done_callback(lambda _: self._loop.stop())
-            return
-        try:
-            closing.result(_CLOSE_TIMEOUT_S)
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
 
 
 class _Operations:
     """Reads and writes by key in one keyspace; see `minka.aio.Client` for what is accepted, promised and raised."""
 
-    def __init__(self, handle: aio.Client | aio.Keyspace, loop: _Loop) -> None:
+    def __init__(self, handle: aio.Client | aio.Keyspace, loop: ClientLoop) -> None:
         self._handle: Final = handle
         self._loop: Final = loop
 
@@ -119,7 +77,10 @@ class _Operations:
             while page := self._loop.run(_next_page(pages)):
                 yield from page
         finally:
-            self._loop.run(pages.aclose())
+            with contextlib.suppress(
+                MinkaError
+            ):  # closed with the client, or by who collects garbage on the loop's thread
+                self._loop.run(pages.aclose())
 
 
 class Keyspace(_Operations):
@@ -129,7 +90,8 @@ class Keyspace(_Operations):
 class Client(_Operations):
     """A client of one cluster, for any number of threads. See `minka.aio.Client` for the arguments.
 
-    It works on a thread of its own, which `close` ends. Make it after a fork, not before: gRPC does not survive one.
+    The clients of a process work on one thread, which is there from the first one on. In a process that was forked
+    from one with a client, none can be made or used: gRPC does not survive a fork.
     """
 
     def __init__(
@@ -145,16 +107,16 @@ class Client(_Operations):
         client = aio.Client(
             endpoints, keyspace=keyspace, timeout=timeout, refresh_interval=refresh_interval, rng=rng, tls=tls
         )
-        super().__init__(client, _Loop())
+        super().__init__(client, ClientLoop())
         self._client: Final = client
-        self._stop: Final = weakref.finalize(self, self._loop.stop, client)
+        self._stop: Final = weakref.finalize(self, self._loop.stop, client, os.getpid())
 
     def keyspace(self, name: str) -> Keyspace:
         """A handle on the keyspace of this name; whether it exists is seen at the first call."""
         return Keyspace(self._client.keyspace(name), self._loop)
 
     def close(self) -> None:
-        """Close the connections and end the thread. Calls under way in other threads fail."""
+        """Close the connections. Calls under way in other threads fail."""
         self._stop()
 
     def __enter__(self) -> Self:
@@ -166,18 +128,3 @@ class Client(_Operations):
 
 async def _next_page(pages: AsyncGenerator[list[tuple[bytes, bytes]], None]) -> list[tuple[bytes, bytes]]:
     return await anext(pages, [])
-
-
-async def _close(client: aio.Client) -> None:
-    await client.close()
-    calls = asyncio.all_tasks() - {asyncio.current_task()}
-    if calls:
-        await asyncio.wait(calls, timeout=_CLOSE_TIMEOUT_S / 2)
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # not there on every platform; it is faster, and nothing else
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

@@ -142,8 +142,9 @@ class Control:
     ) -> admin_pb2.Plan:
         """The plan that evens replicas over the nodes `to` (none given: all LIVE ones). Nothing is changed.
 
-        `drain` are nodes that are to have nothing, `weights` the shares of nodes beside the others' (1), `partitions`
-        the replicas that partitions are to have, by id, in order: exactly these are planned, and nothing else.
+        `drain` are nodes that are to have nothing, `weights` the shares of nodes beside the others' (their own, by
+        configuration), `partitions` the replicas that partitions are to have, by id, in order: exactly these are
+        planned, and nothing else.
         """
         assigned = [admin_pb2.AssignedReplicas(partition_id=i, replicas=r) for i, r in (partitions or {}).items()]
         request = admin_pb2.PlanReassignRequest(

@@ -75,7 +75,7 @@ class Code(Enum):
     )
     NODE_IN_USE = CodeInfo(
         "The node is LIVE or holds partitions, so it can't be removed.",
-        "Move its partitions away (minkactl reassign --to …) and stop it first.",
+        "Move its partitions away (minkactl drain NODE --decommission) and stop it first.",
     )
     NOT_REGISTERED = CodeInfo(
         "The active controller does not know this process as a live node.",

@@ -150,17 +150,20 @@ def record(pairs: Sequence[tuple[str, RenderableType]]) -> Table:
     return grid
 
 
+_MARKS: Final = {"error": ("✗ ", "bold red"), "warning": ("! ", "bold yellow")}
+
+
 def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> RenderableType:
     """The cluster on one page: health first, then who decides, who holds, what is held, what is under way."""
     cluster, found = document["cluster"], document["problems"]
     head = Text.assemble(
-        ("● ", "green" if document["healthy"] else "bold red"),
+        ("● ", "bold red" if not document["healthy"] else "yellow" if found else "green"),
         (cluster["name"], "bold"),
         (" is healthy" if document["healthy"] else " is not healthy"),
         (f"   (answered by {document['served_by']}, table version {document['table_version']:,})", "dim"),
     )
     lines = [head] + [
-        Text.assemble("  ", ("✗ ", "bold red"), problem["problem"], (f"   see: {problem['look']}", "dim"))
+        Text.assemble("  ", _MARKS[problem["severity"]], problem["problem"], (f"   see: {problem['look']}", "dim"))
         for problem in found
     ]
     counts = ", ".join(f"{number:,} {name}" for name, number in document["partitions"].items() if number)

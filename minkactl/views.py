@@ -4,10 +4,11 @@ Numbers that only the active controller knows (sizes, heartbeats) are None when 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from minka.in_sync import is_under_min_insync, missing_in_sync
 from minka.ranges import KeyRange
 from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.cluster_pb2 import (
@@ -42,6 +43,7 @@ NODE_COLUMNS = (
     Column("HEARTBEAT", "heartbeat_age_ms", Kind.MILLISECONDS),
     Column("HTTP", "http_address", wide=True),
     Column("CAPACITY", "capacity_bytes", Kind.BYTES, wide=True),
+    Column("WEIGHT", "weight", Kind.NUMBER, wide=True),
     Column("APPLIED", "applied_index", Kind.NUMBER, wide=True),
     Column("SINCE", "state_since_ms", Kind.TIME, wide=True),
     Column("REASON", "state_reason", wide=True),
@@ -128,6 +130,7 @@ def node_rows(status: GetStatusResponse) -> list[Row]:
             "heartbeat_age_ms": runtime.heartbeat_age_ms if runtime else None,
             "applied_index": runtime.applied_index if runtime else None,
             "capacity_bytes": node.capacity_bytes or None,
+            "weight": node.weight or 1,
         }
         rows.append(document)
     return rows
@@ -206,6 +209,7 @@ def partition_rows(status: GetStatusResponse) -> list[Row]:
     """A row for each partition of the table, in its order; those of a keyspace by ranges in that of their keys."""
     stats, names = replica_stats(status), partition_names(status)
     by_ranges = {k.id for k in status.table.keyspaces if k.partitioning == Partitioning.PARTITIONING_RANGES}
+    keyspaces = {keyspace.id: keyspace for keyspace in status.table.keyspaces}
     rows: list[Row] = []
     for partition in status.table.partitions:
         name, reported = names[partition.id], stats.get(partition.id)
@@ -213,6 +217,8 @@ def partition_rows(status: GetStatusResponse) -> list[Row]:
         if partition.keyspace_id in by_ranges:
             document["range"] = str(KeyRange(partition.start_key, partition.end_key))
         del document["keyspace_id"]
+        document["under_replicated"] = missing_in_sync(partition) > 0
+        document["under_min_insync"] = is_under_min_insync(partition, keyspaces[partition.keyspace_id])
         document["keys"] = reported.keys if reported else None
         document["bytes"] = reported.bytes if reported else None
         if reported and reported.indivisible:
@@ -224,11 +230,15 @@ def partition_rows(status: GetStatusResponse) -> list[Row]:
 
 
 def problems(status: GetStatusResponse) -> list[Row]:
-    """What is wrong with the cluster: each a sentence, and the command that shows more of it."""
+    """What is wrong with the cluster: each a sentence, and the command that shows more of it.
+
+    Its severity is `error` where something is not served or a node is gone, so the cluster is not healthy; else
+    `warning`.
+    """
     found: list[Row] = []
 
-    def add(problem: str, look: str) -> None:
-        found.append({"problem": problem, "look": look})
+    def add(problem: str, look: str, severity: str = "error") -> None:
+        found.append({"severity": severity, "problem": problem, "look": look})
 
     nodes = status.table.nodes
     if not status.coordinator.controller:
@@ -242,9 +252,21 @@ def problems(status: GetStatusResponse) -> list[Row]:
     offline = [p for p in status.table.partitions if p.state == PartitionState.PARTITION_STATE_OFFLINE]
     if offline:
         add(f"{counted(len(offline), 'partition')} offline", "minkactl partitions --state offline")
+    _add_those_not_in_sync(status, add)
     if not status.has_clearance and status.coordinator.controller:
         add(f"{status.served_by}, which answered, has no clearance and serves no data", "minkactl nodes")
     return found
+
+
+def _add_those_not_in_sync(status: GetStatusResponse, add: Callable[..., None]) -> None:
+    keyspaces = {keyspace.id: keyspace for keyspace in status.table.keyspaces}
+    partitions = status.table.partitions
+    if refusing := sum(is_under_min_insync(p, keyspaces[p.keyspace_id]) for p in partitions):
+        text = f"{counted(refusing, 'partition')} under min-insync, so writes are refused"
+        add(text, "minkactl partitions --under-min-insync -o wide")
+    if fewer := sum(missing_in_sync(p) > 0 for p in partitions):
+        text = f"{counted(fewer, 'partition')} under-replicated"
+        add(text, "minkactl partitions --under-replicated -o wide", "warning")
 
 
 def _list(names: Iterable[str]) -> str:
@@ -272,7 +294,7 @@ def status_document(status: GetStatusResponse) -> dict[str, Any]:
     states = Counter(enum_name(PARTITION_STATE, partition.state) for partition in status.table.partitions)
     return {
         "cluster": to_document(status.table.cluster),
-        "healthy": not found,
+        "healthy": all(problem["severity"] != "error" for problem in found),
         "problems": found,
         "served_by": status.served_by,
         "from_controller": status.from_controller,

@@ -4,18 +4,19 @@ from collections.abc import Callable
 
 from minkad.config_schema import Config
 from minkad.config_values import is_wildcard
+from minkad.core.clearance import CLOCK_RATIO
 
 Rule = Callable[[Config], str | None]
 
 
 def _clearance_order(config: Config) -> str | None:
     m = config.membership
-    least = m.clearance_ms * 1.1 + m.heartbeat_interval_ms / 2
+    least = m.clearance_ms * CLOCK_RATIO + m.heartbeat_interval_ms / 2
     if m.failure_timeout_ms > least:
         return None
     return (
-        f"must be more than {least:.0f} (clearance_ms × 1.1 + heartbeat_interval_ms / 2), not {m.failure_timeout_ms}: "
-        "a node must have stopped serving before it is marked FAILED"
+        f"must be more than {least:.0f} (clearance_ms × {CLOCK_RATIO} + heartbeat_interval_ms / 2), "
+        f"not {m.failure_timeout_ms}: a node must have stopped serving before it is marked FAILED"
     )
 
 

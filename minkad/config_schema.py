@@ -40,6 +40,7 @@ class Node:
     id: str = field(metadata=_by(identifier))
     zone: str = field(default="", metadata=_by(text))
     capacity_bytes: int = field(default=0, metadata=_by(Integer(0, 2**63 - 1)))
+    weight: int = field(default=1, metadata=_by(Integer(1, 1000)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,8 @@ class Membership:
     """Heartbeats, clearance and failure detection."""
 
     heartbeat_interval_ms: int = field(default=200, metadata=_by(Integer(10, 60_000)))
-    clearance_ms: int = field(default=1000, metadata=_by(Integer(50, 300_000)))
-    failure_timeout_ms: int = field(default=1500, metadata=_by(Integer(100, 600_000)))
+    clearance_ms: int = field(default=600, metadata=_by(Integer(50, 300_000)))
+    failure_timeout_ms: int = field(default=800, metadata=_by(Integer(100, 600_000)))
 
 
 @dataclass(frozen=True, slots=True)

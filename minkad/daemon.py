@@ -111,6 +111,7 @@ class Daemon:
             http_address=config.http_address,
             zone=config.node.zone,
             capacity_bytes=config.node.capacity_bytes,
+            weight=config.node.weight,
             version=minka.__version__,
         )
 
@@ -141,6 +142,7 @@ class Daemon:
             config.grpc_address,
             self._raft_address,
             lambda raft_id: self.driver.report_unreachable(raft_id),
+            lambda raft_id: self.driver.report_gone(raft_id),
             lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
             config.coordinator.snapshot_mib_per_s * MIB,
         )
@@ -181,6 +183,7 @@ class Daemon:
             known_keyspace=lambda keyspace_id: self.coordinator.state.keyspaces.get(keyspace_id),
             shipping_limit=lambda: self.member.shipping_limit,
             on_fence=self.telemetry.migration_write_pause.observe,
+            on_isr_change=self.telemetry.isr_changed,
         )
         self.member = Member(
             self._node(own.data_id, incarnation),
@@ -192,7 +195,7 @@ class Daemon:
             applied_index=lambda: self.driver.applied_index,
             now=boottime,
         )
-        self.health = Health(self.coordinator, self.member, self.telemetry, self.replay_to)
+        self.health = Health(self.coordinator, self.member, self.manager, self.telemetry, self.replay_to)
         self._built = True
 
     def _bootstrap(self) -> Bootstrap:

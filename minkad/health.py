@@ -1,24 +1,29 @@
 """What the node knows of itself: for /readyz and /livez, and for the metrics."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from minka.in_sync import is_under_min_insync, missing_in_sync
 from minka.v1.cluster_pb2 import NodeState, PartitionState
 from minkad.clock import boottime
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
-from minkad.http.metrics import Snapshot
+from minkad.http.metrics import Lag, Snapshot
 from minkad.http.server import Check
+from minkad.shard.manager import ReplicaManager
 from minkad.telemetry import Telemetry
 
 
 class Health:
     """Reads, and never waits. `replay_to` is the Raft index that was known to be committed at the start."""
 
-    def __init__(self, coordinator: Coordinator, member: Member, telemetry: Telemetry, replay_to: int) -> None:
+    def __init__(
+        self, coordinator: Coordinator, member: Member, manager: ReplicaManager, telemetry: Telemetry, replay_to: int
+    ) -> None:
         self.telemetry = telemetry
         self._coordinator = coordinator
         self._member = member
+        self._manager = manager
         self._replay_to = replay_to
 
     def is_replayed(self) -> bool:
@@ -57,6 +62,8 @@ class Health:
         """The gauges at this moment."""
         coordinator, node = self._coordinator, self._member.node
         state, raft = coordinator.state, coordinator.driver.raw.basic_status()
+        partitions = state.partitions.values()
+        missing = [missing_in_sync(p) for p in partitions]
         roles = Counter(
             "leader" if p.leader == node.id else "follower"
             for p in state.partitions_on(node.id)
@@ -72,14 +79,20 @@ class Health:
             raft_applied_index=coordinator.driver.applied_index,
             is_controller=coordinator.active is not None,
             clearance_remaining_seconds=self._member.clearance.remaining(boottime()),
-            nodes=Counter(_word(NodeState.Name(n.state), "NODE_STATE_") for n in state.nodes.values()),
-            partitions=Counter(
-                _word(PartitionState.Name(p.state), "PARTITION_STATE_") for p in state.partitions.values()
-            ),
+            nodes=_by_state((n.state for n in state.nodes.values()), NodeState.items(), "NODE_STATE_"),
+            partitions=_by_state((p.state for p in partitions), PartitionState.items(), "PARTITION_STATE_"),
             replicas=roles,
             migrations_running=self._member.running_migrations(),
+            under_replicated=sum(number > 0 for number in missing),
+            missing_in_sync=sum(missing),
+            under_min_insync=sum(is_under_min_insync(p, state.keyspaces[p.keyspace_id]) for p in partitions),
+            elections=sum(p.leader_epoch for p in partitions),  # each has made it one more
+            unclean_elections=sum(p.unclean_elections for p in partitions),
+            lags={node: Lag(*lag) for node, lag in self._manager.follower_lags().items()},
         )
 
 
-def _word(name: str, prefix: str) -> str:
-    return name.removeprefix(prefix).lower()
+def _by_state(states: Iterable[int], names: Iterable[tuple[str, int]], prefix: str) -> dict[str, int]:
+    """How many are in each state, by its name in lower case; also those with none, so that a series never ends."""
+    found = Counter(states)
+    return {name.removeprefix(prefix).lower(): found[number] for name, number in names if number}

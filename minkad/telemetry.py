@@ -5,6 +5,7 @@ Made once by the daemon and handed down. Each number has one writing thread: the
 """
 
 from bisect import bisect_left
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal, get_args
@@ -58,10 +59,18 @@ class Telemetry:
         default_factory=lambda: {operation: _latency() for operation in get_args(Operation)}
     )
     """Seconds from a batch's arrival at this node to its answer, of those that ended ok."""
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    """Changes of in-sync sets of partitions that this node leads; one change may be both."""
     migration_bytes_sent: int = 0
     migration_bytes_received: int = 0
     migration_write_pause: Histogram = field(default_factory=lambda: Histogram(PAUSE_BOUNDS))
     """Seconds for which a hand-over held writes, measured at the source."""
+
+    def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
+        """Count a change of a partition's in-sync set."""
+        self.isr_shrinks += not set(old) <= set(new)
+        self.isr_expands += not set(new) <= set(old)
 
     def kv(self, operation: Operation, outcome: Outcome, seconds: float) -> None:
         """Count a batch, which is what one client asks of one partition at once, `seconds` after it arrived."""

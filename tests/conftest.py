@@ -1,11 +1,26 @@
 """What every test shares: the `seeds` marker with its --seeds option, and how Hypothesis runs."""
 
+import os
+import signal
+
 import pytest
 from hypothesis import settings
+
+from minkactl import playground
 
 # Reproducible: the same examples in every run. Durations vary on a busy machine, so they aren't judged here.
 settings.register_profile("minka", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.load_profile("minka")
+
+_WORKERS = 8  # whose ports differ
+
+
+def pytest_configure() -> None:
+    """A shell starts what it runs in the background deaf to Ctrl-C, and so would be the commands that tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Processes that run tests at the same time take their ports from different ranges.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    pytest.MonkeyPatch().setattr(playground, "PORTS", playground.PORTS[worker % _WORKERS :: _WORKERS])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

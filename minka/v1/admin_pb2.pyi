@@ -328,7 +328,7 @@ class PlanReassignRequest(_message.Message):
 
     @_builtins.property
     def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """share of a node beside the others'; 1 where it isn't named"""
+        """share of a node beside the others'; its own weight where it isn't named"""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AssignedReplicas]:

@@ -27,9 +27,10 @@ def node() -> None:
 def rebuild(session: Session, node: str, yes: bool) -> None:
     """Let NODE, whose data directory is damaged, begin anew with what its peers have.
 
-    What the peers have is the partition table and a seat in the coordinator. They have no copy of NODE's partitions,
-    so it is refused with NODE_IN_USE while the table says that NODE holds any, and while it is LIVE. Otherwise NODE is
-    removed from the cluster; started with an empty data directory, it joins under its old id as a learner.
+    What the peers have is the partition table and a seat in the coordinator. It is refused with NODE_IN_USE while the
+    table says that NODE holds partitions, and while it is LIVE. Replicated ones can be moved away although NODE is
+    gone: minkactl drain NODE --decommission. Otherwise NODE is removed from the cluster; started with an empty data
+    directory, it joins under its old id as a learner.
 
     Example:
       minkactl node rebuild cyrene
@@ -47,11 +48,20 @@ def _check_nothing_is_lost(control: "Control", node: str) -> None:
     """Say it in the words of this command; the active controller refuses it too. Raises NODE_IN_USE."""
     from minka.errors import Code, MinkaError
 
-    held = sum(node in partition.replicas for partition in control.status().table.partitions)
+    held = [row for row in control.status().table.partitions if node in row.replicas]
+    alone = sum(not set(row.isr) - {node} for row in held)
+    if alone:
+        raise MinkaError(
+            Code.NODE_IN_USE,
+            f"{node} holds {len(held)} partitions, and of {alone} of them no other node has a copy that is in sync: "
+            f"they can't be rebuilt from peers. If {node} still starts, move them away; if not, restore its data_dir "
+            "from a backup",
+            node=node,
+        )
     if held:
         raise MinkaError(
             Code.NODE_IN_USE,
-            f"{node} holds {held} partitions, and no other node has a copy of them: they can't be rebuilt from peers. "
-            f"If {node} still starts, move them away; if not, restore its data_dir from a backup",
+            f"{node} holds {len(held)} partitions, which others have, too: let them be replicated elsewhere first, "
+            f"with minkactl drain {node} --decommission",
             node=node,
         )

@@ -32,13 +32,25 @@ LOCATE_COLUMNS = (
 @click.option("--node", shell_complete=complete_node, help="Only those that have a replica on this node.")
 @click.option("--keyspace", shell_complete=complete_keyspace, help="Only those of this keyspace.")
 @click.option("--state", type=click.Choice(["new", "assigned", "online", "offline"]), help="Only those in this state.")
+@click.option("--under-replicated", is_flag=True, help="Only those of whose replicas some are not in sync.")
+@click.option(
+    "--under-min-insync", is_flag=True, help="Only those with fewer replicas in sync than min-insync: no writes."
+)
 @options.common()
 @click.pass_context
-def partitions(ctx: click.Context, node: str | None, keyspace: str | None, state: str | None) -> None:
+def partitions(
+    ctx: click.Context,
+    node: str | None,
+    keyspace: str | None,
+    state: str | None,
+    under_replicated: bool,
+    under_min_insync: bool,
+) -> None:
     """List the partitions: state, leader, replicas, size.
 
     Examples:
       minkactl partitions --state offline
+      minkactl partitions --under-replicated -o wide
       minkactl partitions --node athens -o name
       minkactl partitions locate flights 2013-01-01/UA/1545/EWR/0
     """
@@ -56,6 +68,8 @@ def partitions(ctx: click.Context, node: str | None, keyspace: str | None, state
             if (node is None or node in row["replicas"])
             and keyspace in (None, row["keyspace"])
             and state in (None, row["state"])
+            and (row["under_replicated"] or not under_replicated)
+            and (row["under_min_insync"] or not under_min_insync)
         ]
         return Page(rows, [Listing(PARTITION_COLUMNS, rows, "No such partition.")], [row["name"] for row in rows])
 

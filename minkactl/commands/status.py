@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from minka.v1.admin_pb2 import GetStatusResponse
 
 DETAILS = ("address", "zone", "hash", "replicas")
-PROBLEM_COLUMNS = (Column("PROBLEM", "problem"), Column("SEE", "look"))
+PROBLEM_COLUMNS = (Column("PROBLEM", "problem"), Column("SEE", "look"), Column("SEVERITY", "severity"))
 OPERATION_COLUMNS = (
     Column("RUNNING OPERATION", "id"),
     Column("KIND", "kind"),
@@ -31,8 +31,9 @@ OPERATION_COLUMNS = (
 def status(session: Session) -> Exit:
     """Show the cluster on one page: health, coordinator, nodes, keyspaces, balance, operations.
 
-    Exit status 5 when it is not healthy: no active controller, a node FAILED, a partition OFFLINE, fewer nodes than
-    the cluster's minimum.
+    Exit status 5 when it is not healthy: no active controller, a node FAILED, a partition OFFLINE or with fewer
+    replicas in sync than min-insync, fewer nodes than the cluster's minimum. Partitions that are under-replicated are
+    shown, and served: exit status 0.
 
     Examples:
       minkactl status --watch

@@ -27,6 +27,7 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.records_pb2 import Record, RecordBatch
 from minkad.clock import unix_ms
 from minkad.coordinator.outbox import NodeOutbox
+from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
     AlterIsr,
     CancelMigration,
@@ -82,7 +83,7 @@ class ActiveController:
         self.failed = False
         self.term = term
         self.settings = settings
-        self.detector = FailureDetector(settings.failure_timeout, settings.failure_timeout, now())
+        self.detector = FailureDetector(settings.failure_timeout, settings.clearance * CLOCK_RATIO, now())
         self.replicas: dict[tuple[str, int], ReplicaStats] = {}
         self.applied: dict[str, int] = {}
         self._progress: dict[str, list[MigrationProgress]] = {}

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import Commands, ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message, MessageType
 from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready, Role
+from minkad.core.raft.answers import without_repeated_answers
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
 
@@ -16,6 +17,7 @@ log: Final = logging.getLogger(__name__)
 
 MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats what is lost
 MAX_QUEUED_PROPOSALS: Final = 8192
+CAMPAIGN_TICKS: Final = 4  # from one voter's campaign to the next one's when the leader has died
 MAX_ENTRY_BYTES: Final = 256 * 1024  # of commands that share an entry; one alone may be larger
 
 _HEARTBEATS: Final = (MessageType.MSG_HEARTBEAT, MessageType.MSG_HEARTBEAT_RESP)
@@ -77,6 +79,7 @@ class RaftDriver:
         self._confirmations: dict[bytes, tuple[float, Callable[[float], None]]] = {}
         self._confirmation_number = 0
         self._applied_term = 0
+        self._gave_up_term = 0
         self._tick_due = False
         self._persisting = False
         self._snapshot_due = False
@@ -155,6 +158,21 @@ class RaftDriver:
     def report_unreachable(self, raft_id: int) -> None:
         """The transport could not deliver."""
         self.raw.report_unreachable(raft_id)
+
+    def report_gone(self, raft_id: int) -> None:
+        """The process of this node has died. The others elect another leader if it led: one after the other stands, so
+        that they don't take the votes from each other. Believed once a term: a firewall may say the same.
+        """
+        while self._inbox:  # what it still had to say
+            self._step(self._inbox.popleft())
+        status = self.raw.status()
+        if status.basic.leader_id != raft_id or self._gave_up_term == status.basic.term:
+            return
+        self._gave_up_term = status.basic.term
+        voters = sorted(status.config.voters.ids() - {raft_id})
+        rank = voters.index(status.basic.id) if status.basic.id in voters else len(voters)
+        self.raw.forget_leader(2 + CAMPAIGN_TICKS * rank)  # not before the others have heard of it
+        self._wake.set()
 
     # Facts
 
@@ -242,7 +260,7 @@ class RaftDriver:
             self._persisting = True
             await self._log_db.sync()
             self._persisting = False
-        self._transport.send(ready.messages)
+        self._transport.send(without_repeated_answers(ready.messages))
         if ready.snapshot is not None:
             self._restore(ready)
         for entry in ready.committed_entries:

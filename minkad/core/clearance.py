@@ -1,6 +1,9 @@
 """The lease that lets a node serve (Lease, Patterns of Distributed Systems)."""
 
 from dataclasses import dataclass
+from typing import Final
+
+CLOCK_RATIO: Final = 1.1  # how much faster than another one a node's clock may run
 
 
 @dataclass(slots=True)

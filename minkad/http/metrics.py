@@ -6,13 +6,22 @@ configs/alerts.yml has alert rules on these names.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from minkad.telemetry import Histogram, Telemetry
+
+
+class Lag(NamedTuple):
+    """How far a follower is behind its leader."""
+
+    entries: int
+    """Of the log, that it has not acknowledged."""
+    seconds: float
+    """Since it last had all that there was; 0 when it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,18 @@ class Snapshot:
     """Replicas that this node hosts, by role: leader, follower."""
     migrations_running: int = 0
     """Of those this node is the source of."""
+    under_replicated: int = 0
+    """Partitions in the table of whose replicas some are not in sync."""
+    missing_in_sync: int = 0
+    """Those replicas."""
+    under_min_insync: int = 0
+    """Partitions in the table that refuse writes because too few replicas are in sync."""
+    elections: int = 0
+    """Of leaders of the partitions in the table, since they were created."""
+    unclean_elections: int = 0
+    """Of those, where the new leader was not in sync."""
+    lags: Mapping[str, Lag] = field(default_factory=dict)
+    """By node that follows this one: of the partition in which it lags most."""
 
 
 class MetricsSource(Protocol):
@@ -94,13 +115,48 @@ def _gauges(now: Snapshot) -> Iterator[Metric]:
     )
     yield _by_label("minka_cluster_nodes", "Nodes in this node's copy of the table.", "state", now.nodes)
     yield _by_label("minka_cluster_partitions", "Partitions in this node's copy of the table.", "state", now.partitions)
+    yield GaugeMetricFamily(
+        "minka_cluster_under_replicated_partitions",
+        "Partitions in this node's copy of the table of whose replicas some are not in sync.",
+        value=now.under_replicated,
+    )
+    yield GaugeMetricFamily(
+        "minka_cluster_missing_in_sync_replicas",
+        "Replicas in this node's copy of the table that are not in sync.",
+        value=now.missing_in_sync,
+    )
+    yield GaugeMetricFamily(
+        "minka_cluster_under_min_insync_partitions",
+        "Partitions in this node's copy of the table that refuse writes: too few replicas are in sync.",
+        value=now.under_min_insync,
+    )
+    elections = CounterMetricFamily(
+        "minka_cluster_leader_elections_total",
+        "Elections of partition leaders by this node's copy of the table; unclean: of one that was not in sync.",
+        labels=["kind"],
+    )
+    elections.add_metric(["clean"], now.elections - now.unclean_elections)
+    elections.add_metric(["unclean"], now.unclean_elections)
+    yield elections
+    yield _by_label(
+        "minka_follower_lag_entries",
+        "Log entries that a follower of this node lacks, in the partition where it lacks most.",
+        "follower",
+        {node: lag.entries for node, lag in now.lags.items()},
+    )
+    yield _by_label(
+        "minka_follower_lag_seconds",
+        "Since when a follower of this node has not had all that there was, in the partition where it is longest.",
+        "follower",
+        {node: lag.seconds for node, lag in now.lags.items()},
+    )
     yield _by_label("minka_replicas", "Replicas that this node hosts.", "role", now.replicas)
     yield GaugeMetricFamily(
         "minka_migrations_running", "Migrations that this node is the source of.", value=now.migrations_running
     )
 
 
-def _by_label(name: str, text: str, label: str, values: Mapping[str, int]) -> GaugeMetricFamily:
+def _by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, text, labels=[label])
     for key, value in sorted(values.items()):
         family.add_metric([key], value)
@@ -126,6 +182,16 @@ def _counters(counted: Telemetry) -> Iterator[Metric]:
         seconds.add_metric([operation], _buckets(histogram), histogram.total)
     yield seconds
 
+    yield CounterMetricFamily(
+        "minka_isr_shrinks_total",
+        "In-sync sets that shrank, of partitions that this node leads.",
+        value=counted.isr_shrinks,
+    )
+    yield CounterMetricFamily(
+        "minka_isr_expands_total",
+        "In-sync sets that grew, of partitions that this node leads.",
+        value=counted.isr_expands,
+    )
     yield CounterMetricFamily(
         "minka_migration_sent_bytes_total", "Sent as the source of migrations.", value=counted.migration_bytes_sent
     )

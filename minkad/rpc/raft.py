@@ -13,6 +13,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftServicer, RaftStub
 from minka.v1.raft_pb2 import Message, MessageType, RaftMessageBatch
+from minkad.config_values import split_address
 from minkad.rpc.channels import Channels
 
 log: Final = logging.getLogger(__name__)
@@ -20,6 +21,7 @@ log: Final = logging.getLogger(__name__)
 MAX_QUEUED: Final = 1024  # messages to one node; Raft repeats what is dropped
 MAX_BATCH: Final = 256
 RECONNECT: Final = 0.1  # seconds
+PROBE_TIMEOUT: Final = 0.5  # seconds
 CHUNK_BYTES: Final = 256 * 1024
 MAX_SNAPSHOT_BYTES: Final = 256 * 1024 * 1024
 ADDRESS_METADATA: Final = "minka-address"
@@ -74,6 +76,7 @@ class RaftTransport:
         own_address: str,
         address_of: Callable[[int], str | None],
         unreachable: Callable[[int], None],
+        gone: Callable[[int], None],
         snapshot_sent: Callable[[int, bool], None],
         snapshot_bytes_per_second: int,
     ) -> None:
@@ -82,6 +85,7 @@ class RaftTransport:
         self._address_of = address_of
         self._heard: dict[int, str] = {}
         self._unreachable = unreachable
+        self._gone = gone
         self._snapshot_sent = snapshot_sent
         self._chunk_seconds = CHUNK_BYTES / snapshot_bytes_per_second
         self._links: dict[int, _Link] = {}
@@ -107,7 +111,9 @@ class RaftTransport:
 
     def _link(self, raft_id: int) -> "_Link":
         if raft_id not in self._links:
-            self._links[raft_id] = _Link(raft_id, self._channels, self._metadata, self._where, self._unreachable)
+            self._links[raft_id] = _Link(
+                raft_id, self._channels, self._metadata, self._where, self._unreachable, self._gone
+            )
         return self._links[raft_id]
 
     async def _send_snapshot(self, message: Message) -> None:
@@ -147,12 +153,14 @@ class _Link:
         metadata: tuple[tuple[str, str], ...],
         address_of: Callable[[int], str | None],
         unreachable: Callable[[int], None],
+        gone: Callable[[int], None],
     ) -> None:
         self._raft_id = raft_id
         self._channels = channels
         self._metadata = metadata
         self._address_of = address_of
         self._unreachable = unreachable
+        self._gone = gone
         self._queue: deque[Message] = deque(maxlen=MAX_QUEUED)
         self._wake = asyncio.Event()
         self._connected = False
@@ -180,8 +188,10 @@ class _Link:
             await stub.Send(self._batches(self._connection), metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             if self._connected:
+                self._connected = False
                 log.info("raft stream broke", extra={"to": address, "reason": error.details()})
-            self._connected = False
+                if await _is_refused(address):
+                    self._gone(self._raft_id)
         finally:
             self._connection += 1
 
@@ -196,3 +206,16 @@ class _Link:
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
                 yield RaftMessageBatch(messages=batch)
                 self._connected = True
+
+
+async def _is_refused(address: str) -> bool:
+    """Whether the machine is there, and no process listens at the address."""
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT):
+            _, writer = await asyncio.open_connection(*split_address(address))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    writer.close()
+    return False

@@ -23,7 +23,6 @@ class Committer:
     def __init__(
         self,
         log_db: LogDatabase,
-        has_clearance: Callable[[], bool],
         clock: Callable[[], float],
         on_durable: Callable[[Replica], None],
         on_applied: Callable[[Replica, int], None],
@@ -33,7 +32,6 @@ class Committer:
         `on_marker`: the next entry to apply says that the partition was split; `passed_marker` goes on.
         """
         self._log_db = log_db
-        self._has_clearance = has_clearance
         self._clock = clock
         self._on_durable = on_durable
         self._on_applied = on_applied
@@ -154,17 +152,18 @@ class Committer:
         size = 0
         if replica.role is Role.FOLLOWER:
             replica.log.drop_tail(replica.applied)
-        # A leader that lost its clearance may have been replaced, and the write with it.
-        served = replica.role is Role.LEADER and self._has_clearance()
+        # With or without clearance: whoever may have been elected since was in the in-sync set, so it has all of this
+        # in its log, and serves nothing before it has applied it.
+        leads = replica.role is Role.LEADER
         for entry in applied:
             size += entry.size
             if entry.ticket is None:
                 continue
             self.pending_bytes -= entry.size
-            if served:
+            if leads:
                 entry.ticket.fill(entry.position, DONE)
             else:
-                text = f"partition {replica.id}: the node lost its clearance before the write was acknowledged"
+                text = f"partition {replica.id}: the node stopped leading before the write was acknowledged"
                 entry.ticket.fail(entry.position, MinkaError(Code.OUTCOME_UNKNOWN, text))
         self._on_applied(replica, size)
 

@@ -211,6 +211,13 @@ class Leadership:
         else:
             self.look()
 
+    def lags(self, now: float) -> dict[str, tuple[int, float]]:
+        """By follower: the entries that it lacks, and for how many seconds it has not had all of them."""
+        return {
+            node: (follower.lag, max(now - self._caught_up[node].at, 0.0) if follower.lag else 0.0)
+            for node, follower in self._followers.items()
+        }
+
     def _is_shipped_to(self, node: str) -> bool:
         shipment = self._shipments.get(node)
         return shipment is not None and shipment.running

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -83,9 +83,11 @@ class ReplicaManager:
         known_keyspace: KnownKeyspace = lambda _: None,
         shipping_limit: Callable[[], int] = lambda: 0,
         on_fence: Callable[[float], None] = lambda _: None,
+        on_isr_change: Callable[[Collection[str], Collection[str]], None] = lambda _old, _new: None,
     ) -> None:
         """`known_row` and `known_keyspace` are this node's copy of the table. `shipping_limit`: bytes a second at which
-        checkpoints may leave, all together; 0: no limit. `on_fence` is told how many seconds writes waited.
+        checkpoints may leave, all together; 0: no limit. `on_fence` is told how many seconds writes waited,
+        `on_isr_change` the old and the new in-sync set of a partition that this node leads.
         """
         self._node_id = node_id
         self._data_dir = data_dir
@@ -95,6 +97,7 @@ class ReplicaManager:
         self._known_row = known_row
         self._known_keyspace = known_keyspace
         self._clock = clock
+        self._on_isr_change = on_isr_change
         self._cache = Cache(storage.block_cache)
         self._replicas: dict[int, Replica] = {}
         self._departed: OrderedDict[int, Partition] = OrderedDict()  # the last rows of what is not here any more
@@ -107,14 +110,7 @@ class ReplicaManager:
         self._closing = False
         self._changed_stats: set[int] = set()
         self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
-        self._committer = Committer(
-            log_db,
-            has_clearance,
-            clock,
-            self._on_durable,
-            self._on_applied,
-            self._on_marker,
-        )
+        self._committer = Committer(log_db, clock, self._on_durable, self._on_applied, self._on_marker)
         self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data)
         self._following = Following(self._replicas, self._committer, self._receiving, clock)
         self._requests = Requests(
@@ -318,6 +314,8 @@ class ReplicaManager:
         replica = self._replicas.get(row.id)
         if replica is None or row.partition_epoch < replica.row.partition_epoch:
             return
+        if row.leader == self._node_id and row.isr != replica.row.isr:
+            self._on_isr_change(replica.row.isr, row.isr)
         old_role, old_epoch = replica.role, replica.row.leader_epoch
         bounds = (row.start_key, row.end_key)
         replica.untrimmed |= bounds != (replica.row.start_key, replica.row.end_key)
@@ -525,6 +523,18 @@ class ReplicaManager:
     def migrations(self) -> list[MigrationProgress]:
         """Of the replicas that this node, as the leader, is bringing up or handing over to."""
         return [progress for leadership in self._leaderships.values() for progress in leadership.progress()]
+
+    def follower_lags(self) -> dict[str, tuple[int, float]]:
+        """By node that follows this one: the entries that it lacks, and for how many seconds it has not had all, each
+        of the partition where it is most.
+        """
+        found: dict[str, tuple[int, float]] = {}
+        now = self._clock()
+        for leadership in self._leaderships.values():
+            for node, (entries, seconds) in leadership.lags(now).items():
+                most = found.get(node, (0, 0.0))
+                found[node] = max(entries, most[0]), max(seconds, most[1])
+        return found
 
     def _newest_row(self, partition_id: int) -> Partition | None:
         replica = self._replicas.get(partition_id)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError
@@ -19,6 +19,7 @@ log: Final = logging.getLogger(__name__)
 
 _BURST_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 1.0  # so that a limit that was raised counts soon
+_MIN_PART_BYTES: Final = 1024
 
 
 class RateLimit:
@@ -28,6 +29,15 @@ class RateLimit:
         self._clock = clock
         self._bytes_per_s = bytes_per_s
         self._free_at = 0.0
+
+    def parts(self, data: bytes) -> Iterator[bytes]:
+        """The data in pieces that are sent one after the other: so that a low limit is kept, and progress is seen."""
+        start = 0
+        while start < len(data):
+            limit = self._bytes_per_s()
+            end = start + max(int(limit * _BURST_S), _MIN_PART_BYTES) if limit else len(data)
+            yield data[start:end]
+            start = end
 
     async def take(self, size: int) -> None:
         """Wait until so many bytes may be sent."""
@@ -128,10 +138,10 @@ class Shipment:
         yield encode(ShipHeader(self._follower.replica.id, self._follower.leader_epoch, files, list(left)))
         sent: list[int] = []
         async for chunk, checksum in taken.read(self._context.settings.chunk_bytes, left):
-            if chunk:
-                await self._context.rate_limit.take(len(chunk))
-                yield chunk
-                self.bytes_done += len(chunk)
+            for part in self._context.rate_limit.parts(chunk):
+                await self._context.rate_limit.take(len(part))
+                yield part
+                self.bytes_done += len(part)
             if checksum is not None:
                 await self._file_shipped()
                 sent.append(checksum)

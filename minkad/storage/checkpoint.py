@@ -4,7 +4,9 @@ import asyncio
 import os
 import shutil
 import zlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,9 +17,9 @@ from rocksdict import Checkpoint as RocksCheckpoint
 from minka.errors import Code, MinkaError
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks import MIB, storage_error
-from minkad.storage.threads import on_thread
 
 _READ_BYTES: Final = MIB
+_WRITE_BYTES: Final = MIB
 _MAX_FILES: Final = 100_000
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -44,34 +46,35 @@ class Checkpoint:
 
     async def read(self, chunk_bytes: int, skip: Collection[str] = ()) -> AsyncIterator[tuple[bytes, int | None]]:
         """The content of the files in their order, but those to skip, and with the last chunk of each its CRC-32, else
-        None. Raises STORAGE_FAILED.
+        None. The next chunk is read while the caller deals with this one. Raises STORAGE_FAILED.
         """
+        loop = asyncio.get_running_loop()
+        parts = self._parts(chunk_bytes, skip)
+        part, checksum = next(parts, None), 0
+        ahead = loop.run_in_executor(None, _read, part, checksum) if part else None
+        try:
+            while part is not None and ahead is not None:
+                data, checksum = await ahead
+                done, part = part, next(parts, None)
+                ahead = loop.run_in_executor(None, _read, part, 0 if done.is_last else checksum) if part else None
+                yield data, checksum if done.is_last else None
+        except OSError as error:
+            raise storage_error(error, f"reading the checkpoint {self.path}") from error
+        finally:
+            if ahead is not None:
+                ahead.cancel()  # nobody is to hear of its failure any more
+
+    def _parts(self, chunk_bytes: int, skip: Collection[str]) -> Iterator["_Part"]:
         for file in self.files:
             if file.name not in skip:
-                async for chunk in self._read_file(file, chunk_bytes):
-                    yield chunk
+                for start in range(0, max(file.size, 1), chunk_bytes):
+                    end = min(start + chunk_bytes, file.size)
+                    yield _Part(self.path / file.name, start, end - start, end == file.size)
 
     async def checksum(self, file: CheckpointFile) -> int:
         """The CRC-32 of a file. Raises STORAGE_FAILED."""
         try:
             return await asyncio.get_running_loop().run_in_executor(None, _checksum, self.path / file.name)
-        except OSError as error:
-            raise storage_error(error, f"reading {self.path / file.name}") from error
-
-    async def _read_file(self, file: CheckpointFile, chunk_bytes: int) -> AsyncIterator[tuple[bytes, int | None]]:
-        done, checksum = 0, 0
-        loop = asyncio.get_running_loop()
-        path = self.path / file.name
-        try:
-            while True:
-                count = min(file.size - done, _READ_BYTES)
-                data, checksum = await loop.run_in_executor(None, _read, path, done, count, checksum)
-                done += len(data)
-                for start in range(0, max(len(data), 1), chunk_bytes):
-                    end = done == file.size and start + chunk_bytes >= len(data)
-                    yield data[start : start + chunk_bytes], checksum if end else None
-                if done == file.size:
-                    return
         except OSError as error:
             raise storage_error(error, f"reading {self.path / file.name}") from error
 
@@ -95,13 +98,23 @@ class Checkpoint:
         await remove_folder(self.path, durably=False)
 
 
-def _read(path: Path, start: int, count: int, checksum: int) -> tuple[bytes, int]:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """So many bytes of a file from `start` on."""
+
+    path: Path
+    start: int
+    count: int
+    is_last: bool
+
+
+def _read(part: _Part, checksum: int) -> tuple[bytes, int]:
     # Opened each time, so that nothing is left open when whoever reads stops in between.
-    with path.open("rb", buffering=0) as source:
-        source.seek(start)
-        data = source.read(count)
-    if len(data) < count:
-        raise OSError("the file is shorter than it was")
+    with part.path.open("rb", buffering=0) as source:
+        source.seek(part.start)
+        data = source.read(part.count)
+    if len(data) < part.count:
+        raise OSError(f"{part.path.name} is shorter than it was")
     return data, zlib.crc32(data, checksum)
 
 
@@ -166,31 +179,41 @@ class Incoming:
         """Take the content of the files that come, in their order, durably; the CRC-32 of all. Raises STORAGE_FAILED,
         INVALID_ARGUMENT if there is more or less of it than was announced.
         """
-        buffer: list[bytes] = []
-        buffered = 0
-        sink = self._sink
+        behind = _Behind()
         try:
-            await on_thread(_remove_others, self._path, self._kept)
-            async for chunk in chunks:
-                buffer.append(chunk)
-                buffered += len(chunk)
-                self.received += len(chunk)
-                if self.received > self._bytes:
-                    raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path.name}: more content than announced")
-                if buffered >= _READ_BYTES:
-                    await on_thread(sink.write, buffer)
-                    buffer, buffered = [], 0
-            await on_thread(sink.write, buffer)
-            if not self.complete:
-                text = f"{self._path.name}: {self.received} of {self._bytes} bytes came"
-                raise MinkaError(Code.INVALID_ARGUMENT, text)
-            await on_thread(sink.finish)
-            checksums = self.finished()
-            return [checksums[file.name] for file in self._files]
+            try:
+                await behind.start(_remove_others, self._path, self._kept)
+                await self._write(chunks, behind)
+                await behind.start(self._sink.finish)
+                await behind.end()
+            finally:
+                try:
+                    await behind.end()
+                finally:
+                    await behind.start(self._sink.close)
+                    await behind.end()
         except OSError as error:
             raise storage_error(error, f"receiving a checkpoint in {self._path}") from error
-        finally:
-            sink.close()
+        checksums = self.finished()
+        return [checksums[file.name] for file in self._files]
+
+    async def _write(self, chunks: AsyncIterator[bytes], behind: "_Behind") -> None:
+        """While some of it is written, the next is received."""
+        buffer: list[bytes] = []
+        buffered = 0
+        async for chunk in chunks:
+            buffer.append(chunk)
+            buffered += len(chunk)
+            self.received += len(chunk)
+            if self.received > self._bytes:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path.name}: more content than announced")
+            if buffered >= _WRITE_BYTES:
+                await behind.start(self._sink.write, buffer)
+                buffer, buffered = [], 0
+        await behind.start(self._sink.write, buffer)
+        if not self.complete:
+            text = f"{self._path.name}: {self.received} of {self._bytes} bytes came"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
 
     def finished(self) -> dict[str, int]:
         """The CRC-32 of the files that are there whole and durable."""
@@ -216,8 +239,31 @@ class Incoming:
         await remove_folder(self._path, durably=False)
 
 
+class _Behind:
+    """Work on a thread while the loop goes on: one piece at a time, and none is left behind by whoever is cancelled."""
+
+    def __init__(self) -> None:
+        self._running: asyncio.Future[None] | None = None
+
+    async def start(self, work: Callable[..., None], *args: object) -> None:
+        """Once the piece before has ended. Raises what that raised."""
+        await self.end()
+        self._running = asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+    async def end(self) -> None:
+        """Wait for the last piece. Raises what it raised."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
+
 class _Sink:
-    """Cuts the content into files; on a thread, one call at a time."""
+    """Cuts the content into files; on a thread, one call at a time. While one file is synced, the next is written."""
 
     def __init__(self, path: Path, files: Sequence[CheckpointFile]) -> None:
         self._path = path
@@ -225,7 +271,9 @@ class _Sink:
         self._file: BinaryIO | None = None
         self._missing = 0
         self._checksum = 0
-        self.checksums: list[int] = []
+        self._syncer = ThreadPoolExecutor(1, "checkpoint-sync")
+        self._syncing: Future[int] | None = None
+        self.checksums: list[int] = []  # of the files that are durable
 
     def write(self, chunks: list[bytes]) -> None:
         for chunk in chunks:
@@ -244,12 +292,16 @@ class _Sink:
         while self._left:  # empty files at the end
             self._next_file()
         self._end_file()
+        self._wait_synced()
         sync_folder(self._path)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+        with suppress(OSError):  # it is not durable, and not among the checksums
+            self._wait_synced()
+        self._syncer.shutdown()
 
     def _next_file(self) -> None:
         self._end_file()
@@ -259,12 +311,22 @@ class _Sink:
         self._missing, self._checksum = file.size, 0
 
     def _end_file(self) -> None:
-        if self._file is None:
-            return
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self.close()
-        self.checksums.append(self._checksum)
+        if self._file is not None:
+            self._wait_synced()  # so that what is not on disk yet stays below two files
+            self._syncing = self._syncer.submit(_sync_file, self._file, self._checksum)
+            self._file = None
+
+    def _wait_synced(self) -> None:
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            self.checksums.append(syncing.result())
+
+
+def _sync_file(file: BinaryIO, checksum: int) -> int:
+    with file:
+        file.flush()
+        os.fsync(file.fileno())
+    return checksum
 
 
 def _remove_others(path: Path, kept: Collection[str]) -> None:

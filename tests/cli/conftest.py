@@ -133,6 +133,14 @@ def make_operation(state: OperationState.ValueType, **fields: Any) -> Operation:
     )  # fmt: skip
 
 
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 10) -> None:
+    """Wait for it, or fail."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
 @pytest.fixture
 def status() -> GetStatusResponse:
     """See `make_status`."""

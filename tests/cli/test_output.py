@@ -28,7 +28,7 @@ def test_wide_adds_columns(run: Run, node: AnsweringNode) -> None:
     narrow, wide = (run("nodes", "-o", form, "--endpoints", node.address).stdout for form in ("table", "wide"))
     header = wide.splitlines()[0].split("\t")
     assert header[:9] == narrow.splitlines()[0].split("\t")
-    assert header[9:] == ["HTTP", "CAPACITY", "APPLIED", "SINCE", "REASON", "VERSION"]
+    assert header[9:] == ["HTTP", "CAPACITY", "WEIGHT", "APPLIED", "SINCE", "REASON", "VERSION"]
     assert "2023-11-14T22:13:20.000Z" in wide
 
 
@@ -40,7 +40,7 @@ def test_json_is_lower_case_and_without_prefixes(run: Run, node: AnsweringNode) 
         "leader": "athens", "leader_epoch": 1, "partition_epoch": 2, "generation": 1, "state": "online",
         "adding_replicas": [], "removing_replicas": [], "target_replicas": [], "successor": "", "unclean_elections": 0,
         "start_key": "", "end_key": "", "split_from": 0, "split_to": 0, "splitting": False,
-        "keys": 1000, "bytes": 1 << 20,
+        "under_replicated": False, "under_min_insync": False, "keys": 1000, "bytes": 1 << 20,
     }  # fmt: skip
     keyspaces = json.loads(run("keyspaces", "-o", "json", "--endpoints", node.address).stdout)
     assert keyspaces[0]["hash"] == "murmur3"
@@ -161,10 +161,36 @@ class TestStatus:
         code, document = self.document(run, node)
         assert code == Exit.UNHEALTHY
         assert document["problems"] == [
-            {"problem": "1 node failed: cyrene", "look": "minkactl nodes -o wide"},
-            {"problem": "2 of at least 3 nodes live", "look": "minkactl nodes"},
-            {"problem": "3 partitions offline", "look": "minkactl partitions --state offline"},
+            {"severity": "error", "problem": "1 node failed: cyrene", "look": "minkactl nodes -o wide"},
+            {"severity": "error", "problem": "2 of at least 3 nodes live", "look": "minkactl nodes"},
+            {"severity": "error", "problem": "3 partitions offline", "look": "minkactl partitions --state offline"},
         ]
+
+    def test_what_is_not_in_sync(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+        status.table.keyspaces[0].min_insync = 2
+        for partition in status.table.partitions:
+            partition.replicas[:] = partition.isr[:] = ["athens", "byzantium", "cyrene"]
+        assert self.document(run, node)[1]["problems"] == []
+        for partition in status.table.partitions[:2]:
+            partition.isr[:] = ["athens", "byzantium"]
+        fewer = {
+            "severity": "warning",
+            "problem": "2 partitions under-replicated",
+            "look": "minkactl partitions --under-replicated -o wide",
+        }
+        code, document = self.document(run, node)
+        assert (code, document["healthy"], document["problems"]) == (Exit.OK, True, [fewer])
+        status.table.partitions[1].isr[:] = ["athens"]
+        refusing = {
+            "severity": "error",
+            "problem": "1 partition under min-insync, so writes are refused",
+            "look": "minkactl partitions --under-min-insync -o wide",
+        }
+        code, document = self.document(run, node)
+        assert (code, document["healthy"], document["problems"]) == (Exit.UNHEALTHY, False, [refusing, fewer])
+        for problem, names in ((fewer, ["flights/0", "flights/1"]), (refusing, ["flights/1"])):
+            command = [*problem["look"].split()[1:-1], "name", "--endpoints", node.address]
+            assert run(*command).stdout.split() == names
 
     def test_no_controller(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
         status.coordinator.controller = ""
@@ -199,7 +225,7 @@ class TestStatus:
         status.table.nodes[2].state = NodeState.NODE_STATE_FAILED
         status.running.append(make_operation(OperationState.OPERATION_STATE_RUNNING))
         parts = run("status", "--endpoints", node.address).stdout.split("\n\n")
-        assert parts[1].splitlines()[1] == "1 node failed: cyrene\tminkactl nodes -o wide"
+        assert parts[1].splitlines()[1] == "1 node failed: cyrene\tminkactl nodes -o wide\terror"
         assert parts[2].splitlines()[1].split("\t")[:4] == ["12", "reassign", "2", "ann@host"]
 
 

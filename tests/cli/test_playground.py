@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,15 +13,7 @@ import pytest
 from minka.errors import Code, MinkaError
 from minkactl.exits import Exit
 from minkactl.playground import PORTS, LocalCluster, free_addresses, merged
-from tests.cli.conftest import Run
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 10) -> None:
-    """Wait for it, or fail."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
+from tests.cli.conftest import Run, until
 
 
 def gone(pid: int) -> bool:

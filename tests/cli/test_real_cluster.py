@@ -13,7 +13,8 @@ import pytest
 
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster
-from tests.cli.conftest import Run, on_terminal
+from tests.cli.conftest import Run, on_terminal, until
+from tests.cluster.cluster import QUICK, eventually
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     """athens, byzantium, cyrene; the tests below go on from one another, in their order."""
-    with LocalCluster(3) as running:
+    with LocalCluster(3, config=QUICK) as running:
         yield running
 
 
@@ -155,7 +156,7 @@ def test_no_quorum_is_told(run: Run, cluster: LocalCluster) -> None:
     for name in ("athens", "byzantium"):
         cluster.restart(name, ready=False)
     cluster.wait_ready()
-    assert run("status").exit_code == 0
+    eventually("a healthy cluster", lambda: run("status").exit_code == 0)
 
 
 # Writes one fare after the other until its stdin ends, and prints the number of each that was acknowledged.
@@ -201,7 +202,7 @@ def test_drains_under_writes(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
     def written() -> int:
         return len(acknowledged.read_text().splitlines())
 
-    with LocalCluster(3) as cluster:
+    with LocalCluster(3, config=QUICK) as cluster:
         monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
         created = as_json(run, "keyspace", "create", "fares", "--partitions", "9")
         assert (created["replicas"], created["min_insync"], created["durability"]) == (3, 2, "sync")
@@ -212,8 +213,9 @@ def test_drains_under_writes(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
             assert leads()["cyrene"] == 0
             before = written()
             cluster.terminate("cyrene")
+            until(lambda: len(run("partitions", "--under-replicated", "-o", "name").stdout.split()) == 9, "it has left")
             stuck = run("drain", "byzantium", "--timeout", "3")
-            assert stuck.exit_code == Exit.TIMEOUT
+            assert stuck.exit_code == Exit.TIMEOUT, stuck.output
             assert "1 of 2 would be in sync: its writes would be refused; helps: start cyrene" in stuck.stderr
             assert "safe to stop: no" in stuck.stderr
             assert "start cyrene" in run("operations").stdout

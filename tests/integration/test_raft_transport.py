@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from minka.errors import Code, MinkaError
 from minka.v1 import coordinator_pb2_grpc
 from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftStub
@@ -37,10 +38,13 @@ class Peer:
         self.last = Message()
         self.heard: dict[int, str] = {}
         self.address = free_address()
+        self.refuses = False
 
     def receive(self, messages: Sequence[Message]) -> None:
         self.count += len(messages)
         self.last = messages[-1]
+        if self.refuses:
+            raise MinkaError(Code.OVERLOADED, "too many messages")
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["Peer"]:
@@ -59,10 +63,11 @@ class Sender:
 
     def __init__(self, addresses: dict[int, str], snapshot_bytes_per_second: int = 1000 * MIB) -> None:
         self.unreachable: list[int] = []
+        self.gone: list[int] = []
         self.snapshots: list[tuple[int, bool]] = []
         self.channels = Channels("test", "athens")
         self.transport = RaftTransport(
-            self.channels, "127.0.0.1:7400", addresses.get, self.unreachable.append,
+            self.channels, "127.0.0.1:7400", addresses.get, self.unreachable.append, self.gone.append,
             lambda to, ok: self.snapshots.append((to, ok)), snapshot_bytes_per_second,
         )  # fmt: skip
 
@@ -129,6 +134,28 @@ def test_messages_arrive_in_order_on_one_stream() -> None:
             assert peer.count == 500
             assert peer.heard == {1: "127.0.0.1:7400"}
             assert not sender.unreachable
+
+    asyncio.run(scenario())
+
+
+def test_who_has_died_is_told_from_who_only_broke_the_stream() -> None:
+    async def scenario() -> None:
+        peer = Peer()
+        async with Sender({2: peer.address}) as sender:
+
+            def reached(number: int) -> bool:
+                sender.transport.send([heartbeat(2, number)])
+                return peer.last.index == number
+
+            async with peer.listening():
+                await until(lambda: reached(1))
+            await until(lambda: sender.gone == [2])
+            async with peer.listening():
+                await until(lambda: reached(2))
+                peer.refuses = True
+                before = len(sender.unreachable)
+                await until(lambda: reached(3) and len(sender.unreachable) > before)
+            assert sender.gone == [2]
 
     asyncio.run(scenario())
 

@@ -374,7 +374,10 @@ class Transport:
         return lambda: self._process.driver.report_snapshot(raft_id, ok)
 
     def _report_unreachable(self, raft_id: int) -> Callable[[], None]:
-        return lambda: self._process.driver.report_unreachable(raft_id)
+        """Sometimes the transport says, rightly or not, that it has died."""
+        driver = self._process.driver
+        report = driver.report_gone if self._process.world.rng.random() < 0.5 else driver.report_unreachable
+        return lambda: report(raft_id)
 
 
 class _Machine:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from minka.v1.raft_pb2 import MSG_SNAP, ConfState, Message
 from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready
+from minkad.core.raft.answers import without_repeated_answers
 from tests.simulation.disk import BOOTSTRAP_INDEX
 from tests.simulation.network import Network, NetworkProfile
 from tests.simulation.oracle import RaftOracle
@@ -171,7 +172,7 @@ class RaftWorld:
             self.work(node)
 
     def _finish(self, node: RaftNode, raw: RawNode, ready: Ready) -> None:
-        for message in ready.messages:
+        for message in without_repeated_answers(ready.messages):
             self._point(node)
             self._send(node, message)
         if ready.snapshot is not None:
@@ -226,6 +227,8 @@ class RaftWorld:
             return
         if snapshot is None:
             node.raw.report_unreachable(to)
+            if node.raft.leader_id == to and self.rng.random() < 0.5:  # rightly or not
+                node.raw.forget_leader(self.rng.randrange(1, 5))
         else:
             node.raw.report_snapshot(to, snapshot)
         self.work(node)

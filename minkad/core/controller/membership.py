@@ -6,7 +6,7 @@ from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import CreateCluster, FailNode, Leave, Register, RemoveNode
 from minkad.core.controller.drains import running_drain
 from minkad.core.controller.node_events import on_node_failure, on_node_startup
-from minkad.core.controller.rows import node_in_state
+from minkad.core.controller.rows import changed, node_in_state, partitions_changed
 from minkad.core.state import State, is_up
 
 
@@ -80,15 +80,20 @@ def fail(state: State, command: FailNode, now_ms: int) -> list[Record]:
 
 
 def remove(state: State, command: RemoveNode) -> list[Record]:
-    """The node is no member any more. Raises UNKNOWN_NODE, and NODE_IN_USE while it is LIVE or holds anything."""
+    """The node is no member any more. Raises UNKNOWN_NODE, and NODE_IN_USE while it is LIVE or a replica of anything.
+
+    What it has yet to delete it can't bring back: it is refused with its old data.
+    """
     node = state.nodes.get(command.node_id)
     if node is None:
         raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
     if is_up(node):
         raise MinkaError(Code.NODE_IN_USE, f"node {node.id} is LIVE", node=node.id)
-    if held := sum(1 for _ in state.partitions_on(node.id)):
+    rows = list(state.partitions_on(node.id))
+    if held := sum(node.id in row.replicas for row in rows):
         raise MinkaError(Code.NODE_IN_USE, f"node {node.id} holds {held} partitions", node=node.id)
-    return [Record(node_removed=node)]
+    left = [changed(row, lambda row: row.removing_replicas.remove(node.id)) for row in rows]
+    return [*partitions_changed(left), Record(node_removed=node)]
 
 
 def _gone(state: State, node: Node, now: NodeState.ValueType, reason: str, now_ms: int) -> list[Record]:

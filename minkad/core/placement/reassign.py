@@ -14,7 +14,7 @@ from minkad.core.state import State, partition_name
 
 
 def plan_reassign(state: State, sizes: Mapping[int, int], request: PlanReassignRequest, now_ms: int) -> Plan:
-    """Within each keyspace every node of `to` gets its share by `weights`, with the fewest moves that do it.
+    """Within each keyspace every node of `to` gets its share by its weight, or `weights`, with the fewest moves.
 
     `sizes` are bytes by partition id. `to` empty: all LIVE nodes but those of `drain`; `keyspaces` empty: all. A node
     that is not among them gives up all it has. With `drain` and without `to` nobody else gives up anything. Each move
@@ -63,7 +63,8 @@ def _wishes(state: State, request: PlanReassignRequest) -> Wishes:
     targets = [node for node in (sorted(set(request.to)) or live) if node not in request.drain]
     if not targets:
         raise MinkaError(Code.NOT_ENOUGH_NODES, "no node is left to take anything" if live else "no node is LIVE")
-    return Wishes(targets, request.weights, gently=bool(request.drain) and not request.to)
+    weights = {node.id: float(node.weight or 1) for node in state.nodes.values()} | dict(request.weights)
+    return Wishes(targets, weights, gently=bool(request.drain) and not request.to)
 
 
 def _selected(state: State, names: Sequence[str]) -> Iterable[Keyspace]:

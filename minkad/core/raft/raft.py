@@ -174,6 +174,16 @@ class Raft:
         self.role = Role.FOLLOWER
         self.say("INFO", f"node {self.id} is a follower in term {self.term}")
 
+    def forget_leader(self, campaign_after: int) -> None:
+        """Its process has died: having heard it is no reason any more to refuse others a vote. Campaign after so many
+        ticks if none of them leads by then (etcd/raft: MsgForgetLeader).
+        """
+        if self.role is not Role.FOLLOWER or self.leader_id == NONE:
+            return
+        self.say("INFO", f"node {self.id} forgets its leader {self.leader_id} in term {self.term}")
+        self.leader_id = NONE
+        self.election_elapsed = max(self.election_elapsed, self.randomized_election_timeout - campaign_after)
+
     def become_candidate(self) -> None:
         """Campaign in the next term."""
         assert self.role is not Role.LEADER, "a leader does not campaign"

@@ -124,6 +124,12 @@ class RawNode:
         """Hand over leadership to node `id_`, within an election timeout or not at all."""
         self._raft.step(Message(type=MSG_TRANSFER_LEADER, from_id=id_))
 
+    def forget_leader(self, campaign_after: int) -> None:
+        """The leader's process has died, so another is to be elected without waiting for an election timeout. This node
+        campaigns after so many ticks if it may. That the leader lives after all does no harm but an election.
+        """
+        self._raft.forget_leader(campaign_after)
+
     def read_index(self, context: bytes) -> None:
         """Ask for the index that must be applied before a read that starts now may be answered.
 

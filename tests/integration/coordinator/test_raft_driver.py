@@ -53,7 +53,7 @@ class LogOnDisk(LogDatabase):
 class Node:
     """One voter of a group in this process."""
 
-    def __init__(self, nodes: "dict[int, Node]", raft_id: int, voters: int, path: Path) -> None:
+    def __init__(self, nodes: "dict[int, Node]", raft_id: int, voters: int, path: Path, election_ticks: int) -> None:
         self.nodes = nodes
         self.machine = Machine()
         self.log_db = LogOnDisk.open(path / str(raft_id))
@@ -65,7 +65,7 @@ class Node:
             id=raft_id,
             storage=raft_log,
             random=Random(raft_id).randrange,
-            election_tick=ELECTION_TICKS,
+            election_tick=election_ticks,
             applied=raft_log.snapshot().metadata.index,
             disable_proposal_forwarding=True,
         )
@@ -81,6 +81,7 @@ class Node:
             on_progress=lambda: None,
         )
         self.terms: set[int] = set()
+        self.dead = False
         self.sent: list[MessageType.ValueType] = []
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -88,15 +89,19 @@ class Node:
         for message in messages:
             self.terms.add(message.term)
             self.sent.append(message.type)
-            asyncio.get_running_loop().call_soon(self.nodes[message.to].driver.receive, [message])
+            asyncio.get_running_loop().call_soon(self._deliver, message)
+
+    def _deliver(self, message: Message) -> None:
+        if not self.dead:
+            self.nodes[message.to].driver.receive([message])
 
 
 @asynccontextmanager
-async def group(path: Path, voters: int) -> AsyncIterator[dict[int, Node]]:
+async def group(path: Path, voters: int, election_ticks: int = ELECTION_TICKS) -> AsyncIterator[dict[int, Node]]:
     """Voters 1 to `voters`, running."""
     nodes: dict[int, Node] = {}
     for raft_id in range(1, voters + 1):
-        nodes[raft_id] = Node(nodes, raft_id, voters, path)
+        nodes[raft_id] = Node(nodes, raft_id, voters, path, election_ticks)
     tasks = []
     try:
         for node in nodes.values():
@@ -148,6 +153,21 @@ def test_a_disk_that_stands_still_costs_no_leadership(tmp_path: Path, whose: str
                 node.disk.set()
             await asyncio.wait_for(proposal, 5)
             await until(lambda: all(node.machine.commands == [b"a"] for node in nodes.values()))
+
+    asyncio.run(scenario())
+
+
+def test_where_the_leaders_process_has_died_another_is_elected_at_once(tmp_path: Path) -> None:
+    """Long before an election timeout."""
+
+    async def scenario() -> None:
+        async with group(tmp_path, 3, election_ticks=100_000) as nodes:
+            nodes[1].driver.raw.campaign()
+            await until(lambda: all(node.driver.raw.basic_status().leader_id == 1 for node in nodes.values()))
+            nodes[1].dead = True
+            for node in nodes.values():
+                node.driver.report_gone(1)
+            await until(lambda: nodes[2].driver.is_leader or nodes[3].driver.is_leader)
 
     asyncio.run(scenario())
 

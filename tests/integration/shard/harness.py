@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.v1.errors_pb2 import Error
+from minkactl.playground import free_addresses
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.replication import GrpcLinks, replication_handler
@@ -37,7 +37,6 @@ from minkad.telemetry import Telemetry
 from tests.unit.storage.crash import crashed_copy
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
-_FIRST_PORT, _LAST_PORT = 21000, 27000
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -49,15 +48,8 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def free_port() -> int:
-    """A port below the ephemeral range that nobody listens on."""
-    for port in range(_FIRST_PORT, _LAST_PORT):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
+    """A port that nobody listens on."""
+    return int(free_addresses(1)[0].rpartition(":")[2])
 
 
 class Refused(Exception):
@@ -85,7 +77,7 @@ class TestNode:
     async def start(self) -> None:
         """Open, and listen."""
         self.log_db = LogDatabase.open(self.path / "log")
-        telemetry = Telemetry()
+        telemetry = self.telemetry = Telemetry()
         identity = (("minka-cluster", "test"), ("minka-node", self.id))
         self.links = GrpcLinks(self.cluster.channel_to, identity, telemetry)
         self.manager = ReplicaManager(
@@ -105,6 +97,7 @@ class TestNode:
             storage=self.cluster.storage,
             known_keyspace=lambda _: self.cluster.keyspace,
             on_fence=self.fences.append,
+            on_isr_change=telemetry.isr_changed,
         )
         await self.manager.start()
         self.running = True

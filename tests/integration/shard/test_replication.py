@@ -403,6 +403,33 @@ def test_under_load_a_replica_returns(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_what_the_leader_tells_of_its_followers(tmp_path: Path) -> None:
+    """How far they are behind, and each change of an in-sync set."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path) as c:
+            athens, byzantium, cyrene = await three(c)
+            await athens.put(1, {b"a": b"1"})
+            counted = athens.telemetry
+            assert athens.manager.follower_lags() == {"byzantium": (0, 0.0), "cyrene": (0, 0.0)}
+            assert (counted.isr_shrinks, counted.isr_expands) == (0, 0)
+            await cyrene.kill()
+            writing = asyncio.create_task(athens.put(1, {b"b": b"2"}))
+            await until(lambda: athens.manager.follower_lags()["cyrene"][1] > c.settings.lag_timeout / 2)
+            lags = athens.manager.follower_lags()
+            assert (lags["cyrene"][0], lags["byzantium"][0]) == (1, 0)
+            await writing
+            assert (counted.isr_shrinks, counted.isr_expands) == (1, 0)
+            await cyrene.start()
+            await c.back("cyrene")
+            await until(lambda: counted.isr_expands == 1)
+            await until(lambda: athens.manager.follower_lags()["cyrene"] == (0, 0.0))
+            assert counted.isr_shrinks == 1
+            assert byzantium.manager.follower_lags() == {}
+
+    asyncio.run(scenario())
+
+
 def test_with_too_few_in_sync_writes_are_refused(tmp_path: Path) -> None:
     """By name, and nothing is done; reads go on; and it ends when a replica is back."""
 

@@ -1,11 +1,8 @@
 """Counterparts of the client library: real gRPC servers on 127.0.0.1 that behave as a test tells them."""
 
 import asyncio
-import contextlib
 import inspect
 import itertools
-import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
@@ -21,20 +18,14 @@ from minka.hashing import murmur3
 from minka.ranges import KeyRange, ranges_at
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
-
-# Below the ephemeral range; each test process begins elsewhere.
-_PORTS = itertools.count(20000 + os.getpid() * 37 % 10000)
+from minkactl.playground import free_addresses
 
 
 def _listen(server: Any) -> str:
     """Bind to a free port and return the address."""
-    for port in itertools.islice(_PORTS, 200):
-        try:
-            server.add_insecure_port(f"127.0.0.1:{port}")
-        except RuntimeError:
-            continue
-        return f"127.0.0.1:{port}"
-    raise AssertionError("no free port among 200")
+    (address,) = free_addresses(1)
+    server.add_insecure_port(address)
+    return address
 
 
 @dataclass
@@ -83,15 +74,7 @@ def control_node() -> Iterator[Callable[[], ControlNode]]:
 @pytest.fixture
 def free_address() -> Callable[[], str]:
     """Give addresses at which nobody listens."""
-
-    def find() -> str:
-        for port in itertools.islice(_PORTS, 200):
-            with socket.socket() as probe, contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return f"127.0.0.1:{port}"
-        raise AssertionError("no free port among 200")
-
-    return find
+    return lambda: free_addresses(1)[0]
 
 
 class DataNode(admin_pb2_grpc.MetadataServicer):

@@ -1,9 +1,11 @@
-"""The synchronous client: the asyncio one on a thread of its own."""
+"""The synchronous client: the asyncio one, on a thread that all of them share."""
 
 import asyncio
 import gc
+import socket
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 import minka
+from minka import _loop
 from minka.client import Client
 from minka.errors import MinkaError
 
@@ -41,6 +44,16 @@ def _client_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("minka client")]
 
 
+def _tasks_end() -> bool:
+    """Whether no client has a task left, or soon has none."""
+    assert _loop._shared is not None
+    deadline = time.monotonic() + 10
+    while left := {task.get_name() for task in asyncio.all_tasks(_loop._shared.loop)}:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.002)
+    return True
+
+
 def test_every_operation(cluster: Any) -> None:
     with Client(cluster.endpoints, keyspace="flights") as client:
         client.put("UA1545", b"EWR-IAH")
@@ -52,7 +65,7 @@ def test_every_operation(cluster: Any) -> None:
         assert flights.get_many(["a", "b", "c"]) == {"a": b"1", "b": b"2"}
         flights.delete_many(["a"])
         assert client.get_many([b"a", b"b"]) == {b"b": b"2"}
-    assert _client_threads() == []
+    assert _tasks_end()
 
 
 def test_errors_reach_the_caller(cluster: Any) -> None:
@@ -63,7 +76,7 @@ def test_errors_reach_the_caller(cluster: Any) -> None:
             client.keyspace("trains").get("key")
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT: endpoint 'athens'"):
         Client(["athens"])
-    assert _client_threads() == []
+    assert _tasks_end()
 
 
 def test_many_threads_share_a_client(cluster: Any) -> None:
@@ -76,13 +89,84 @@ def test_many_threads_share_a_client(cluster: Any) -> None:
         assert list(pool.map(work, range(200))) == [b"%d" % number for number in range(200)]
 
 
-def test_a_client_that_is_dropped_ends_its_thread(cluster: Any) -> None:
+def test_a_client_that_is_dropped_ends_its_tasks(cluster: Any) -> None:
     client = Client(cluster.endpoints, keyspace="flights")
     client.put("key", b"v")
-    assert len(_client_threads()) == 1
     del client
     gc.collect()
-    assert _client_threads() == []
+    assert _tasks_end()
+
+
+def test_all_clients_share_one_thread(cluster: Any) -> None:
+    for _ in range(2):
+        with Client(cluster.endpoints, keyspace="flights") as one, Client(cluster.endpoints, keyspace="flights") as two:
+            one.put("key", b"v")
+            assert two.get("key") == b"v"
+            assert _client_threads() == ["minka client"]
+
+
+def test_clients_that_are_closed_leave_the_others_alone(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Those that are closed have calls under way, to a node that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        def open_and_close() -> None:
+            for _ in range(20):
+                with Client([address], keyspace="flights", timeout=0.02) as client, pytest.raises(MinkaError):
+                    client.get("key")
+
+        with Client(cluster.endpoints, keyspace="flights") as client, ThreadPoolExecutor(6) as pool:
+            others = [pool.submit(open_and_close) for _ in range(6)]
+            rounds = 0
+            while rounds == 0 or not all(other.done() for other in others):
+                client.put("key", b"%d" % rounds, timeout=5)
+                assert client.get("key", timeout=5) == b"%d" % rounds
+                rounds += 1
+        for other in others:
+            other.result()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+    assert _tasks_end()
+
+
+def _forking(cluster: Any, parent: str, child: str) -> list[str]:
+    """What a program prints that does this, forks, and does that in its child."""
+    script = f"""
+import os, sys
+from minka import Client
+from minka.errors import MinkaError
+endpoints = {cluster.endpoints!r}
+{parent}
+if (pid := os.fork()) == 0:
+{textwrap.indent(textwrap.dedent(child), "    ")}
+    sys.exit(7)
+print("child:", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+
+
+def test_a_child_of_a_process_with_a_client_is_told(cluster: Any) -> None:
+    child = """
+        for use in (lambda: client.get("key"), lambda: Client(endpoints)):
+            try:
+                use()
+            except MinkaError as error:
+                print(error)
+        client.close()
+        """
+    *told, last = _forking(cluster, 'client = Client(endpoints, keyspace="flights"); client.put("key", b"v")', child)
+    assert len(told) == 2
+    assert all(line.startswith("INVALID_ARGUMENT: this process was forked from one that") for line in told)
+    assert last == "child: 7"
+
+
+def test_a_child_may_have_the_first_client(cluster: Any) -> None:
+    child = """
+        with Client(endpoints, keyspace="flights") as client:
+            client.put("key", b"v")
+        """
+    assert _forking(cluster, "", child) == ["child: 7"]
+    assert cluster.data == {b"key": b"v"}
 
 
 def test_a_closed_client_says_so(cluster: Any) -> None:

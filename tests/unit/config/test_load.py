@@ -40,7 +40,7 @@ def test_defaults_fill_what_the_file_leaves_out(tmp_path: Path) -> None:
     assert config.data_dir == Path("/var/lib/minka")
     assert config.cluster.bootstrap == (Peer("athens", "127.0.0.1:7400"),)
     assert config.listen.grpc == "127.0.0.1:7400"
-    assert config.membership == Membership(200, 1000, 1500)
+    assert config.membership == Membership(200, 600, 800)
     assert config.coordinator.voters == 3
     assert (config.migrations.per_node, config.migrations.cluster) == (1, 32)
     assert config.log.format == "human"
@@ -49,7 +49,7 @@ def test_defaults_fill_what_the_file_leaves_out(tmp_path: Path) -> None:
 def test_environment_overrides_the_file_and_is_its_origin(tmp_path: Path) -> None:
     environ = {
         "MINKAD_NODE_ID": "byzantium",
-        "MINKAD_MEMBERSHIP_CLEARANCE_MS": "1200",
+        "MINKAD_MEMBERSHIP_CLEARANCE_MS": "450",
         "MINKAD_DATA_DIR": "/srv/minka",
         "MINKAD_CLUSTER_JOIN": '[127.0.0.1:7400, "[::1]:7500"]',
         "MINKAD_CLUSTER_BOOTSTRAP": "[]",
@@ -57,7 +57,7 @@ def test_environment_overrides_the_file_and_is_its_origin(tmp_path: Path) -> Non
     }
     config = load(write(tmp_path, GOOD), environ)
     assert config.node.id == "byzantium"
-    assert config.membership.clearance_ms == 1200
+    assert config.membership.clearance_ms == 450
     assert config.data_dir == Path("/srv/minka")
     assert config.cluster.bootstrap == ()
     assert config.cluster.join == ("127.0.0.1:7400", "[::1]:7500")

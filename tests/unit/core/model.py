@@ -76,11 +76,17 @@ class Controller:
     # Nodes
 
     def register(
-        self, *names: str, incarnation: str = "1", holder_alive: bool = False, zone: str = "", capacity: int = 0
+        self,
+        *names: str,
+        incarnation: str = "1",
+        holder_alive: bool = False,
+        zone: str = "",
+        capacity: int = 0,
+        weight: int = 0,
     ) -> None:
         for name in names:
             node = Node(id=name, data_id=f"data-{name}", incarnation=incarnation, address=f"{name}:7400")
-            node.zone, node.capacity_bytes = zone, capacity
+            node.zone, node.capacity_bytes, node.weight = zone, capacity, weight
             self.run(Register(node, holder_alive))
 
     def fail(self, *names: str) -> None:

@@ -7,6 +7,7 @@ from minka.v1.cluster_pb2 import HashFunction, MigrationState, NodeState, Operat
 from minkad.core.controller import (
     CancelMigration,
     CreateKeyspace,
+    DrainNode,
     FailNode,
     HandOver,
     Leave,
@@ -228,6 +229,24 @@ def test_a_snapshot_restores_the_state() -> None:
     c.reassign()
     assert State.from_snapshot(c.state.to_snapshot()).to_snapshot() == c.state.to_snapshot()
     assert State.from_snapshot(b"") == State()
+
+
+def test_a_node_that_is_gone_for_good_is_removed_though_it_has_copies_to_delete() -> None:
+    c = Controller()
+    c.register("athens", "byzantium", "cyrene", "ephesus")
+    c.keyspace("flights", 4, replicas=3)
+    c.fail("cyrene")
+    with refused(Code.NODE_IN_USE):
+        c.run(RemoveNode("cyrene"))
+    c.settle()
+    c.run(DrainNode("cyrene", True, "tester", "", {}))
+    c.settle()
+    rows = [row for row in c.state.partitions.values() if "cyrene" in row.removing_replicas]
+    assert rows, "it has not said that its copies are deleted"
+    c.run(RemoveNode("cyrene"))
+    assert "cyrene" not in c.state.nodes
+    assert not list(c.state.partitions_on("cyrene"))
+    assert State.from_snapshot(c.state.to_snapshot()).to_snapshot() == c.state.to_snapshot()
 
 
 def test_a_node_is_removed_only_when_it_is_gone_and_empty_and_never_comes_back() -> None:

@@ -105,6 +105,17 @@ def test_weights_are_shares() -> None:
     assert refusal.value.code is Code.INVALID_ARGUMENT
 
 
+def test_nodes_have_weights_of_their_own() -> None:
+    c = a_cluster(3, 40, 1)
+    c.register("big", weight=2)
+    assert copies(layout(c, c.plan())) == {"n0": 8, "n1": 8, "n2": 8, "big": 16}
+    assert copies(layout(c, c.plan(weights={"big": 1.0}))) == {"n0": 10, "n1": 10, "n2": 10, "big": 10}
+    c.settle()
+    c.begin(c.plan())
+    c.settle()
+    assert not c.plan().moves, "it stays so"
+
+
 def test_nobody_gets_more_than_its_capacity() -> None:
     c = a_cluster(3, 12, 1)
     c.register("small", capacity=250)

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from minka.errors import Code, MinkaError
 from minkad.config_values import join_address
-from minkad.http.metrics import Snapshot, create_registry
+from minkad.http.metrics import Lag, Snapshot, create_registry
 from minkad.http.server import Check, create_app, start
 from minkad.telemetry import Telemetry
 
@@ -34,6 +34,12 @@ SNAPSHOT = Snapshot(
     partitions={"online": 8, "offline": 1},
     replicas={"leader": 3},
     migrations_running=2,
+    under_replicated=4,
+    missing_in_sync=5,
+    under_min_insync=1,
+    elections=20,
+    unclean_elections=2,
+    lags={"byzantium": Lag(7, 0.25)},
 )
 
 
@@ -158,6 +164,9 @@ def busy_node() -> FakeNode:
     node.telemetry.log_sync.observe(99.0)
     node.telemetry.kv("write", "ok", 0.004)
     node.telemetry.kv("write", "refused", 0.001)
+    node.telemetry.isr_changed(["athens", "byzantium"], ["athens"])
+    node.telemetry.isr_changed(["athens", "byzantium"], ["athens", "cyrene"])
+    node.telemetry.isr_changed(["athens", "byzantium"], ["byzantium", "athens"])
     node.telemetry.migration_bytes_sent = 1 << 40
     node.telemetry.migration_write_pause.observe(0.012)
     return node
@@ -189,6 +198,15 @@ def test_metrics_are_the_nodes_numbers() -> None:
         "minka_cluster_partitions,state=offline": 1,
         "minka_replicas,role=leader": 3,
         "minka_migrations_running": 2,
+        "minka_cluster_under_replicated_partitions": 4,
+        "minka_cluster_missing_in_sync_replicas": 5,
+        "minka_cluster_under_min_insync_partitions": 1,
+        "minka_cluster_leader_elections_total,kind=clean": 18,
+        "minka_cluster_leader_elections_total,kind=unclean": 2,
+        "minka_follower_lag_entries,follower=byzantium": 7,
+        "minka_follower_lag_seconds,follower=byzantium": 0.25,
+        "minka_isr_shrinks_total": 2,
+        "minka_isr_expands_total": 1,
         "minka_log_sync_seconds_count": 3,
         "minka_log_sync_seconds_bucket,le=0.0001": 0,
         "minka_log_sync_seconds_bucket,le=0.00025": 1,

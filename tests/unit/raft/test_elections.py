@@ -155,6 +155,41 @@ def test_who_hears_a_leader_ignores_candidates() -> None:
     assert not vote_answer(group.nodes[2]).reject
 
 
+def test_where_the_leader_has_died_the_others_elect_at_once() -> None:
+    group = Group(3)
+    group.elect(1)
+    group.isolate(1)
+    group.nodes[2].forget_leader(2)
+    group.nodes[3].forget_leader(4)
+    group.tick(2, 1)
+    assert group.role(2) is Role.FOLLOWER
+    group.tick(2, 1)
+    group.settle()
+    assert (group.role(2), group.role(3)) == (Role.LEADER, Role.FOLLOWER)
+
+
+def test_a_leader_that_only_one_takes_for_dead_leads_on() -> None:
+    group = Group(3)
+    group.elect(1)
+    term = group.term(1)
+    group.nodes[2].forget_leader(1)
+    group.tick(2, 1)
+    assert group.role(2) is Role.PRE_CANDIDATE
+    group.settle()
+    group.tick(1)
+    group.settle()
+    assert [group.role(n) for n in (1, 2, 3)] == [Role.LEADER, Role.FOLLOWER, Role.FOLLOWER]
+    assert group.term(3) == term
+
+
+def test_who_forgets_its_leader_has_its_vote_of_the_term_still_given() -> None:
+    group = Group(3)
+    group.elect(1)
+    group.nodes[2].forget_leader(100)
+    group.nodes[2].step(vote_request(group.term(1), candidate=3, index=99, log_term=9))
+    assert vote_answer(group.nodes[2]).reject
+
+
 def test_a_leader_without_quorum_steps_down() -> None:
     group = Group(5)
     leader = group.elect(1)

@@ -1,7 +1,10 @@
 """Checkpoints: taken, shipped, put in place; never half."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+import threading
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from minka.wire import WriteBody
 from minkad.storage import checkpoint
 from minkad.storage.checkpoint import Checkpoint, CheckpointFile, Incoming
 from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.rocks import MIB
 
 KEYS = [b"%06d" % i for i in range(5000)]
 
@@ -151,3 +155,70 @@ def test_names_that_lead_elsewhere(tmp_path: Path, name: str) -> None:
     """Are refused."""
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
         Incoming(tmp_path, [CheckpointFile(name, 1)])
+
+
+def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else, though more of it was written by then."""
+    files = [CheckpointFile(name, 2 * MIB) for name in "abcde"]
+    synced: list[int] = []
+
+    def fsync(handle: int) -> None:
+        if len(synced) == 2:
+            raise OSError("Input/output error")
+        synced.append(handle)
+
+    async def scenario() -> None:
+        incoming = Incoming(tmp_path / "in", files)
+        with pytest.raises(MinkaError, match=r"STORAGE_FAILED.*Input/output error"):
+            await receive(incoming, [bytes(MIB)] * 10)
+        assert incoming.finished() == dict.fromkeys("ab", zlib.crc32(bytes(2 * MIB)))
+
+    monkeypatch.setattr("os.fsync", fsync)
+    asyncio.run(scenario())
+
+
+def test_nothing_runs_on_behind_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither writing nor syncing: the folder may be removed, or used by the next try."""
+    files = [CheckpointFile(name, 2 * MIB) for name in "abc"]
+    syncing, go_on = threading.Event(), threading.Event()
+    synced: list[int] = []
+
+    def fsync(handle: int) -> None:
+        syncing.set()
+        assert go_on.wait(10)
+        synced.append(handle)
+
+    async def scenario() -> None:
+        incoming = Incoming(tmp_path / "in", files)
+        receiving = asyncio.create_task(receive(incoming, [bytes(MIB)] * 6))
+        await asyncio.to_thread(syncing.wait, 10)
+        receiving.cancel()
+        asyncio.get_running_loop().call_soon(go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        assert list(incoming.finished()) == ["a", "b"][: len(synced)]
+        assert synced, "the sync that was under way was waited for"
+        count = len(synced)
+        await incoming.discard()
+        assert not (tmp_path / "in").exists()
+        assert len(synced) == count
+
+    monkeypatch.setattr("os.fsync", fsync)
+    asyncio.run(scenario())
+
+
+def test_whoever_stops_reading_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The checkpoint may be removed at once, though the next of it was to be read."""
+
+    async def scenario() -> None:
+        (tmp_path / "a").write_bytes(b"content")
+        chunks = Checkpoint(tmp_path, (CheckpointFile("a", 7), CheckpointFile("removed", 7))).read(MIB)
+        assert isinstance(chunks, AsyncGenerator)
+        assert await anext(chunks) == (b"content", zlib.crc32(b"content"))
+        executor = asyncio.get_running_loop().run_in_executor
+        await asyncio.gather(*(executor(None, bool) for _ in range(100)))  # the read before them has ended
+        await chunks.aclose()
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert not caplog.records

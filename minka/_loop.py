@@ -1,0 +1,123 @@
+"""The event loop of every synchronous client of this process, on a thread of its own.
+
+All event loops of a process share one poller in grpc.aio, and whichever loop it wakes handles what has happened for all
+of them. When one of them has been closed, that fails with "Event loop is closed", and what was behind it in the queue
+is left lying: the other clients stall. So there is one loop, made at the first use, and it is never closed.
+"""
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import weakref
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from minka import aio
+from minka._grpc import claim_aio
+from minka.errors import Code, MinkaError
+
+_Result = TypeVar("_Result")
+
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+_making: Final = threading.Lock()
+_shared: "SharedLoop | None" = None
+
+# No child is born while another thread holds the lock; it would never be released there.
+os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
+
+
+class SharedLoop:
+    """The loop and its thread, which ends with the process."""
+
+    def __init__(self) -> None:
+        self.loop: Final = _new_event_loop()
+        self.thread: Final = threading.Thread(target=self.loop.run_forever, name="minka client", daemon=True)
+        self.thread.start()
+        # Held for good: otherwise the last channel that is freed, on any thread, would take the poller down.
+        asyncio.run_coroutine_threadsafe(_hold_grpc(), self.loop).result()
+        # Made before the finalizer of any client, so it is called after them when the interpreter ends.
+        weakref.finalize(self, _end, self.loop, self.thread, os.getpid())
+
+
+class ClientLoop:
+    """One client's part of the shared loop: its calls, and its end."""
+
+    def __init__(self) -> None:
+        self._shared: Final = _shared_loop()
+        self._lock: Final = threading.Lock()
+        self._calls: Final[set[concurrent.futures.Future[Any]]] = set()
+        self._stopping = False
+
+    def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run it on the loop's thread and wait for it here."""
+        try:
+            future = self._begin(coroutine)
+        except MinkaError:
+            coroutine.close()
+            raise
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # this thread was interrupted: nobody waits any more
+            raise
+        finally:
+            self._calls.discard(future)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, _Result]) -> "concurrent.futures.Future[_Result]":
+        claim_aio()
+        if threading.current_thread() is self._shared.thread:
+            raise MinkaError(Code.INVALID_ARGUMENT, "the thread of the clients can't wait for itself")
+        with self._lock:
+            if self._stopping:
+                raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._shared.loop)
+            self._calls.add(future)
+        return future
+
+    def stop(self, client: aio.Client, process: int) -> None:
+        """Close the client, and let those who wait in other threads have their answer. `process`: whose client it is;
+        in a child that was forked from it there is nothing to close.
+        """
+        if process != os.getpid():
+            return
+        with self._lock:
+            self._stopping = True
+            closing = asyncio.run_coroutine_threadsafe(client.close(), self._shared.loop)
+            calls = list(self._calls)
+        if threading.current_thread() is self._shared.thread:  # the garbage collector found the client here
+            return
+        closing.result(_CLOSE_TIMEOUT_S)
+        for call in concurrent.futures.wait(calls, _CLOSE_TIMEOUT_S / 2).not_done:
+            call.cancel()
+
+
+def _shared_loop() -> SharedLoop:
+    global _shared
+    claim_aio()
+    with _making:
+        if _shared is None:
+            _shared = SharedLoop()
+        return _shared
+
+
+async def _hold_grpc() -> None:
+    grpc.aio.init_grpc_aio()
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
+    """At the end of the interpreter, when nothing may run any more on a daemon's thread."""
+    if process == os.getpid():
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_CLOSE_TIMEOUT_S)
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # not there on every platform; it is faster, and nothing else
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,22 @@
+"""Fewer answers that say the same."""
+
+from collections.abc import Iterable, Sequence
+
+from minka.v1.raft_pb2 import MSG_APP_RESP, Message
+
+
+def without_repeated_answers(messages: Sequence[Message]) -> list[Message]:
+    """Of the answers to one leader's appends only the highest acceptance and the last rejection.
+
+    A leader sends many appends ahead. When one is lost or overtaken, all that follow are rejected, and each rejection
+    can make it send again: with slow disks and messages that overtake each other, more than can be handled. Of
+    acceptances the highest says what the others say, and Raft bears that messages are lost.
+    """
+    kept = {(m.to, m.reject): m for m in _rising(messages)}
+    return [m for m in messages if m.type != MSG_APP_RESP or kept[m.to, m.reject] is m]
+
+
+def _rising(messages: Iterable[Message]) -> list[Message]:
+    """The answers, with acceptances in the order of their index, so that the highest comes last."""
+    answers = [m for m in messages if m.type == MSG_APP_RESP]
+    return sorted(answers, key=lambda m: 0 if m.reject else m.index)

@@ -1,0 +1,46 @@
+"""The gauges that a node reads off its copy of the table."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minkad.core.state import State
+from minkad.health import Health
+from minkad.http.metrics import Lag
+from minkad.telemetry import Telemetry
+
+ONLINE, OFFLINE = PartitionState.PARTITION_STATE_ONLINE, PartitionState.PARTITION_STATE_OFFLINE
+
+
+def partition(id_: int, isr: str, leader: str = "a", **more: Any) -> Partition:
+    return Partition(id=id_, keyspace_id=1, replicas="abc", isr=isr, leader=leader, **{"state": ONLINE, **more})
+
+
+def health(state: State) -> Health:
+    """That of node a."""
+    raft = SimpleNamespace(basic_status=lambda: SimpleNamespace(term=1, commit=2))
+    coordinator = SimpleNamespace(state=state, active=None, driver=SimpleNamespace(raw=raft, applied_index=2))
+    member = SimpleNamespace(
+        node=Node(id="a"), clearance=SimpleNamespace(remaining=lambda now: 0.0), running_migrations=lambda: 0
+    )
+    manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)})
+    return Health(cast(Any, coordinator), cast(Any, member), cast(Any, manager), Telemetry(), 0)
+
+
+def test_what_is_not_in_sync_and_how_often_leaders_were_elected() -> None:
+    state = State()
+    state.keyspaces[1] = Keyspace(id=1, name="flights", replicas=3, min_insync=2)
+    state.nodes["a"] = Node(id="a", state=NodeState.NODE_STATE_LIVE)
+    rows = [
+        partition(1, "abc", leader_epoch=4),
+        partition(2, "ab", leader_epoch=2, unclean_elections=1),
+        partition(3, "b", leader="", state=OFFLINE, leader_epoch=1),
+    ]
+    state.partitions.update((row.id, row) for row in rows)
+    now = health(state).snapshot()
+    assert (now.under_replicated, now.missing_in_sync, now.under_min_insync) == (2, 3, 1)
+    assert (now.elections, now.unclean_elections) == (7, 1)
+    assert now.partitions == {"new": 0, "assigned": 0, "online": 2, "offline": 1}
+    assert (now.nodes["live"], now.nodes["failed"]) == (1, 0)
+    assert now.replicas == {"leader": 2, "follower": 1}
+    assert now.lags == {"b": Lag(3, 0.5)}

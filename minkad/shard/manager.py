@@ -493,6 +493,7 @@ class ReplicaManager:
         if replica.applied >= replica.ready_at:
             self._requests.notify(replica.id)
         self._splitting.look(replica)
+        self._trimming.look(replica)
 
     def _on_trimmed(self, replica: Replica) -> None:
         self._changed_stats.add(replica.id)

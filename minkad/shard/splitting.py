@@ -63,6 +63,7 @@ class Splitting:
         self._flush = flush
         self._finish_split = finish_split
         self._flushing: dict[int, asyncio.Task[None]] = {}  # by parent
+        self._rows: dict[int, Partition] = {}  # the newest of those that are flushed
         self._making: dict[int, asyncio.Task[None]] = {}  # by parent
         self._finishing: dict[int, asyncio.Task[None]] = {}  # by child
 
@@ -78,21 +79,24 @@ class Splitting:
         served as before. Whether this is the leader, which takes over the row behind that.
         """
         is_new = row.splitting and row.split_to and row.split_to != parent.row.split_to
-        if not is_new or row.leader_epoch != parent.row.leader_epoch or parent.unflushed < _FLUSH_FIRST_BYTES:
+        if not is_new or row.leader_epoch != parent.row.leader_epoch:
             return False
+        if parent.id not in self._flushing and parent.unflushed < _FLUSH_FIRST_BYTES:
+            return False
+        self._rows[parent.id] = row
         if parent.id not in self._flushing:
-            task = asyncio.create_task(self._flush_first(parent, row), name=f"flush of {parent.id} before its split")
+            task = asyncio.create_task(self._flush_first(parent), name=f"flush of {parent.id} before its split")
             self._flushing[parent.id] = task
             task.add_done_callback(lambda _: self._flushing.pop(parent.id))
         return parent.role is Role.LEADER
 
-    async def _flush_first(self, parent: Replica, row: Partition) -> None:
+    async def _flush_first(self, parent: Replica) -> None:
         try:
             await self._flush(parent)
         except MinkaError as error:
             log.error("a partition could not be flushed", extra={"partition": parent.id, "reason": str(error)})
             self._log_db.fail(error)
-        self._context.learn(row)
+        self._context.learn(self._rows.pop(parent.id))
 
     def look(self, replica: Replica) -> None:
         """The replica has another row or is further than before: do what is this node's to do."""
@@ -157,6 +161,7 @@ class Splitting:
                 if parent.pending and parent.pending[0].offset == entry.offset:
                     parent.pending.popleft()
                 parent.applied = entry.offset
+                parent.untrimmed = True  # also what was trimmed before: some of the log came behind that
         except MinkaError as error:
             log.error("a partition could not be split", extra={"partition": parent.id, "reason": str(error)})
             self._log_db.fail(error)

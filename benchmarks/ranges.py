@@ -1,0 +1,184 @@
+"""Keyspaces by ranges: how fast a scan is, for how long a split holds up who uses the partition, and how even the
+partitions are that split themselves. No peer: Redis Cluster has slots, and etcd one key space.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
+from minka.aio import Client
+from minka.control import Control
+from minka.ranges import KeyRange
+from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
+from minkactl.playground import LocalCluster
+
+KEYSPACE: Final = "bench"
+MAX_BYTES: Final = 4 * 1024 * 1024
+_BATCH: Final = 5_000
+_USERS: Final = 8  # who put, and as many who get
+_GAP_S: Final = 0.005
+_AROUND_S: Final = 0.5  # before and after a split
+_SETTLED_S: Final = 120.0
+
+
+class Call(NamedTuple):
+    """One call of a user: what, on which key, when, and how long it took."""
+
+    kind: str
+    key: bytes
+    at: float
+    took: float
+
+
+def run(report: Report) -> None:
+    """All figures."""
+    rows = 100_000 if report.options.quick else 1_000_000
+    with LocalCluster(3) as cluster, Control(cluster.endpoints, timeout=30) as control:
+        _create(control, 3, 0)
+        asyncio.run(_split_under_load(report, control, cluster.endpoints, rows // 5))
+    with LocalCluster(3) as cluster, Control(cluster.endpoints, timeout=30) as control:
+        _create(control, 1, MAX_BYTES)
+        asyncio.run(_grow(report, control, cluster.endpoints, rows))
+
+
+def _create(control: Control, replicas: int, max_bytes: int) -> None:
+    nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
+    control.create_keyspace(KEYSPACE, 0, nothing, replicas, split_points=[], max_bytes=max_bytes)
+    _wait(lambda: all(row.state == PartitionState.PARTITION_STATE_ONLINE for row in control.table().partitions))
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _SETTLED_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not settled after {_SETTLED_S:g} s")
+        time.sleep(0.05)
+
+
+def _keys(count: int) -> list[bytes]:
+    rng = Random(1)
+    return [b"%016x" % rng.getrandbits(64) for _ in range(count)]
+
+
+async def _load(client: Client, keys: list[bytes]) -> None:
+    for start in range(0, len(keys), _BATCH):
+        await client.put_many({key: os.urandom(50) + bytes(50) for key in keys[start : start + _BATCH]})
+
+
+# Scans and splits by hand
+
+
+async def _split_under_load(report: Report, control: Control, endpoints: Sequence[str], count: int) -> None:
+    keys = _keys(count)
+    async with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
+        await _load(client, keys)
+        await _scan(report, client, count)
+        calls: list[Call] = []
+        users = [
+            asyncio.create_task(_use(client, kind, keys, number, calls))
+            for number in range(_USERS)
+            for kind in ("put", "get")
+        ]
+        await asyncio.sleep(2 * _AROUND_S)
+        quiet = list(calls)
+        longest: dict[tuple[str, str], list[float]] = {}
+        for number in range(1, 5 if report.options.quick else 31):
+            await _split_once(control, b"%016x" % int(number * 0.618034 % 1 * 2**64), calls, longest)
+        for user in users:
+            user.cancel()
+        await asyncio.gather(*users, return_exceptions=True)
+    for kind in ("put", "get"):
+        report.add(
+            report.case(f"{kind}, no split, p99", "ms"), MINKA, _p99([call.took for call in quiet if call.kind == kind])
+        )
+        for half in ("lower", "upper"):
+            case = report.case(f"longest {kind} to the {half} half during its split, p99", "ms")
+            report.add(case, MINKA, _p99(longest[kind, half]))
+
+
+async def _scan(report: Report, client: Client, count: int) -> None:
+    case = report.case("scan, 116-byte rows, one client", "rows/s")
+    for _ in range(report.options.rounds):
+        began, found = time.monotonic(), 0
+        async for page in client.scan_pages():
+            found += len(page)
+        assert found == count, f"{found} of {count} rows"
+        report.add(case, MINKA, Sample(found / (time.monotonic() - began)))
+
+
+async def _use(client: Client, kind: str, keys: list[bytes], number: int, calls: list[Call]) -> None:
+    rng = Random(number)
+    while True:
+        key, began = rng.choice(keys), time.monotonic()
+        if kind == "put":
+            await client.put(key, bytes(100))
+        else:
+            await client.get(key)
+        calls.append(Call(kind, key, began, time.monotonic() - began))
+        await asyncio.sleep(_GAP_S)
+
+
+async def _split_once(
+    control: Control, key: bytes, calls: list[Call], longest: dict[tuple[str, str], list[float]]
+) -> None:
+    rows = (await asyncio.to_thread(control.table)).partitions
+    range_ = next(r for row in rows if (r := KeyRange(row.start_key, row.end_key)).contains(key))
+    calls.clear()
+    operation = await asyncio.to_thread(control.split, KEYSPACE, [key], "benchmark")
+    assert operation is not None, f"a partition begins at {key!r} already"
+    await asyncio.to_thread(_wait, lambda: control.operations([operation.id]).operations[0].finished_ms > 0)
+    await asyncio.sleep(_AROUND_S)
+    for kind in ("put", "get"):
+        for half, part in (("lower", KeyRange(range_.start, key)), ("upper", KeyRange(key, range_.end))):
+            took = [call.took for call in calls if call.kind == kind and part.contains(call.key)]
+            if took:
+                longest.setdefault((kind, half), []).append(max(took))
+
+
+def _p99(seconds: list[float]) -> Sample:
+    ordered = sorted(seconds)
+    p50, p99 = percentile(ordered, 50), percentile(ordered, 99)
+    if p50 is None or p99 is None:
+        raise RuntimeError("nothing was measured")
+    return Sample(p99 * 1000, p50, p99, ordered[-1], {"p50": round(p50 * 1000, 1), "count": len(ordered)})
+
+
+# Splits by size
+
+
+async def _grow(report: Report, control: Control, endpoints: Sequence[str], count: int) -> None:
+    keys = _keys(count)
+    async with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
+        began = time.monotonic()
+        await _load(client, keys)
+        loaded = time.monotonic() - began
+        await asyncio.to_thread(_wait, lambda: _is_settled(control))
+        settled = time.monotonic() - began
+        found = 0
+        async for page in client.scan_pages():
+            found += len(page)
+    assert found == count, f"{found} of {count} rows"
+    sizes = sorted(control.status().replicas, key=lambda stats: stats.bytes)
+    name = f"{count:,} rows in random order, partitions of at most {MAX_BYTES >> 20} MiB"
+    details = {"partitions": len(sizes), "settled after s": round(settled, 1)}
+    report.add(report.case(f"{name}: load", "rows/s"), MINKA, Sample(count / loaded, details=details))
+    largest = report.case(f"{name}: largest / maximum", "", goal=Goal(at_most=1.0))
+    report.add(largest, MINKA, Sample(sizes[-1].bytes / MAX_BYTES))
+    even = report.case(f"{name}: largest / smallest", "", goal=Goal(at_most=4.0))
+    report.add(even, MINKA, Sample(sizes[-1].bytes / max(1, sizes[0].bytes)))
+
+
+def _is_settled(control: Control) -> bool:
+    """No partition is too large, or in the middle of a split; and what is known of them is of now."""
+    status = control.status()
+    rows: list[Partition] = list(status.table.partitions)
+    known = {stats.partition_id: stats.bytes for stats in status.replicas}
+    return all(not row.splitting and 0 < known.get(row.id, 0) <= MAX_BYTES for row in rows)
+
+
+if __name__ == "__main__":
+    main("ranges", "Keyspaces by ranges: scans, splits by hand and by size.", run)

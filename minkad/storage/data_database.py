@@ -232,7 +232,7 @@ class DataDatabase:
             start = keys[-1] + b"\x00" if keys else start
             await asyncio.sleep(0)
         places = (bisect_left(begins, (int(size * share), b"")) for share in shares if begins)
-        return [begins[min(place, len(begins) - 1)][1] for place in places]
+        return [_shortest(begins, min(place, len(begins) - 1)) for place in places]
 
     def _tables(self) -> list["_Table"]:
         """Of the database; that with the applied offset alone has no key."""
@@ -346,6 +346,12 @@ class _Reading:
         self._database._readers -= 1
         if not self._database._readers:
             self._database._no_readers.set()
+
+
+def _shortest(begins: Sequence[tuple[int, bytes]], place: int) -> bytes:
+    """What is between the key at this place and the one before, as short as can be: it will be a bound in the table."""
+    key, before = begins[place][1], begins[place - 1][1] if place else b""
+    return next(key[:length] for length in range(1, len(key) + 1) if key[:length] > before) if place else key
 
 
 def _multi_get(db: Rdict, keys: list[bytes]) -> list[bytes | None]:

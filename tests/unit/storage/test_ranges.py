@@ -93,7 +93,9 @@ def test_keys_that_divide_evenly(tmp_path: Path, flush: int) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("keys", "expected"), [([], []), ([b"a"], []), ([b"a", b"b"], [b"b"])])
+@pytest.mark.parametrize(
+    ("keys", "expected"), [([], []), ([b"a"], []), ([b"a", b"b"], [b"b"]), ([b"alice", b"bob and others"], [b"b"])]
+)
 def test_few_keys(tmp_path: Path, keys: list[bytes], expected: list[bytes]) -> None:
     async def scenario() -> None:
         data = DataDatabase(tmp_path / "data", Cache(1 << 20))

@@ -351,7 +351,8 @@ class _Reading:
 def _shortest(begins: Sequence[tuple[int, bytes]], place: int) -> bytes:
     """What is between the key at this place and the one before, as short as can be: it will be a bound in the table."""
     key, before = begins[place][1], begins[place - 1][1] if place else b""
-    return next(key[:length] for length in range(1, len(key) + 1) if key[:length] > before) if place else key
+    differs = (index for index, (mine, other) in enumerate(zip(key, before, strict=False)) if mine != other)
+    return key[: next(differs, len(before)) + 1] if place else key
 
 
 def _multi_get(db: Rdict, keys: list[bytes]) -> list[bytes | None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from minka.v1.raft_pb2 import ConfState, Entry, Message
-from minkad.core.raft import election, leader
+from minkad.core.raft import leader
 from minkad.core.raft.log import RaftLog
 from minkad.core.raft.quorum import UNBOUNDED, AckedIndex, JointConfig, MajorityConfig, VoteResult
 from minkad.core.raft.raft import Raft
@@ -153,10 +153,6 @@ def _learners_count() -> Sequence[Patch]:
     return [(ProgressTracker, "committed", committed)]
 
 
-def _votes_without_commit() -> Sequence[Patch]:
-    return [(election, "_tell_commit", lambda *_: None)]
-
-
 def _forget_old_half() -> Sequence[Patch]:
     def committed_index(self: JointConfig, acked: AckedIndex) -> int:
         return self.incoming.committed_index(acked)
@@ -205,7 +201,6 @@ MUTATIONS = (
     Mutation("count learners as voters", "raft", _learners_count),
     Mutation("two configuration changes at once", "raft", _two_changes_at_once),
     Mutation("a snapshot leaves the configuration as it was", "raft", _snapshot_without_configuration),
-    Mutation("votes do not say what is committed", "raft", _votes_without_commit),
     Mutation("answer a read without asking a quorum", "raft", _read_without_quorum),
     Mutation("send before fsync", "full", full.send_before_fsync),
     Mutation("a snapshot with another configuration than its index", "full", full.snapshot_with_old_configuration),

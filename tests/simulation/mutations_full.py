@@ -117,7 +117,7 @@ def election_without_epoch() -> Sequence[Patch]:
         original(row, selection)
         row.leader_epoch -= 1
 
-    return [(where, "elect", elect) for where in (rows, keyspaces, node_events, reassignment)]
+    return [(where, "elect", elect) for where in (rows, keyspaces, node_events)]
 
 
 def isr_without_epoch() -> Sequence[Patch]:

@@ -155,6 +155,26 @@ def test_who_hears_a_leader_ignores_candidates() -> None:
     assert not vote_answer(group.nodes[2]).reject
 
 
+@pytest.mark.parametrize("says", [True, False])
+def test_a_refused_vote_says_what_is_committed(says: bool) -> None:
+    """Or who has a committed change of the voters in its log, and doesn't know it, asks the former ones for ever."""
+    group = Group(3, commit_by_vote=says)
+    leader = group.elect(1)
+    leader.propose(b"a")
+    group.drop = lambda m: m.to == 2 and m.commit > 2  # it gets the entry, and not that it is committed
+    group.settle()
+    group.drop = lambda m: m.to in (1, 2)  # b gets to 3 alone, and is not committed
+    leader.propose(b"b")
+    group.settle()
+    assert [group.commit(n) for n in (1, 2, 3)] == [3, 2, 3]
+    group.isolate(1)
+    group.tick(3, 10)
+    group.nodes[2].campaign()
+    group.settle()
+    assert group.role(2) is not Role.LEADER, "it lacks b"
+    assert group.commit(2) == (3 if says else 2)
+
+
 def test_where_the_leader_has_died_the_others_elect_at_once() -> None:
     group = Group(3)
     group.elect(1)

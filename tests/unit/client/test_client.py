@@ -129,7 +129,10 @@ def test_clients_that_are_closed_leave_the_others_alone(cluster: Any, caplog: py
 
 
 def _forking(cluster: Any, parent: str, child: str) -> list[str]:
-    """What a program prints that does this, forks, and does that in its child."""
+    """What a program prints that does this, forks, and does that in its child.
+
+    The child ends as those of multiprocessing do: gRPC, of which it has only half, does not survive more.
+    """
     script = f"""
 import os, sys
 from minka import Client
@@ -138,7 +141,8 @@ endpoints = {cluster.endpoints!r}
 {parent}
 if (pid := os.fork()) == 0:
 {textwrap.indent(textwrap.dedent(child), "    ")}
-    sys.exit(7)
+    sys.stdout.flush()
+    os._exit(7)
 print("child:", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     command = [sys.executable, "-c", script]

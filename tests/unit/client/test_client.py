@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import socket
 import subprocess
 import sys
@@ -160,6 +161,8 @@ def test_a_child_of_a_process_with_a_client_is_told(cluster: Any) -> None:
         """
     *told, last = _forking(cluster, 'client = Client(endpoints, keyspace="flights"); client.put("key", b"v")', child)
     assert len(told) == 2
+    # With it, one child in ten crashes before it does anything.
+    assert os.environ["GRPC_ENABLE_FORK_SUPPORT"] == "false"
     assert all(line.startswith("INVALID_ARGUMENT: this process was forked from one that") for line in told)
     assert last == "child: 7"
 

@@ -10,6 +10,10 @@ from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1 import errors_pb2
 
+# gRPC prepares for forks by default, and its preparations crash one child in ten where grpc.aio is in use. Without them
+# a child lives, and is told not to use its parent's clients. Whoever has set it knows better.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 ERROR_METADATA: Final = "minka-error-bin"
 MAX_REASON_CHARS: Final = 200
 _MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024

@@ -10,6 +10,8 @@ import selectors
 import signal
 import socket
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from minkactl.leftovers import Leftovers
 from minkactl.output import note
 from minkactl.playground import READY_TIMEOUT_S, LocalCluster, LocalNode
 
+SOCKET: Final = "control.sock"
 MAX_REQUEST_BYTES: Final = 64 * 1024
 POLL_S: Final = 0.5
 CLIENT_TIMEOUT_S: Final = READY_TIMEOUT_S + 15
@@ -57,8 +60,8 @@ class Server:
     def _open(self) -> None:
         note(f"starting {', '.join(self._cluster.nodes)}")
         self._cluster.start()
-        path = str(self._home / "control.sock")
-        self._listener.bind(path)
+        with _short_path(self._home / SOCKET) as path:
+            self._listener.bind(path)
         self._listener.listen()
         self._point()
         for node in self._cluster.nodes.values():
@@ -68,8 +71,7 @@ class Server:
         note("Ctrl-C stops it and leaves nothing behind.")
 
     def _point(self) -> None:
-        path = str(self._home / "control.sock")
-        pointer.write(pointer.Playground(os.getpid(), path, self._cluster.endpoints))
+        pointer.write(pointer.Playground(os.getpid(), str(self._home / SOCKET), self._cluster.endpoints))
 
     def _announce(self, node: LocalNode) -> None:
         self._expected.add(node.name)
@@ -146,6 +148,16 @@ class Server:
         }
 
 
+@contextmanager
+def _short_path(socket_path: Path) -> Iterator[str]:
+    """The same socket by a path that a Unix socket's address has room for: 107 bytes, whatever folder it is in."""
+    folder = os.open(socket_path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{socket_path.name}"
+    finally:
+        os.close(folder)
+
+
 def ask(command: str, name: str = "") -> dict[str, Any]:
     """Send one request to this user's playground. Raises MinkaError: NO_PLAYGROUND, or what it answers."""
     found = pointer.read()
@@ -154,7 +166,8 @@ def ask(command: str, name: str = "") -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(CLIENT_TIMEOUT_S)
         try:
-            connection.connect(found.socket)
+            with _short_path(Path(found.socket)) as path:
+                connection.connect(path)
             connection.sendall(json.dumps({"command": command, "name": name}).encode() + b"\n")
             line = connection.makefile("rb").readline()
         except OSError as error:

@@ -267,12 +267,21 @@ class Member:
             log.warning("others have not taken over all leaderships in time", extra={"seconds": timeout})
 
     async def leave(self, timeout: float) -> None:
-        """Tell the controller that this process has stopped serving; if it can't be told, it finds out."""
+        """Tell the controller that this process has stopped serving; if it can't be told within `timeout` seconds, it
+        finds out.
+        """
         request = LeaveRequest(node_id=self.node.id, incarnation=self.node.incarnation)
-        try:
-            await self._stub.leave(self._address(), request, timeout)
-        except MinkaError as error:
-            log.info("could not say goodbye", extra={"reason": str(error)})
+        end = self._now() + timeout
+        while True:
+            try:
+                await self._stub.leave(self._address(), request, timeout)
+                return
+            except MinkaError as error:
+                # The next controller may have been elected a moment ago, and not be active yet.
+                if not error.code.info.retriable or self._now() >= end:
+                    log.info("could not say goodbye", extra={"reason": str(error)})
+                    return
+            await asyncio.sleep(SHUTDOWN_POLL)
 
 
 def as_new_process(node: Node) -> Node:

@@ -114,7 +114,7 @@ def test_a_killed_playground_leaves_nothing(run: Run, foreground: Callable[..., 
 
 
 def test_data_is_kept_where_it_was_asked_for(run: Run, foreground: Callable[..., Foreground], tmp_path: Path) -> None:
-    data = str(tmp_path / "data")
+    data = str(tmp_path / ("a-long-name" * 12) / "data")  # longer than the address of a Unix socket may be
     first = foreground("--nodes", "1", "--data", data)
     assert run("keyspace", "create", "flights", "--partitions", "2").exit_code == 0
     assert run("kv", "put", "flights", "a", "1").exit_code == 0

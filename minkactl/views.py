@@ -221,8 +221,8 @@ def partition_rows(status: GetStatusResponse) -> list[Row]:
         document["under_min_insync"] = is_under_min_insync(partition, keyspaces[partition.keyspace_id])
         document["keys"] = reported.keys if reported else None
         document["bytes"] = reported.bytes if reported else None
-        if reported and reported.indivisible:
-            document["note"] = "too large, and no key divides it"
+        if reported and reported.not_split:
+            document["note"] = reported.not_split
         rows.append(document)
     starts = {one.id: one.start_key for one in status.table.partitions}
     places = {row["keyspace"]: place for place, row in reversed(list(enumerate(rows)))}

@@ -245,8 +245,11 @@ class Ranges(_message.Message):
 
     SPLIT_POINTS_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_OPS_FIELD_NUMBER: _builtins.int
     max_bytes: _builtins.int
     """a partition with more is split by itself; 0: none is"""
+    max_ops: _builtins.int
+    """the same of keys read and written a second"""
     @_builtins.property
     def split_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ascending; none: one range over all keys"""
@@ -256,10 +259,11 @@ class Ranges(_message.Message):
         *,
         split_points: _abc.Iterable[_builtins.bytes] | None = ...,
         max_bytes: _builtins.int = ...,
+        max_ops: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "split_points", b"split_points"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "max_ops", b"max_ops", "split_points", b"split_points"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1073,6 +1077,55 @@ class SplitResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SplitResponse: _TypeAlias = SplitResponse  # noqa: Y015
+
+@_typing.final
+class MergeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYSPACE_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    REQUESTED_BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    keyspace: _builtins.str
+    requested_by: _builtins.str
+    reason: _builtins.str
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        keyspace: _builtins.str = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        requested_by: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "keyspace", b"keyspace", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MergeRequest: _TypeAlias = MergeRequest  # noqa: Y015
+
+@_typing.final
+class MergeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def operation(self) -> _cluster_pb2.Operation: ...
+    def __init__(
+        self,
+        *,
+        operation: _cluster_pb2.Operation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MergeResponse: _TypeAlias = MergeResponse  # noqa: Y015
 
 @_typing.final
 class TransferLeadershipRequest(_message.Message):

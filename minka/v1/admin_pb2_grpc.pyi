@@ -88,6 +88,8 @@ class AdminStub:
     LimitOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]
     Split: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
+    Merge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]
+    """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -121,6 +123,8 @@ class AdminAsyncStub(AdminStub):
     LimitOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     Split: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]  # type: ignore[assignment]
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
+    Merge: _aio.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]  # type: ignore[assignment]
+    """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Reads are answered by every node from what it knows; changes by the active controller, and
@@ -253,6 +257,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SplitResponse, _abc.Awaitable[_admin_pb2.SplitResponse]]:
         """Split partitions of a keyspace by ranges at these keys, as an operation."""
+
+    @_abc_1.abstractmethod
+    def Merge(
+        self,
+        request: _admin_pb2.MergeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.MergeResponse, _abc.Awaitable[_admin_pb2.MergeResponse]]:
+        """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

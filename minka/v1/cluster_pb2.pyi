@@ -154,6 +154,8 @@ class _OperationKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Operati
     """a node leads nothing any more, and with `decommission` has nothing any more"""
     OPERATION_KIND_SPLIT: _OperationKind.ValueType  # 4
     """partitions of a keyspace by ranges are split"""
+    OPERATION_KIND_MERGE: _OperationKind.ValueType  # 5
+    """neighbours in a keyspace by ranges become one partition"""
 
 class OperationKind(_OperationKind, metaclass=_OperationKindEnumTypeWrapper): ...
 
@@ -165,6 +167,8 @@ OPERATION_KIND_DRAIN: OperationKind.ValueType  # 3
 """a node leads nothing any more, and with `decommission` has nothing any more"""
 OPERATION_KIND_SPLIT: OperationKind.ValueType  # 4
 """partitions of a keyspace by ranges are split"""
+OPERATION_KIND_MERGE: OperationKind.ValueType  # 5
+"""neighbours in a keyspace by ranges become one partition"""
 Global___OperationKind: _TypeAlias = OperationKind  # noqa: Y015
 
 class _OperationState:
@@ -333,6 +337,7 @@ class Keyspace(_message.Message):
     UNCLEAN_ELECTION_FIELD_NUMBER: _builtins.int
     PARTITIONING_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_OPS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     name: _builtins.str
     partition_count: _builtins.int
@@ -350,6 +355,8 @@ class Keyspace(_message.Message):
     partitioning: Global___Partitioning.ValueType
     max_bytes: _builtins.int
     """RANGES: a partition with more is split in the middle; 0: none is split by itself"""
+    max_ops: _builtins.int
+    """RANGES: a partition with more keys read and written a second is split; 0: none is"""
     def __init__(
         self,
         *,
@@ -364,10 +371,11 @@ class Keyspace(_message.Message):
         unclean_election: _builtins.bool = ...,
         partitioning: Global___Partitioning.ValueType = ...,
         max_bytes: _builtins.int = ...,
+        max_ops: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "durability", b"durability", "hash", b"hash", "id", b"id", "max_bytes", b"max_bytes", "min_insync", b"min_insync", "name", b"name", "partition_count", b"partition_count", "partitioning", b"partitioning", "replicas", b"replicas", "unclean_election", b"unclean_election"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_ms", b"created_ms", "durability", b"durability", "hash", b"hash", "id", b"id", "max_bytes", b"max_bytes", "max_ops", b"max_ops", "min_insync", b"min_insync", "name", b"name", "partition_count", b"partition_count", "partitioning", b"partitioning", "replicas", b"replicas", "unclean_election", b"unclean_election"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -397,6 +405,9 @@ class Partition(_message.Message):
     SPLIT_FROM_FIELD_NUMBER: _builtins.int
     SPLIT_TO_FIELD_NUMBER: _builtins.int
     SPLITTING_FIELD_NUMBER: _builtins.int
+    MERGE_FROM_FIELD_NUMBER: _builtins.int
+    MERGE_INTO_FIELD_NUMBER: _builtins.int
+    KEEPS_START_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """unique in the cluster, never reused"""
     keyspace_id: _builtins.int
@@ -428,6 +439,11 @@ class Partition(_message.Message):
     """The upper half has been given away and is yet to be made on the nodes: both rows have it. Until then both have the
     same replicas, leader, leader_epoch and isr.
     """
+    merge_from: _builtins.int
+    """Its range and that of the next partition, `merge_from`, become one range: this one's. That one has `merge_into`."""
+    merge_into: _builtins.int
+    keeps_start: _builtins.bool
+    """a person chose its start_key: it is not merged into the one before by itself"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The assigned replicas (AR); the first is the preferred leader. While they are being reassigned: the old ones (OAR)
@@ -473,10 +489,13 @@ class Partition(_message.Message):
         split_from: _builtins.int = ...,
         split_to: _builtins.int = ...,
         splitting: _builtins.bool = ...,
+        merge_from: _builtins.int = ...,
+        merge_into: _builtins.int = ...,
+        keeps_start: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding_replicas", b"adding_replicas", "end_key", b"end_key", "generation", b"generation", "id", b"id", "isr", b"isr", "keyspace_id", b"keyspace_id", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "slot", b"slot", "split_from", b"split_from", "split_to", b"split_to", "splitting", b"splitting", "start_key", b"start_key", "state", b"state", "successor", b"successor", "target_replicas", b"target_replicas", "unclean_elections", b"unclean_elections"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding_replicas", b"adding_replicas", "end_key", b"end_key", "generation", b"generation", "id", b"id", "isr", b"isr", "keeps_start", b"keeps_start", "keyspace_id", b"keyspace_id", "leader", b"leader", "leader_epoch", b"leader_epoch", "merge_from", b"merge_from", "merge_into", b"merge_into", "partition_epoch", b"partition_epoch", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "slot", b"slot", "split_from", b"split_from", "split_to", b"split_to", "splitting", b"splitting", "start_key", b"start_key", "state", b"state", "successor", b"successor", "target_replicas", b"target_replicas", "unclean_elections", b"unclean_elections"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -506,6 +525,8 @@ class Operation(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     SPLIT_KEYS_FIELD_NUMBER: _builtins.int
     KEYSPACE_ID_FIELD_NUMBER: _builtins.int
+    MERGE_KEYS_FIELD_NUMBER: _builtins.int
+    MERGED_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     kind: Global___OperationKind.ValueType
     state: Global___OperationState.ValueType
@@ -527,7 +548,9 @@ class Operation(_message.Message):
     decommission: _builtins.bool
     """DRAIN"""
     keyspace_id: _builtins.int
-    """SPLIT"""
+    """SPLIT, MERGE"""
+    merged: _builtins.int
+    """MERGE: how many have become one with the one before"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ELECT_LEADERS: where the preferred leader is yet to be elected; SPLIT: those made"""
@@ -535,6 +558,10 @@ class Operation(_message.Message):
     @_builtins.property
     def split_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """SPLIT: where a new partition is yet to begin"""
+
+    @_builtins.property
+    def merge_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """MERGE: where a partition still begins that is to be one with the one before"""
 
     def __init__(
         self,
@@ -557,10 +584,12 @@ class Operation(_message.Message):
         partitions: _abc.Iterable[_builtins.int] | None = ...,
         split_keys: _abc.Iterable[_builtins.bytes] | None = ...,
         keyspace_id: _builtins.int = ...,
+        merge_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        merged: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "created_ms", b"created_ms", "decommission", b"decommission", "finished_ms", b"finished_ms", "id", b"id", "keyspace_id", b"keyspace_id", "kind", b"kind", "migration_count", b"migration_count", "node", b"node", "outcome", b"outcome", "partitions", b"partitions", "paused", b"paused", "plan_digest", b"plan_digest", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by", "split_keys", b"split_keys", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "created_ms", b"created_ms", "decommission", b"decommission", "finished_ms", b"finished_ms", "id", b"id", "keyspace_id", b"keyspace_id", "kind", b"kind", "merge_keys", b"merge_keys", "merged", b"merged", "migration_count", b"migration_count", "node", b"node", "outcome", b"outcome", "partitions", b"partitions", "paused", b"paused", "plan_digest", b"plan_digest", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by", "split_keys", b"split_keys", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -643,8 +672,11 @@ class PartitionTable(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     KEYSPACES_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PARTITION_ID_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """counts the changes of the rows below"""
+    next_partition_id: _builtins.int
+    """a smaller id that is not among them was a partition's that is gone"""
     @_builtins.property
     def cluster(self) -> Global___Cluster: ...
     @_builtins.property
@@ -661,10 +693,11 @@ class PartitionTable(_message.Message):
         nodes: _abc.Iterable[Global___Node] | None = ...,
         keyspaces: _abc.Iterable[Global___Keyspace] | None = ...,
         partitions: _abc.Iterable[Global___Partition] | None = ...,
+        next_partition_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "keyspaces", b"keyspaces", "nodes", b"nodes", "partitions", b"partitions", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "keyspaces", b"keyspaces", "next_partition_id", b"next_partition_id", "nodes", b"nodes", "partitions", b"partitions", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -684,6 +717,7 @@ class StateSnapshot(_message.Message):
     NEXT_PARTITION_ID_FIELD_NUMBER: _builtins.int
     NEXT_OPERATION_ID_FIELD_NUMBER: _builtins.int
     REMOVED_DATA_IDS_FIELD_NUMBER: _builtins.int
+    MERGED_FIELD_NUMBER: _builtins.int
     next_raft_id: _builtins.int
     next_keyspace_id: _builtins.int
     next_partition_id: _builtins.int
@@ -696,6 +730,10 @@ class StateSnapshot(_message.Message):
     def migrations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Migration]: ...
     @_builtins.property
     def removed_data_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def merged(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
+        """partitions that are part of another one now, and have yet to be deleted somewhere"""
+
     def __init__(
         self,
         *,
@@ -707,10 +745,11 @@ class StateSnapshot(_message.Message):
         next_partition_id: _builtins.int = ...,
         next_operation_id: _builtins.int = ...,
         removed_data_ids: _abc.Iterable[_builtins.str] | None = ...,
+        merged: _abc.Iterable[Global___Partition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "removed_data_ids", b"removed_data_ids", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["merged", b"merged", "migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "removed_data_ids", b"removed_data_ids", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -137,7 +137,9 @@ class ReplicaStats(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     LOG_END_OFFSET_FIELD_NUMBER: _builtins.int
     APPLIED_OFFSET_FIELD_NUMBER: _builtins.int
-    INDIVISIBLE_FIELD_NUMBER: _builtins.int
+    OPS_FIELD_NUMBER: _builtins.int
+    CPU_PERCENT_FIELD_NUMBER: _builtins.int
+    NOT_SPLIT_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     bytes: _builtins.int
     """live data, estimated"""
@@ -145,8 +147,12 @@ class ReplicaStats(_message.Message):
     """estimated"""
     log_end_offset: _builtins.int
     applied_offset: _builtins.int
-    indivisible: _builtins.bool
-    """it is larger than its keyspace's max_bytes, and no key divides it"""
+    ops: _builtins.int
+    """keys read and written a second, of late"""
+    cpu_percent: _builtins.int
+    """its share of what the node's processor time is spent for, of one processor"""
+    not_split: _builtins.str
+    """why it isn't split although it is too large or too busy, in a sentence; "" if it is neither"""
     def __init__(
         self,
         *,
@@ -155,11 +161,13 @@ class ReplicaStats(_message.Message):
         keys: _builtins.int = ...,
         log_end_offset: _builtins.int = ...,
         applied_offset: _builtins.int = ...,
-        indivisible: _builtins.bool = ...,
+        ops: _builtins.int = ...,
+        cpu_percent: _builtins.int = ...,
+        not_split: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_offset", b"applied_offset", "bytes", b"bytes", "indivisible", b"indivisible", "keys", b"keys", "log_end_offset", b"log_end_offset", "partition_id", b"partition_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_offset", b"applied_offset", "bytes", b"bytes", "cpu_percent", b"cpu_percent", "keys", b"keys", "log_end_offset", b"log_end_offset", "not_split", b"not_split", "ops", b"ops", "partition_id", b"partition_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -536,6 +544,63 @@ class FinishSplitResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FinishSplitResponse: _TypeAlias = FinishSplitResponse  # noqa: Y015
+
+@_typing.final
+class FinishMergeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
+    MERGED_ID_FIELD_NUMBER: _builtins.int
+    MERGED_EPOCH_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    partition_id: _builtins.int
+    """the one that remains"""
+    partition_epoch: _builtins.int
+    """precondition"""
+    merged_id: _builtins.int
+    """the one that becomes its upper part"""
+    merged_epoch: _builtins.int
+    """precondition"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        partition_id: _builtins.int = ...,
+        partition_epoch: _builtins.int = ...,
+        merged_id: _builtins.int = ...,
+        merged_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["merged_epoch", b"merged_epoch", "merged_id", b"merged_id", "node_id", b"node_id", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishMergeRequest: _TypeAlias = FinishMergeRequest  # noqa: Y015
+
+@_typing.final
+class FinishMergeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
+        """the rows of both; the last one of the one that is gone"""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishMergeResponse: _TypeAlias = FinishMergeResponse  # noqa: Y015
 
 @_typing.final
 class ControlledShutdownRequest(_message.Message):

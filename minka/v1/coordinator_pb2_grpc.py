@@ -66,6 +66,11 @@ class CoordinatorStub:
                 request_serializer=minka_dot_v1_dot_coordinator__pb2.FinishSplitRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_coordinator__pb2.FinishSplitResponse.FromString,
                 _registered_method=True)
+        self.FinishMerge = channel.unary_unary(
+                '/minka.v1.Coordinator/FinishMerge',
+                request_serializer=minka_dot_v1_dot_coordinator__pb2.FinishMergeRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_coordinator__pb2.FinishMergeResponse.FromString,
+                _registered_method=True)
         self.ControlledShutdown = channel.unary_unary(
                 '/minka.v1.Coordinator/ControlledShutdown',
                 request_serializer=minka_dot_v1_dot_coordinator__pb2.ControlledShutdownRequest.SerializeToString,
@@ -124,6 +129,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FinishMerge(self, request, context):
+        """The leader of two partitions that are to be one: the first has all that the second has, which is fenced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ControlledShutdown(self, request, context):
         """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains.
         """
@@ -170,6 +182,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.FinishSplit,
                     request_deserializer=minka_dot_v1_dot_coordinator__pb2.FinishSplitRequest.FromString,
                     response_serializer=minka_dot_v1_dot_coordinator__pb2.FinishSplitResponse.SerializeToString,
+            ),
+            'FinishMerge': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishMerge,
+                    request_deserializer=minka_dot_v1_dot_coordinator__pb2.FinishMergeRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_coordinator__pb2.FinishMergeResponse.SerializeToString,
             ),
             'ControlledShutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.ControlledShutdown,
@@ -345,6 +362,33 @@ class Coordinator:
             '/minka.v1.Coordinator/FinishSplit',
             minka_dot_v1_dot_coordinator__pb2.FinishSplitRequest.SerializeToString,
             minka_dot_v1_dot_coordinator__pb2.FinishSplitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishMerge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Coordinator/FinishMerge',
+            minka_dot_v1_dot_coordinator__pb2.FinishMergeRequest.SerializeToString,
+            minka_dot_v1_dot_coordinator__pb2.FinishMergeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,8 @@ class CoordinatorStub:
     """The leader of a partition finds it too large."""
     FinishSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]
     """The leader of a partition that is being split: all in-sync replicas of the new one are made."""
+    FinishMerge: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]
+    """The leader of two partitions that are to be one: the first has all that the second has, which is fenced."""
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
     """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
     Leave: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]
@@ -68,6 +70,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """The leader of a partition finds it too large."""
     FinishSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]  # type: ignore[assignment]
     """The leader of a partition that is being split: all in-sync replicas of the new one are made."""
+    FinishMerge: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]  # type: ignore[assignment]
+    """The leader of two partitions that are to be one: the first has all that the second has, which is fenced."""
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
     """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
     Leave: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]  # type: ignore[assignment]
@@ -123,6 +127,14 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.FinishSplitResponse, _abc.Awaitable[_coordinator_pb2.FinishSplitResponse]]:
         """The leader of a partition that is being split: all in-sync replicas of the new one are made."""
+
+    @_abc_1.abstractmethod
+    def FinishMerge(
+        self,
+        request: _coordinator_pb2.FinishMergeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.FinishMergeResponse, _abc.Awaitable[_coordinator_pb2.FinishMergeResponse]]:
+        """The leader of two partitions that are to be one: the first has all that the second has, which is fenced."""
 
     @_abc_1.abstractmethod
     def ControlledShutdown(

@@ -61,6 +61,8 @@ class Record(_message.Message):
     NODE_REMOVED_FIELD_NUMBER: _builtins.int
     OPERATION_CHANGED_FIELD_NUMBER: _builtins.int
     PARTITION_SPLIT_FIELD_NUMBER: _builtins.int
+    PARTITIONS_MERGED_FIELD_NUMBER: _builtins.int
+    MERGED_DELETED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def cluster_created(self) -> _cluster_pb2.Cluster: ...
     @_builtins.property
@@ -81,6 +83,12 @@ class Record(_message.Message):
     def operation_changed(self) -> _cluster_pb2.Operation: ...
     @_builtins.property
     def partition_split(self) -> Global___PartitionSplit: ...
+    @_builtins.property
+    def partitions_merged(self) -> Global___PartitionsMerged: ...
+    @_builtins.property
+    def merged_deleted(self) -> _cluster_pb2.Partition:
+        """where copies of a partition that was merged into another one are yet to be deleted"""
+
     def __init__(
         self,
         *,
@@ -94,12 +102,14 @@ class Record(_message.Message):
         node_removed: _cluster_pb2.Node | None = ...,
         operation_changed: _cluster_pb2.Operation | None = ...,
         partition_split: Global___PartitionSplit | None = ...,
+        partitions_merged: Global___PartitionsMerged | None = ...,
+        merged_deleted: _cluster_pb2.Partition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "merged_deleted", b"merged_deleted", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_merged", b"partitions_merged"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "merged_deleted", b"merged_deleted", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_merged", b"partitions_merged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split"]  # noqa: Y015
+    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "merged_deleted"]  # noqa: Y015
     _WhichOneofArgType_fact: _TypeAlias = _typing.Literal["fact", b"fact"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 
@@ -176,6 +186,32 @@ class PartitionSplit(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionSplit: _TypeAlias = PartitionSplit  # noqa: Y015
+
+@_typing.final
+class PartitionsMerged(_message.Message):
+    """`remaining` has the keys of both; `gone`, which was behind it, is in the table no more: its copies are to be deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REMAINING_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def remaining(self) -> _cluster_pb2.Partition: ...
+    @_builtins.property
+    def gone(self) -> _cluster_pb2.Partition: ...
+    def __init__(
+        self,
+        *,
+        remaining: _cluster_pb2.Partition | None = ...,
+        gone: _cluster_pb2.Partition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gone", b"gone", "remaining", b"remaining"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gone", b"gone", "remaining", b"remaining"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionsMerged: _TypeAlias = PartitionsMerged  # noqa: Y015
 
 @_typing.final
 class OperationStarted(_message.Message):

@@ -558,5 +558,5 @@ def _stats(replica: Replica) -> ReplicaStats:
         keys=size.keys // share,
         log_end_offset=replica.log.end,
         applied_offset=replica.applied,
-        indivisible=replica.indivisible,
+        not_split=replica.not_split,
     )

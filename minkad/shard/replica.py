@@ -137,7 +137,6 @@ class Replica:
         "handing_over",
         "high_watermark",
         "id",
-        "indivisible",
         "installing",
         "is_async",
         "leader_watermark",
@@ -149,6 +148,7 @@ class Replica:
         "mark",
         "mark_at",
         "min_insync",
+        "not_split",
         "pending",
         "queued",
         "ready_at",
@@ -193,7 +193,7 @@ class Replica:
         self.making = False  # it applies nothing until the new partition that its log says is made of it
         self.flushing = False
         self.untrimmed = False
-        self.indivisible = False  # it is too large, and no key divides it
+        self.not_split = ""  # why it is not split although it is too large or too busy
         self.unflushed = 0  # bytes applied since the last flush
         self.retain: dict[str, int] = {}  # node -> it has everything up to this offset, and needs the rest of the log
         self.lost: set[str] = set()  # of those, whom the log does not wait for any longer than a few flushes

@@ -95,7 +95,7 @@ class SizeCheck:
     def _is_due(self, replica: Replica, limit: int) -> bool:
         size, checked = replica.data.size().bytes, self._checked.get(replica.id)
         if size <= limit:
-            replica.indivisible = False
+            replica.not_split = ""
             return False
         if checked is None:
             return True
@@ -114,8 +114,8 @@ class SizeCheck:
         try:
             (key,) = await self._split_keys(replica.id, 2)
         except MinkaError as error:
-            if error.code is Code.NO_SPLIT_KEY and not replica.indivisible:
-                replica.indivisible = True
+            if error.code is Code.NO_SPLIT_KEY and not replica.not_split:
+                replica.not_split = "too large, and no key divides it"
                 log.warning("a partition is too large, and one key's", extra={"partition": replica.id, "bytes": size})
             raise
         request = ProposeSplitRequest(node_id=self._node_id, partition_id=replica.id, generation=generation, key=key)

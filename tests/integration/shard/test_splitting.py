@@ -479,7 +479,7 @@ def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         await athens.put(1, {b"key": b"v" * 100_000})
-        await until(lambda: athens.replica().not_split)
+        await until(lambda: bool(athens.replica().not_split))
         stats = athens.manager.stats(changed_only=False)
         assert [one.not_split for one in stats] == ["too large, and no key divides it"]
         assert not c.proposed

@@ -140,6 +140,14 @@ class Code(Enum):
         "No key divides the partition: it has no keys, or only one.",
         "None helps as long as all its data is one key's.",
     )
+    NO_BOUND = CodeInfo(
+        "No partition of the keyspace begins at this key, so there is nothing to merge there.",
+        "minkactl partitions --keyspace NAME shows where partitions begin.",
+    )
+    MERGE_REFUSED = CodeInfo(
+        "The partitions can't be merged.",
+        "The text says why.",
+    )
     SPLIT_REFUSED = CodeInfo(
         "The partition can't be split now.", "None needed: its leader proposes it again while it is too large."
     )

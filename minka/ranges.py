@@ -26,6 +26,10 @@ class KeyRange(NamedTuple):
         """Whether some key may be in both."""
         return (not self.end or other.start < self.end) and (not other.end or self.start < other.end)
 
+    def covers(self, other: "KeyRange") -> bool:
+        """Whether all of the other is in it."""
+        return self.start <= other.start and (not self.end or b"" != other.end <= self.end)
+
     def clip(self, other: "KeyRange") -> "KeyRange":
         """What is in both, which overlap."""
         ends = [end for end in (self.end, other.end) if end]

@@ -136,7 +136,8 @@ class RangeRoutes(KeyspaceRoutes):
     """A place counts the known starts up to a key; below zero where the range is known to end before the key.
 
     Rows come one by one, so the ranges need not fit: a key belongs to the last that starts before it, since a split
-    leaves the parent's start and gives the child a new one.
+    leaves the parent's start and gives the child a new one. What is merged into another one is dropped when that one's
+    row comes.
     """
 
     def __init__(self, keyspace: cluster_pb2.Keyspace) -> None:
@@ -186,17 +187,37 @@ class RangeRoutes(KeyspaceRoutes):
         return [KeyRange(*bounds) for bounds in pairwise((wanted.start, *starts, wanted.end))]
 
     def update(self, row: cluster_pb2.Partition) -> bool:
-        """By partition_epoch; of two partitions that start alike, the one of the greater generation."""
+        """By partition_epoch; of two partitions that have one key, the one of the greater generation: a split and a
+        merge both give a key's partition a greater one than it had.
+        """
+        route = Route.of(row)
         known = self._routes.get(row.start_key)
-        if known is None:
-            insort(self._starts, row.start_key)
-        elif known.partition_id == row.id:
+        if known is not None and known.partition_id == row.id:
             if row.partition_epoch <= known.partition_epoch:
                 return False
-        elif row.generation <= known.generation:
+        elif self._is_gone(route):
             return False
-        self._routes[row.start_key] = Route.of(row)
+        if known is None:
+            insort(self._starts, row.start_key)
+        self._routes[row.start_key] = route
+        self._drop_merged(route)
         return True
+
+    def _is_gone(self, route: Route) -> bool:
+        """Whether a newer partition has its first key."""
+        place = bisect_right(self._starts, route.range.start)
+        owner = self._routes[self._starts[place - 1]] if place else None
+        return owner is not None and owner.range.contains(route.range.start) and owner.generation >= route.generation
+
+    def _drop_merged(self, route: Route) -> None:
+        """Of the ranges that begin in this one, those that are older are part of it by now."""
+        first = bisect_right(self._starts, route.range.start)
+        last = bisect_left(self._starts, route.range.end) if route.range.end else len(self._starts)
+        older = [start for start in self._starts[first:last] if self._routes[start].generation < route.generation]
+        for start in older:
+            del self._routes[start]
+        if older:
+            self._starts = [start for start in self._starts if start in self._routes]
 
 
 def _routes_of(keyspace: cluster_pb2.Keyspace) -> KeyspaceRoutes:

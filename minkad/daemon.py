@@ -173,13 +173,15 @@ class Daemon:
                 alter_isr=lambda request: self.member.alter_isr(request),
                 propose_split=lambda request: self.member.propose_split(request),
                 finish_split=lambda request: self.member.finish_split(request),
+                finish_merge=lambda request: self.member.finish_merge(request),
             ),
             clock=boottime,
             settings=ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000),
             storage=StorageSettings(
                 block_cache=config.storage.block_cache_mib * MIB, flush=config.storage.log_retention_mib * MIB
             ),
-            known_row=lambda partition_id: self.coordinator.state.partitions.get(partition_id),
+            known_row=lambda partition_id: self.coordinator.state.row(partition_id),
+            is_gone=lambda partition_id: self.coordinator.state.is_gone(partition_id),
             known_keyspace=lambda keyspace_id: self.coordinator.state.keyspaces.get(keyspace_id),
             shipping_limit=lambda: self.member.shipping_limit,
             on_fence=self.telemetry.migration_write_pause.observe,

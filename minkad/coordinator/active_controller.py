@@ -99,7 +99,8 @@ class ActiveController:
         self._outboxes: dict[str, NodeOutbox] = {}
         self._last_proposal: asyncio.Future[None] | None = None
         self._schedule_due = False
-        everything = [NotifyNode(n, p.id) for p in committed.partitions.values() for n in _members(p)]
+        rows = [*committed.partitions.values(), *committed.merged.values()]
+        everything = [NotifyNode(n, p.id) for p in rows for n in _members(p)]
         self.carry_out(everything)
         self._ticker = asyncio.create_task(self._tick(), name="active controller")
 
@@ -190,7 +191,7 @@ class ActiveController:
             self._outboxes[node] = NodeOutbox(
                 node,
                 self.term,
-                self._committed.partitions.get,
+                self._committed.row,
                 lambda request: self._send_rows(node, request),
                 self._report,
                 self._jitter,

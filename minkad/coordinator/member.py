@@ -13,6 +13,8 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    FinishMergeRequest,
+    FinishMergeResponse,
     FinishSplitRequest,
     FinishSplitResponse,
     HandOverRequest,
@@ -61,6 +63,9 @@ class ControllerStub(Protocol):
 
     async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
         """Coordinator.FinishSplit."""
+
+    async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
+        """Coordinator.FinishMerge."""
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float
@@ -248,6 +253,11 @@ class Member:
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
         """Tell the active controller that a split has ended; the rows of both halves."""
         response = await self._stub.finish_split(self._address(), request, CALL_TIMEOUT)
+        return list(response.partitions)
+
+    async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
+        """Tell the active controller that a merge has ended; the rows of both. What is no refusal is in doubt."""
+        response = await self._stub.finish_merge(self._address(), request, CALL_TIMEOUT)
         return list(response.partitions)
 
     async def shut_down(self, timeout: float) -> None:

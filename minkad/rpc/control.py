@@ -31,6 +31,8 @@ from minka.v1.admin_pb2 import (
     GetTableRequest,
     GetTableResponse,
     LimitOperationRequest,
+    MergeRequest,
+    MergeResponse,
     NodeStatus,
     OperationResponse,
     PartitionCount,
@@ -56,6 +58,8 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    FinishMergeRequest,
+    FinishMergeResponse,
     FinishSplitRequest,
     FinishSplitResponse,
     HandOverRequest,
@@ -82,10 +86,12 @@ from minkad.core.controller import (
     CreateKeyspace,
     DrainNode,
     ElectLeaders,
+    FinishMerge,
     FinishSplit,
     HandOver,
     Leave,
     LimitOperation,
+    Merge,
     PauseOperation,
     ProposeSplit,
     RemoveNode,
@@ -93,6 +99,7 @@ from minkad.core.controller import (
     UndrainNode,
     blockers_of,
     drains,
+    merges,
     preferred,
     splits,
 )
@@ -163,7 +170,20 @@ class CoordinatorService(CoordinatorServicer):
         )
         partitions = self._coordinator.state.partitions
         child = partitions[request.partition_id]
-        return FinishSplitResponse(partitions=[partitions[child.split_from], child])
+        halves = (partitions.get(child.split_from), child)
+        return FinishSplitResponse(partitions=[row for row in halves if row is not None])
+
+    async def FinishMerge(self, request: FinishMergeRequest, context: _Context) -> FinishMergeResponse:
+        """Through the log; answers the row of the one that remains, and the last one of the other."""
+        command = FinishMerge(
+            request.node_id,
+            request.partition_id,
+            request.partition_epoch,
+            request.merged_id,
+            request.merged_epoch,
+        )
+        await self._coordinator.controller().submit(command)
+        return FinishMergeResponse(partitions=merges.rows_after(self._coordinator.state, command))
 
     async def ControlledShutdown(
         self, request: ControlledShutdownRequest, context: _Context
@@ -303,6 +323,12 @@ class AdminService(AdminServicer):
         if not splits.new_keys(self._coordinator.controller().decided, command):
             return SplitResponse()
         return SplitResponse(operation=await self._begin(command))
+
+    async def Merge(self, request: MergeRequest, context: _Context) -> MergeResponse:
+        """Through the log; answers the operation that has begun."""
+        sizes = self._coordinator.controller().sizes()
+        command = Merge(request.keyspace, request.keys, request.requested_by, request.reason, sizes)
+        return MergeResponse(operation=await self._begin(command))
 
     async def DrainNode(self, request: DrainNodeRequest, context: _Context) -> DrainNodeResponse:
         """Through the log; answers the operation that has begun."""

@@ -11,6 +11,8 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    FinishMergeRequest,
+    FinishMergeResponse,
     FinishSplitRequest,
     FinishSplitResponse,
     HandOverRequest,
@@ -90,6 +92,14 @@ class Peers:
             return await stub.FinishSplit(request, timeout=timeout, metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=True) from error
+
+    async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
+        """Coordinator.FinishMerge; who asks again learns what came of it."""
+        stub = self._coordinator(address)
+        try:
+            return await stub.FinishMerge(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=False) from error
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float

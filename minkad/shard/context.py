@@ -10,6 +10,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
+    FinishMergeRequest,
     FinishSplitRequest,
     HandOverRequest,
     ProposeSplitRequest,
@@ -46,6 +47,7 @@ class ControllerCalls:
     alter_isr: Callable[[AlterIsrRequest], Awaitable[AlterIsrResponse]]
     propose_split: Callable[[ProposeSplitRequest], Awaitable[list[Partition]]]
     finish_split: Callable[[FinishSplitRequest], Awaitable[list[Partition]]]
+    finish_merge: Callable[[FinishMergeRequest], Awaitable[list[Partition]]]
 
 
 @dataclass(slots=True)

@@ -1,16 +1,17 @@
-"""What the entries of a partition's log say: a write, or that the partition was split here."""
+"""What the entries of a partition's log say: a write, that the partition was split here, or which keys it keeps."""
 
 from typing import Final
 
 import msgspec
 
+from minka.ranges import KeyRange
 from minka.wire import WriteBody, decode_write
 
 _MARK: Final = b"\xc1"  # begins no MessagePack, hence no write of a client
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True):
+class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1):
     """What comes behind it has no key of the upper half, which is another partition's; what came before is all it has.
 
     `partition_epoch` is that of the row that says so.
@@ -19,19 +20,29 @@ class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True):
     child_id: int
     partition_epoch: int
 
-    def encode(self) -> bytes:
-        """As the body of an entry."""
-        return _MARK + _encode(self)
+
+class Keep(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
+    """Keys outside of the range are removed. Each replica does so at the same place of the log: what comes behind it
+    may be outside again.
+    """
+
+    start: bytes
+    end: bytes
+
+    @property
+    def range(self) -> KeyRange:
+        """Of the keys that stay."""
+        return KeyRange(self.start, self.end)
 
 
-_decode_marker: Final = msgspec.msgpack.Decoder(SplitMarker).decode
+_decode_mark: Final = msgspec.msgpack.Decoder(SplitMarker | Keep).decode
 
 
-def is_marker(body: bytes) -> bool:
-    """Whether the entry says that the partition was split."""
-    return body.startswith(_MARK)
+def encode_mark(mark: SplitMarker | Keep) -> bytes:
+    """As the body of an entry."""
+    return _MARK + _encode(mark)
 
 
-def decode_entry(body: bytes) -> WriteBody | SplitMarker:
+def decode_entry(body: bytes) -> WriteBody | SplitMarker | Keep:
     """The content of an entry."""
-    return _decode_marker(body[1:]) if is_marker(body) else decode_write(body)
+    return _decode_mark(body[1:]) if body.startswith(_MARK) else decode_write(body)

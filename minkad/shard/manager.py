@@ -22,6 +22,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.wire import Request, Response
+from minkad.core.state import range_of
 from minkad.failpoints import failpoint
 from minkad.shard.committer import Committer
 from minkad.shard.context import ControllerCalls, KnownKeyspace, LeaderContext, ReplicationSettings
@@ -32,9 +33,21 @@ from minkad.shard.in_sync import InSyncSets
 from minkad.shard.inventory import Inventory
 from minkad.shard.leadership import Leadership
 from minkad.shard.links import ReplicationLinks
+from minkad.shard.merging import Merging
 from minkad.shard.partition_log import PartitionLog
 from minkad.shard.receiving import Receiving
-from minkad.shard.replica import META_END, META_PREFIX, Replica, ReplicaMeta, Role, decode_meta, meta_key, role_in
+from minkad.shard.replica import (
+    META_END,
+    META_PREFIX,
+    NEVER,
+    UNKNOWN,
+    Replica,
+    ReplicaMeta,
+    Role,
+    decode_meta,
+    meta_key,
+    role_in,
+)
 from minkad.shard.requests import Requests
 from minkad.shard.shipping import RateLimit
 from minkad.shard.sizing import SizeCheck
@@ -80,6 +93,7 @@ class ReplicaManager:
         settings: ReplicationSettings = _REPLICATION,
         storage: StorageSettings = StorageSettings(),
         known_row: Callable[[int], Partition | None] = lambda _: None,
+        is_gone: Callable[[int], bool] = lambda _: False,
         known_keyspace: KnownKeyspace = lambda _: None,
         shipping_limit: Callable[[], int] = lambda: 0,
         on_fence: Callable[[float], None] = lambda _: None,
@@ -120,6 +134,7 @@ class ReplicaManager:
             self._following,
             has_clearance,
             self._newest_row,
+            is_gone,
             self._learn_keyspace,
             storage.max_pending,
         )
@@ -152,7 +167,7 @@ class ReplicaManager:
         self.inventory = Inventory(
             self._replicas, log_db, data_dir / "partitions", self._new_data, self._requests.changed
         )
-        self._trimming = Trimming(log_db, self._on_trimmed)
+        self._trimming = Trimming(log_db, self._committer, self._on_trimmed)
         self._splitting = Splitting(
             node_id,
             self._replicas,
@@ -166,6 +181,16 @@ class ReplicaManager:
             self._requests.changed,
             self._flusher.flush,
             controller.finish_split,
+        )
+        self._merging = Merging(
+            node_id,
+            self._replicas,
+            self._context,
+            self._committer,
+            log_db,
+            self._trimming.keep,
+            self._requests.changed,
+            controller.finish_merge,
         )
         self._size_check = SizeCheck(
             node_id,
@@ -228,6 +253,7 @@ class ReplicaManager:
             await feed.close()
         await self._requests.close()
         await self._splitting.close()
+        await self._merging.close()
         await self._trimming.close()
         await asyncio.gather(*self._deletions.values(), return_exceptions=True)
         await self._flusher.close()
@@ -317,8 +343,11 @@ class ReplicaManager:
         if row.leader == self._node_id and row.isr != replica.row.isr:
             self._on_isr_change(replica.row.isr, row.isr)
         old_role, old_epoch = replica.role, replica.row.leader_epoch
-        bounds = (row.start_key, row.end_key)
-        replica.untrimmed |= bounds != (replica.row.start_key, replica.row.end_key)
+        was = replica.row
+        before, after = range_of(was), range_of(row)
+        has_grown = after != before and after.covers(before)
+        given_up = was.merge_from > row.merge_from and not has_grown
+        replica.untrimmed |= given_up or not after.covers(before)
         replica.row = row
         replica.role = self._role_in(replica)
         self._learn_keyspace(replica)
@@ -328,10 +357,23 @@ class ReplicaManager:
             self._change_role(replica, old_role)
         elif (leadership := self._leaderships.get(row.id)) is not None:
             leadership.row_changed()
+        if has_grown:
+            self._has_grown(replica, was.merge_from)
         self._following.told(replica)
         self._requests.notify(replica.id)
         self._splitting.look(replica)
+        self._merging.look(replica)
         self._trimming.look(replica)
+
+    def _has_grown(self, replica: Replica, other_id: int) -> None:
+        """The replica's range is that of another one, too, which serves nothing from here on. How old a follower is
+        will be known when it has what came through the log.
+        """
+        replica.fresh_at, replica.mark = NEVER, UNKNOWN
+        other = self._replicas.get(other_id)
+        if other is not None and other.role is Role.LEADER:
+            other.role = Role.IDLE  # its last row is on its way
+            self._change_role(other, Role.LEADER)
 
     def _role_in(self, replica: Replica) -> Role:
         row = replica.row
@@ -353,6 +395,7 @@ class ReplicaManager:
         self._changed_stats.add(replica.id)
         if (leadership := self._leaderships.pop(replica.id, None)) is not None:
             leadership.close()
+        replica.keeping = replica.frozen = False
         self._following.new_leadership(replica)
         if old is Role.LEADER and replica.role is not Role.LEADER:
             self._committer.give_up(replica, Code.OUTCOME_UNKNOWN, "the node lost the leadership meanwhile")
@@ -493,6 +536,7 @@ class ReplicaManager:
         if replica.applied >= replica.ready_at:
             self._requests.notify(replica.id)
         self._splitting.look(replica)
+        self._merging.look(replica)
         self._trimming.look(replica)
 
     def _on_trimmed(self, replica: Replica) -> None:

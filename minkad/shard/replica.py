@@ -9,9 +9,10 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import GroupResult, WriteBody
-from minkad.shard.entries import SplitMarker, decode_entry, is_marker
+from minkad.shard.entries import Keep, SplitMarker, decode_entry
 from minkad.shard.partition_log import PartitionLog
 from minkad.storage.data_database import Applied, DataDatabase
 from minkad.storage.log_database import LogDatabase
@@ -95,7 +96,7 @@ class Pending(NamedTuple):
 
     offset: int
     leader_epoch: int
-    write: WriteBody | SplitMarker
+    write: WriteBody | SplitMarker | Keep
     size: int
     ticket: Ticket | None
     position: int  # among the ticket's results
@@ -134,11 +135,14 @@ class Replica:
         "flushing",
         "followers",
         "fresh_at",
+        "frozen",
         "handing_over",
         "high_watermark",
         "id",
         "installing",
         "is_async",
+        "keeping",
+        "kept",
         "leader_watermark",
         "led_before",
         "lock",
@@ -188,11 +192,14 @@ class Replica:
         self.ready_at = 0  # a leader serves once this offset is applied
         self.fenced = False  # writes wait
         self.handing_over = False  # reads wait, too
+        self.frozen = False  # writes wait, since it is about to be part of another partition
         self.installing = False
         self.queued = False  # for applying
         self.making = False  # it applies nothing until the new partition that its log says is made of it
         self.flushing = False
-        self.untrimmed = False
+        self.untrimmed = False  # there may be keys outside of the range
+        self.keeping = False  # the log will say soon which keys stay
+        self.kept: KeyRange | None = None  # the log has said so, and what was removed still takes room
         self.not_split = ""  # why it is not split although it is too large or too busy
         self.unflushed = 0  # bytes applied since the last flush
         self.retain: dict[str, int] = {}  # node -> it has everything up to this offset, and needs the rest of the log
@@ -272,10 +279,12 @@ class Replica:
 
     def _is_marker(self, applied: int) -> bool:
         """Whether the last entry in the data is a marker: what it asks for may not be done, so it is seen again."""
-        return applied > self.log.base and is_marker(self.log.read(applied, applied, 1)[0].body)
+        if applied <= self.log.base:
+            return False
+        return isinstance(decode_entry(self.log.read(applied, applied, 1)[0].body), SplitMarker)
 
     def next_is_marker(self) -> bool:
-        """Whether the next entry to apply is no write. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """Whether the next entry to apply is a split's marker. Raises CORRUPT_DATA, STORAGE_FAILED."""
         self._read_ahead()
         return isinstance(self.pending[0].write, SplitMarker)
 
@@ -285,6 +294,8 @@ class Replica:
         """
         self._read_ahead()
         first = self.pending[0].write
+        if isinstance(first, Keep):
+            return [self._keep(first)]
         assert isinstance(first, WriteBody), f"a marker is passed otherwise: {self}"
         if len(first.keys) > max_keys:
             return self._apply_slice(first, max_keys)
@@ -304,6 +315,14 @@ class Replica:
         self.data.write(writes, Applied(last.offset, last.leader_epoch))
         self.applied = last.offset
         return taken
+
+    def _keep(self, mark: Keep) -> Pending:
+        entry = self.pending.popleft()
+        removed = self.data.keep(mark.range, Applied(entry.offset, entry.leader_epoch))
+        self.applied, self.keeping = entry.offset, False
+        if removed or self.untrimmed:
+            self.kept = mark.range
+        return entry
 
     def _read_ahead(self) -> None:
         """Have the next entry in `pending`: a leader's own is there, any other is read back from the log."""

@@ -37,11 +37,12 @@ class Requests:
         following: Following,
         has_clearance: Callable[[], bool],
         newest_row: Callable[[int], Partition | None],
+        is_gone: Callable[[int], bool],
         learn_keyspace: Callable[[Replica], None],
         max_pending_bytes: int,
     ) -> None:
-        """`newest_row`: what this node knows of a partition, replica here or not. `learn_keyspace` looks for what its
-        keyspace asks for; `min_insync` is 0 before that is known.
+        """`newest_row`: what this node knows of a partition, replica here or not; `is_gone`: it was merged into another
+        one. `learn_keyspace` looks for what its keyspace asks for; `min_insync` is 0 before that is known.
         """
         self._node_id = node_id
         self._replicas = replicas
@@ -49,6 +50,7 @@ class Requests:
         self._following = following
         self._has_clearance = has_clearance
         self._newest_row = newest_row
+        self._is_gone = is_gone
         self._learn_keyspace = learn_keyspace
         self._max_pending_bytes = max_pending_bytes
         self._changed: dict[int, asyncio.Future[None]] = {}
@@ -154,7 +156,7 @@ class Requests:
         if not replica.is_ready or replica.handing_over:
             return None
         if group.op == Op.WRITE and (
-            replica.fenced or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
+            replica.fenced or replica.frozen or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
         ):
             return None
         return replica
@@ -189,21 +191,25 @@ class Requests:
     def _check_row(self, group: Group) -> None:
         """Raises the refusal, unless this node is to serve the group and is yet to be told so."""
         row = self._newest_row(group.partition_id)
+        if row is None and self._is_gone(group.partition_id):
+            text = f"partition {group.partition_id} is part of another one by now"
+            raise MinkaError(Code.STALE_GENERATION, text)
         if row is None or group.generation > row.generation:
             return
         if group.generation < row.generation:
             text = f"partition {row.id} is at generation {row.generation}, the request is for {group.generation}"
-            raise MinkaError(Code.STALE_GENERATION, text, partitions=self._with_other_half(row))
+            raise MinkaError(Code.STALE_GENERATION, text, partitions=self._with_neighbour(row))
         if not row.leader:
             raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader", partitions=[row])
         if row.leader != self._node_id:
             text = f"partition {row.id} is led by {row.leader}"
             raise MinkaError(Code.NOT_LEADER, text, partitions=[row], leader=row.leader)
 
-    def _with_other_half(self, row: Partition) -> list[Partition]:
-        """The row, and that of what was last split off from it."""
-        other = self._newest_row(row.split_to) if row.split_to else None
-        return [row] if other is None else [row, other]
+    def _with_neighbour(self, row: Partition) -> list[Partition]:
+        """The row, and that of what was last split off from it; where it is part of another one, that one's alone."""
+        other = self._newest_row(row.split_to or row.merge_into)
+        is_gone = bool(row.merge_into) and not row.replicas
+        return [one for one in (None if is_gone else row, other) if one is not None]
 
     def _check_in_range(self, replica: Replica, keys: list[bytes]) -> None:
         """KEY_OUT_OF_RANGE for a key that isn't the partition's."""
@@ -211,7 +217,7 @@ class Requests:
         bounded = keys and (row.start_key or row.end_key)
         if bounded and (min(keys) < row.start_key or (row.end_key and max(keys) >= row.end_key)):
             text = f"partition {row.id} has the keys {KeyRange(row.start_key, row.end_key)}, and others are asked for"
-            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_other_half(row))
+            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_neighbour(row))
 
     async def _wait(self, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         loop = asyncio.get_running_loop()
@@ -239,6 +245,8 @@ class Requests:
         what = f"its generation is {generation} here, the request is for {group.generation}"
         if generation == group.generation:
             what = "it is being handed over" if replica.fenced else "it is being made ready"
+            if replica.frozen:
+                what = "it is about to be part of another partition"
             if replica.counted and not replica.is_ready:
                 what = "it waits for its in-sync set to have what may be acknowledged"
         return MinkaError(Code.DEADLINE_EXCEEDED, f"partition {group.partition_id}: {what}; nothing was done")
@@ -280,7 +288,7 @@ class Requests:
         asked, mine = KeyRange(body.start, body.end), KeyRange(replica.row.start_key, replica.row.end_key)
         if not asked.overlaps(mine):
             text = f"partition {replica.id} has the keys {mine}, and those of {asked} are asked for"
-            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_other_half(replica.row))
+            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_neighbour(replica.row))
         start, end = asked.clip(mine)
         replica.open()
         keys, values, is_all = replica.data.page(

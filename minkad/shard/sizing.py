@@ -87,7 +87,10 @@ class SizeCheck:
 
     def _limit(self, replica: Replica) -> int:
         """What it may have at most; 0: there is no limit, or it is not this node's to look."""
-        if not replica.is_ready or replica.row.splitting or replica.untrimmed or not replica.data.is_open:
+        row = replica.row
+        if not replica.is_ready or row.splitting or replica.untrimmed or not replica.data.is_open:
+            return 0
+        if row.merge_from or row.merge_into:
             return 0
         keyspace = self._known_keyspace(replica.row.keyspace_id)
         return keyspace.max_bytes if keyspace is not None else 0

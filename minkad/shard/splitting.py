@@ -18,7 +18,7 @@ from minka.v1.coordinator_pb2 import FinishSplitRequest
 from minkad.failpoints import failpoint
 from minkad.shard.committer import Committer
 from minkad.shard.context import LeaderContext
-from minkad.shard.entries import SplitMarker
+from minkad.shard.entries import SplitMarker, encode_mark
 from minkad.shard.leadership import Leadership
 from minkad.shard.replica import Pending, Replica, Role
 from minkad.storage import checkpoint
@@ -130,7 +130,7 @@ class Splitting:
     @failpoint("split.mark")
     def _append_marker(self, parent: Replica) -> None:
         marker = SplitMarker(parent.row.split_to, parent.row.partition_epoch)
-        body, epoch = marker.encode(), parent.row.leader_epoch
+        body, epoch = encode_mark(marker), parent.row.leader_epoch
         offset = parent.log.append(epoch, body)
         parent.pending.append(Pending(offset, epoch, marker, len(body), None, 0))
         self._committer.staged(parent)
@@ -161,7 +161,7 @@ class Splitting:
                 if parent.pending and parent.pending[0].offset == entry.offset:
                     parent.pending.popleft()
                 parent.applied = entry.offset
-                parent.untrimmed = True  # also what was trimmed before: some of the log came behind that
+                parent.untrimmed = True
         except MinkaError as error:
             log.error("a partition could not be split", extra={"partition": parent.id, "reason": str(error)})
             self._log_db.fail(error)

@@ -1,4 +1,8 @@
-"""After a split each half still has the other's data on disk, which nobody reads: it is removed in the background."""
+"""What a replica has outside of its partition's range, since a split or a merge that was given up, is removed.
+
+The leader says so in the log, so that all replicas remove it at the same place: a merge brings keys into the data
+before the range has them, and those have to stay.
+"""
 
 import asyncio
 import logging
@@ -7,28 +11,42 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
-from minkad.shard.replica import Replica, Role
+from minka.v1.cluster_pb2 import Partition
+from minkad.shard.committer import Committer
+from minkad.shard.entries import Keep, encode_mark
+from minkad.shard.replica import Pending, Replica, Role
 from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
 
 
 class Trimming:
-    """One replica at a time, since it rewrites what is on both sides of a bound."""
+    """Compacts one replica at a time, since that rewrites what is on both sides of a bound."""
 
-    def __init__(self, log_db: LogDatabase, done: Callable[[Replica], None]) -> None:
+    def __init__(self, log_db: LogDatabase, committer: Committer, done: Callable[[Replica], None]) -> None:
         self._log_db = log_db
+        self._committer = committer
         self._done = done
         self._waiting: dict[int, Replica] = {}
         self._task: asyncio.Task[None] | None = None
 
     def look(self, replica: Replica) -> None:
-        """The replica has another row, or other data."""
-        if not replica.untrimmed or replica.row.splitting or replica.role not in (Role.LEADER, Role.FOLLOWER):
-            return
-        self._waiting[replica.id] = replica
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="trimming")
+        """The replica has another row, or is further than before."""
+        if replica.kept is not None:
+            self._waiting[replica.id] = replica
+            if self._task is None:
+                self._task = asyncio.create_task(self._run(), name="trimming")
+        elif replica.untrimmed and not replica.keeping and replica.is_ready and not _is_changing(replica.row):
+            self.keep(replica)
+
+    def keep(self, replica: Replica) -> None:
+        """The leader's log says from here on which keys stay: those of the row."""
+        replica.keeping = True
+        mark = Keep(replica.row.start_key, replica.row.end_key)
+        body, epoch = encode_mark(mark), replica.row.leader_epoch
+        offset = replica.log.append(epoch, body)
+        replica.pending.append(Pending(offset, epoch, mark, len(body), None, 0))
+        self._committer.staged(replica)
 
     async def close(self) -> None:
         """Finish what is under way, and begin nothing more."""
@@ -41,7 +59,7 @@ class Trimming:
             while self._waiting:
                 replica = self._waiting.pop(next(iter(self._waiting)))
                 try:
-                    await self._trim(replica)
+                    await self._compact(replica)
                 except MinkaError as error:
                     if error.code is Code.SHUTTING_DOWN:
                         continue  # it was deleted or replaced meanwhile
@@ -51,16 +69,23 @@ class Trimming:
         finally:
             self._task = None
 
-    async def _trim(self, replica: Replica) -> None:
-        row, data = replica.row, replica.data
-        if row.splitting or replica.making or not replica.complete or replica.role is Role.REMOVED:
-            return  # another row comes
+    async def _compact(self, replica: Replica) -> None:
+        """Free the room of what was removed."""
+        kept, data = replica.kept, replica.data
+        if kept is None or not data.is_open or replica.role is Role.REMOVED:
+            return
         if replica.is_async:
-            await self._log_db.sync()  # the data must not be durable before the log
-        if data.exists():
-            replica.open()
-            await data.trim(KeyRange(row.start_key, row.end_key))
-        if replica.data is data and (replica.row.start_key, replica.row.end_key) == (row.start_key, row.end_key):
+            await self._log_db.sync()  # the data is flushed, and must not be durable before the log
+        await data.compact_outside(kept)
+        if replica.data is not data or replica.kept != kept:
+            return
+        replica.kept = None
+        row = replica.row
+        if kept == KeyRange(row.start_key, row.end_key) and not _is_changing(row):
             replica.untrimmed = False
             replica.stage_meta(self._log_db)
-            self._done(replica)
+        self._done(replica)
+
+
+def _is_changing(row: Partition) -> bool:
+    return bool(row.splitting or row.merge_from)

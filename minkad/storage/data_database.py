@@ -173,20 +173,38 @@ class DataDatabase:
                 iterator.close()  # a database with an open iterator can't be opened again
         return size
 
-    async def trim(self, keep: KeyRange) -> None:
-        """Remove all keys but these, and what they took on the disk. Reads and writes of these go on meanwhile."""
+    def keep(self, kept: KeyRange, applied: Applied) -> bool:
+        """Remove all keys but these, at once with `applied`; whether there were any. It takes no time for many, and
+        frees no room: `compact_outside` does.
+        """
         self.open()
-        below, _, _ = self.page(_FIRST_KEY, keep.start, False, 1, 1) if keep.start else ([], [], True)
-        above, _, _ = self.page(keep.end, b"", True, 1, 1) if keep.end else ([], [], True)
-        outside = [(key, keep.start) for key in below] + [(keep.end, key + b"\x00") for key in above]
+        below, _, _ = self.page(_FIRST_KEY, kept.start, False, 1, 1) if kept.start else ([], [], True)
+        above, _, _ = self.page(kept.end, b"", True, 1, 1) if kept.end else ([], [], True)
+        batch = WriteBatch(raw_mode=True)
+        for key in below:
+            batch.delete_range(key, kept.start)
+        for key in above:
+            batch.delete_range(kept.end, key + b"\x00")
+        batch[_APPLIED] = applied.encode()
+        try:
+            self._opened().write(batch, self._options)
+        except Exception as error:
+            raise self._failure("writing", error) from error
+        self.applied = applied
+        return bool(below or above)
+
+    async def compact_outside(self, kept: KeyRange) -> None:
+        """Free the room of what was removed outside of the range. Reads and writes go on meanwhile."""
         db = self._opened()
+        outside: list[tuple[bytes, bytes | None]] = [(_FIRST_KEY, kept.start)] if kept.start else []
+        if kept.end:
+            outside.append((kept.end, None))
         try:
             with _Reading(self):
                 for start, end in outside:
-                    db.delete_range(start, end, self._options)
                     await on_thread(db.compact_range, start, end)
         except Exception as error:
-            raise self._failure("trimming", error) from error
+            raise self._failure("compacting", error) from error
         if outside and self._db is not None:
             self._since_flush = Size()  # nearly: a compaction flushes what it needs
             self._measure()

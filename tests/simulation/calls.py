@@ -10,6 +10,8 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    FinishMergeRequest,
+    FinishMergeResponse,
     FinishSplitRequest,
     FinishSplitResponse,
     HandOverRequest,
@@ -24,7 +26,16 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
-from minkad.core.controller import ControlledShutdown, FinishSplit, HandOver, Leave, ProposeSplit, drains
+from minkad.core.controller import (
+    ControlledShutdown,
+    FinishMerge,
+    FinishSplit,
+    HandOver,
+    Leave,
+    ProposeSplit,
+    drains,
+    merges,
+)
 from minkad.core.controller.selectors import Live
 from minkad.rpc.control import check_process
 from tests.simulation.leadership import Append
@@ -105,6 +116,22 @@ class Calls:
             return FinishSplitResponse(partitions=[rows[child.split_from], child])
 
         return await self._call(address, serve, timeout, Code.UNREACHABLE)
+
+    async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
+        """Coordinator.FinishMerge."""
+
+        async def serve(server: "Process") -> FinishMergeResponse:
+            command = FinishMerge(
+                request.node_id,
+                request.partition_id,
+                request.partition_epoch,
+                request.merged_id,
+                request.merged_epoch,
+            )
+            await server.coordinator.controller().submit(command)
+            return FinishMergeResponse(partitions=merges.rows_after(server.coordinator.state, command))
+
+        return await self._call(address, serve, timeout, Code.OUTCOME_UNKNOWN)
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float

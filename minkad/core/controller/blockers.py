@@ -2,7 +2,7 @@
 
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation, OperationKind, Partition
-from minkad.core.controller import drains, splits
+from minkad.core.controller import drains, merges, splits
 from minkad.core.controller.reassignment import is_online, missing_in_sync, obstacle
 from minkad.core.controller.schedule import unfinished
 from minkad.core.state import State, is_up, partition_name
@@ -19,6 +19,8 @@ def blockers_of(state: State, operation: Operation) -> list[Blocker]:
         blockers += drains.blockers(state, operation.node)
     if operation.kind == OperationKind.OPERATION_KIND_SPLIT:
         blockers += splits.blockers(state, operation)
+    if operation.kind == OperationKind.OPERATION_KIND_MERGE:
+        blockers += merges.blockers(state, operation)
     for blocker in blockers:
         blocker.operation_id = operation.id
     return blockers

@@ -197,6 +197,28 @@ class ProposeSplit:
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """A person wants the partitions that begin at these keys to be one with those before them. `sizes`: bytes by id."""
+
+    keyspace: str
+    keys: Sequence[bytes]
+    requested_by: str
+    reason: str
+    sizes: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishMerge:
+    """The leader of two partitions: the first has all that the second has, to which nothing is written any more."""
+
+    node_id: str
+    partition_id: int
+    partition_epoch: int
+    merged_id: int
+    merged_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class FinishSplit:
     """The leader of a new partition: all of its in-sync replicas have what the split gave them."""
 
@@ -228,4 +250,6 @@ Command = (
     | Split
     | ProposeSplit
     | FinishSplit
+    | Merge
+    | FinishMerge
 )

@@ -7,6 +7,7 @@ from minkad.core.controller import (
     isr,
     keyspaces,
     membership,
+    merges,
     node_events,
     operations,
     preferred,
@@ -25,10 +26,12 @@ from minkad.core.controller.commands import (
     DrainNode,
     ElectLeaders,
     FailNode,
+    FinishMerge,
     FinishSplit,
     HandOver,
     Leave,
     LimitOperation,
+    Merge,
     PauseOperation,
     ProposeSplit,
     Register,
@@ -92,3 +95,7 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:  # noqa
             return splits.propose(state, command)
         case FinishSplit():
             return splits.finish(state, command)
+        case Merge():
+            return merges.request(state, command, now_ms)
+        case FinishMerge():
+            return merges.finish(state, command)

@@ -67,6 +67,7 @@ def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
         if ranges is not None:
             partition.slot = partition.id
             partition.start_key, partition.end_key = ranges[slot]
+            partition.keeps_start = bool(partition.start_key)
         partitions.append(partition)
     created = KeyspaceCreated(keyspace=keyspace, partitions=partitions)
     return [Record(keyspace_created=created), *on_new_partition_creation(partitions, Live.of(state))]

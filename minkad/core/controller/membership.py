@@ -6,7 +6,7 @@ from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import CreateCluster, FailNode, Leave, Register, RemoveNode
 from minkad.core.controller.drains import running_drain
 from minkad.core.controller.node_events import on_node_failure, on_node_startup
-from minkad.core.controller.rows import changed, node_in_state, partitions_changed
+from minkad.core.controller.rows import deleted_at, node_in_state
 from minkad.core.state import State, is_up
 
 
@@ -92,8 +92,8 @@ def remove(state: State, command: RemoveNode) -> list[Record]:
     rows = list(state.partitions_on(node.id))
     if held := sum(node.id in row.replicas for row in rows):
         raise MinkaError(Code.NODE_IN_USE, f"node {node.id} holds {held} partitions", node=node.id)
-    left = [changed(row, lambda row: row.removing_replicas.remove(node.id)) for row in rows]
-    return [*partitions_changed(left), Record(node_removed=node)]
+    left = [deleted_at(row, node.id, is_merged=row.id in state.merged) for row in rows]
+    return [*left, Record(node_removed=node)]
 
 
 def _gone(state: State, node: Node, now: NodeState.ValueType, reason: str, now_ms: int) -> list[Record]:

@@ -13,6 +13,7 @@ from minka.v1.cluster_pb2 import (
     OperationState,
 )
 from minka.v1.records_pb2 import OperationStarted, Record
+from minkad.core.controller import merges
 from minkad.core.controller.commands import (
     ApplyPlan,
     CancelMigration,
@@ -216,6 +217,8 @@ def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
     if operation.kind == OperationKind.OPERATION_KIND_ELECT_LEADERS:
         waiting = (state.partitions[p] for p in operation.partitions if p in state.partitions)
         rows += [changed(p, lambda row: row.ClearField("successor")) for p in waiting if p.successor]
+    if operation.kind == OperationKind.OPERATION_KIND_MERGE:
+        rows += merges.given_up(state, operation)
     records = undrained(state, operation.node, now_ms, {row.id: row for row in rows}) if operation.node else None
 
     def change(row: Operation) -> None:
@@ -265,12 +268,12 @@ def finish(state: State, operation: Operation, now_ms: int, outcome: str = "", *
     cancelled = [m for m in migrations if m.state == _M.MIGRATION_STATE_CANCELLED]
     said = [outcome] if outcome else []
     if migrations:
-        what = "replicas" if any(_moves_one_of_several(state, m) for m in migrations) else "partitions"
+        what = "replicas" if any(_moves_one_of_several(state, operation, m) for m in migrations) else "partitions"
         said.append(f"{len(migrations) - len(cancelled)} of {len(migrations)} {what} moved")
     if operation.cancelled:
         said.append(operation.outcome)
     elif cancelled:
-        named = [f"{partition_name(state.keyspaces, state.partitions[m.partition_id])}: {m.outcome}" for m in cancelled]
+        named = [f"{_name(state, m.partition_id)}: {m.outcome}" for m in cancelled]
         said.append(f"{len(cancelled)} stayed: {'; '.join(named[:5])}{' …' if len(named) > 5 else ''}")
 
     def change(row: Operation) -> None:
@@ -285,6 +288,12 @@ def finish(state: State, operation: Operation, now_ms: int, outcome: str = "", *
     return Record(operation_finished=operation_with(operation, change))
 
 
-def _moves_one_of_several(state: State, migration: Migration) -> bool:
-    keyspace = state.keyspaces[state.partitions[migration.partition_id].keyspace_id]
-    return bool(migration.source) and keyspace.replicas > 1
+def _moves_one_of_several(state: State, operation: Operation, migration: Migration) -> bool:
+    partition = state.partitions.get(migration.partition_id)  # None: it was merged into another one
+    keyspace_id = operation.keyspace_id if partition is None else partition.keyspace_id
+    return bool(migration.source) and state.keyspaces[keyspace_id].replicas > 1
+
+
+def _name(state: State, partition_id: int) -> str:
+    partition = state.partitions.get(partition_id)
+    return f"partition {partition_id}" if partition is None else partition_name(state.keyspaces, partition)

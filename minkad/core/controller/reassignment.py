@@ -55,6 +55,8 @@ def obstacle(nodes: Mapping[str, Node], partition: Partition, migration: Migrati
         return f"it is OFFLINE, and its data is on {', '.join(partition.isr)}"
     if partition.splitting:
         return "it is being split"
+    if partition.merge_from or partition.merge_into:
+        return "it is being merged"
     for node_id in added_by(partition, target_of(partition, migration)):
         if node_id in partition.removing_replicas:
             return f"{node_id} is still deleting an older copy"

@@ -4,7 +4,7 @@ from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ReportReplicas
-from minkad.core.controller.rows import changed, partitions_changed
+from minkad.core.controller.rows import changed, deleted_at, partitions_changed
 from minkad.core.state import State
 
 
@@ -13,16 +13,21 @@ def report(state: State, command: ReportReplicas) -> list[Record]:
     (OfflineReplica → NonExistentReplica).
     """
     rows: dict[int, Partition] = {}
+    merged: dict[int, Record] = {}
     node = command.node_id
     for result in command.results:
-        partition = state.partitions.get(result.partition_id)
+        partition = state.row(result.partition_id)
         if partition is None or partition.id in rows:
+            continue
+        if partition.id in state.merged:
+            if _is_deleted(partition, node, result):
+                merged[partition.id] = deleted_at(partition, node, is_merged=True)
             continue
         if _is_online(partition, node, result):
             rows[partition.id] = changed(partition, _go_online)
         elif _is_deleted(partition, node, result):
             rows[partition.id] = changed(partition, lambda row: row.removing_replicas.remove(node))
-    return partitions_changed(rows.values())
+    return [*partitions_changed(rows.values()), *merged.values()]
 
 
 def _is_online(partition: Partition, node: str, result: ReplicaResult) -> bool:

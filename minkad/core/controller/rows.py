@@ -30,6 +30,12 @@ def partitions_changed(rows: Iterable[Partition]) -> list[Record]:
     return [record] if record.partitions_changed.partitions else []
 
 
+def deleted_at(partition: Partition, node: str, *, is_merged: bool) -> Record:
+    """The record that the node has nothing of the partition any more."""
+    row = changed(partition, lambda row: row.removing_replicas.remove(node))
+    return Record(merged_deleted=row) if is_merged else partitions_changed([row])[0]
+
+
 def elect(row: Partition, selection: Selection) -> None:
     """→ OnlinePartition: the leader is to lead at a new epoch; ASSIGNED until it has acknowledged."""
     row.leader = selection.leader

@@ -11,7 +11,7 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationKind, Partition
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import drains, operations, preferred, splits
+from minkad.core.controller import drains, merges, operations, preferred, splits
 from minkad.core.controller.reassignment import (
     added_by,
     begin,
@@ -41,7 +41,8 @@ def schedule(state: State, caps: MigrationCaps, now_ms: int) -> list[Record]:
     operation = state.running_operation()
     if operation is not None and (records := _migrate(state, operation, caps, live, now_ms)):
         return records
-    return splits.next_splits(state) or _move_leaderships(state, live) or _end(state, live, now_ms)
+    cuts = splits.next_splits(state) or merges.next_merges(state)
+    return cuts or _move_leaderships(state, live) or _end(state, live, now_ms)
 
 
 # Migrations
@@ -113,11 +114,16 @@ def _move_leaderships(state: State, live: Live) -> list[Record]:
     for node in sorted(live.draining):
         due = drains.leaderships_to_move(state, node, live)
         wanted.update((p.id, (p, successor)) for p, successor in due)
-    waiting = [(p, successor) for p, successor in wanted.values() if not p.successor and not p.splitting]
+    waiting = [(p, successor) for p, successor in wanted.values() if not p.successor and not _is_bound(p)]
     if not waiting:
         return []
     free = HAND_OVERS_AT_ONCE - sum(1 for p in state.partitions.values() if p.successor)
     return partitions_changed(appoint(p, successor) for p, successor in waiting[: max(0, free)])
+
+
+def _is_bound(partition: Partition) -> bool:
+    """Whether its leadership is another partition's, too."""
+    return bool(partition.splitting or partition.merge_from or partition.merge_into)
 
 
 # Ends
@@ -138,6 +144,10 @@ def _end(state: State, live: Live, now_ms: int) -> list[Record]:
             case OperationKind.OPERATION_KIND_SPLIT:
                 if (outcome := splits.outcome(state, operation)) is not None:
                     records.append(operations.finish(state, operation, now_ms, outcome))
+            case OperationKind.OPERATION_KIND_MERGE:
+                if (outcome := merges.outcome(state, operation)) is not None:
+                    failed = bool(operation.merge_keys)
+                    records.append(operations.finish(state, operation, now_ms, outcome, failed=failed))
             case _:
                 records.append(operations.finish(state, operation, now_ms))
     return records

@@ -7,7 +7,7 @@ it is made of the parent's data, at its leader first. Until all of the in-sync s
 parent from which the child can't be told.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from minka.errors import Code, MinkaError
@@ -39,17 +39,21 @@ class Ranges:
         """The one that has the key."""
         return self._rows[bisect_right(self._starts, key) - 1]
 
+    def pair_at(self, key: bytes) -> tuple[Partition, Partition] | None:
+        """The one that begins at the key, behind the one that ends there; None where there are no such two."""
+        place = bisect_left(self._starts, key)
+        if not 0 < place < len(self._starts) or self._starts[place] != key:
+            return None
+        return self._rows[place - 1], self._rows[place]
+
 
 def request(state: State, command: Split, now_ms: int) -> list[Record]:
     """An operation that splits at `new_keys`; none for none. Raises OPERATION_RUNNING and what `new_keys` does."""
     keys = new_keys(state, command)
     if not keys:
         return []
-    keyspace = _keyspace(state, command.keyspace)
-    for running in state.running_operations():
-        if running.kind == OperationKind.OPERATION_KIND_SPLIT and running.keyspace_id == keyspace.id:
-            text = f"operation {running.id} splits {keyspace.name} already"
-            raise MinkaError(Code.OPERATION_RUNNING, text, operation=str(running.id))
+    keyspace = keyspace_by_ranges(state, command.keyspace)
+    refuse_if_cut(state, keyspace)
     operation = Operation(
         id=state.next_operation_id,
         kind=OperationKind.OPERATION_KIND_SPLIT,
@@ -63,14 +67,21 @@ def request(state: State, command: Split, now_ms: int) -> list[Record]:
     return [Record(operation_started=OperationStarted(operation=operation))]
 
 
+def refuse_if_cut(state: State, keyspace: Keyspace) -> None:
+    """OPERATION_RUNNING while another operation changes the ranges of the keyspace."""
+    kinds = {OperationKind.OPERATION_KIND_SPLIT: "splits", OperationKind.OPERATION_KIND_MERGE: "merges"}
+    for running in state.running_operations():
+        if running.kind in kinds and running.keyspace_id == keyspace.id:
+            text = f"operation {running.id} {kinds[running.kind]} partitions of {keyspace.name}"
+            raise MinkaError(Code.OPERATION_RUNNING, text, operation=str(running.id))
+
+
 def new_keys(state: State, command: Split) -> list[bytes]:
     """Those of the keys at which no partition begins yet, in order.
 
     Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, EMPTY_SPLIT_POINT, TOO_LARGE, INVALID_ARGUMENT.
     """
-    keyspace = _keyspace(state, command.keyspace)
-    if not is_by_ranges(keyspace):
-        raise MinkaError(Code.NOT_BY_RANGES, f"keyspace {keyspace.name} is not partitioned by ranges")
+    keyspace = keyspace_by_ranges(state, command.keyspace)
     if not 1 <= len(command.keys) <= MAX_KEYS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{len(command.keys)} keys: 1 to {MAX_KEYS} are possible")
     for key in command.keys:
@@ -81,10 +92,13 @@ def new_keys(state: State, command: Split) -> list[bytes]:
     return keys
 
 
-def _keyspace(state: State, name: str) -> Keyspace:
+def keyspace_by_ranges(state: State, name: str) -> Keyspace:
+    """The keyspace of this name. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
     keyspace = state.keyspace_named(name)
     if keyspace is None:
         raise MinkaError(Code.UNKNOWN_KEYSPACE, f"there is no keyspace {name}", keyspace=name)
+    if not is_by_ranges(keyspace):
+        raise MinkaError(Code.NOT_BY_RANGES, f"keyspace {keyspace.name} is not partitioned by ranges")
     return keyspace
 
 
@@ -108,7 +122,7 @@ def next_splits(state: State) -> list[Record]:
             if not inside or len(made) >= free or obstacle(state, row) is not None:
                 continue
             key = inside[len(inside) // 2]
-            records.append(split_at(state, row, key, state.next_partition_id + len(made)))
+            records.append(split_at(row, key, state.next_partition_id + len(made), keeps_start=True))
             done.append(key)
             made.append(state.next_partition_id + len(made))
         if done:
@@ -146,7 +160,7 @@ def propose(state: State, command: ProposeSplit) -> list[Record]:
     if reason is not None:
         raise MinkaError(Code.SPLIT_REFUSED, f"{name} can't be split: {reason}")
     check_room(state, 1)
-    return [split_at(state, row, command.key, state.next_partition_id)]
+    return [split_at(row, command.key, state.next_partition_id)]
 
 
 def _free(state: State) -> int:
@@ -154,8 +168,10 @@ def _free(state: State) -> int:
     return max(0, SPLITS_AT_ONCE - sum(row.splitting for row in state.partitions.values()) // 2)
 
 
-def split_at(state: State, row: Partition, key: bytes, child_id: int) -> Record:
-    """The record that splits a partition, to which there is no `obstacle`, at a key inside of it."""
+def split_at(row: Partition, key: bytes, child_id: int, *, keeps_start: bool = False) -> Record:
+    """The record that splits a partition, to which there is no `obstacle`, at a key inside of it. `keeps_start`: a
+    person chose the key.
+    """
     child = Partition(
         id=child_id,
         keyspace_id=row.keyspace_id,
@@ -171,6 +187,7 @@ def split_at(state: State, row: Partition, key: bytes, child_id: int) -> Record:
         end_key=row.end_key,
         split_from=row.id,
         splitting=True,
+        keeps_start=keeps_start,
     )
 
     def shrink(parent: Partition) -> None:
@@ -181,11 +198,13 @@ def split_at(state: State, row: Partition, key: bytes, child_id: int) -> Record:
     return Record(partition_split=PartitionSplit(parent=changed(row, shrink), child=child))
 
 
-def obstacle(state: State, row: Partition) -> str | None:
-    """Why a partition can't be split now."""
+def obstacle(state: State, row: Partition, *, ignore_merge: bool = False) -> str | None:
+    """Why a partition can't be split or merged now. `ignore_merge`: it may be under way."""
     min_insync = state.keyspaces[row.keyspace_id].min_insync
     if row.splitting:
         return "it is being split already"
+    if not ignore_merge and (row.merge_from or row.merge_into):
+        return "it is being merged"
     if row.state not in _HAS_LEADER:
         return "it has no leader"
     if row.target_replicas:
@@ -212,7 +231,8 @@ def blockers(state: State, operation: Operation) -> list[Blocker]:
 
 def outcome(state: State, operation: Operation) -> str | None:
     """How an operation has ended; None while it hasn't."""
-    if any(state.partitions[id_].splitting for id_ in operation.partitions):
+    made = (state.partitions.get(id_) for id_ in operation.partitions)
+    if any(row is not None and row.splitting for row in made):
         return None
     if operation.split_keys and not operation.cancelled:
         return None

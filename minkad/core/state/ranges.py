@@ -59,3 +59,29 @@ def check_halves(partitions: Mapping[int, Partition], row: Partition) -> None:
     assert other_half(other) == row.id, (row, other)
     assert (other.leader, other.leader_epoch) == (row.leader, row.leader_epoch), (row, other)
     assert set(other.isr) == set(row.isr), (row, other)
+
+
+def check_neighbours(partitions: Mapping[int, Partition], row: Partition) -> None:
+    """Assert that what is being merged is so with its neighbour."""
+    if row.merge_from:
+        other = partitions[row.merge_from]
+        assert (other.merge_into, other.start_key) == (row.id, row.end_key), (row, other)
+        assert row.end_key, (row, other)
+    if row.merge_into:
+        assert partitions[row.merge_into].merge_from == row.id, row
+
+
+def check_merge(before: Partition, behind: Partition, remaining: Partition, gone: Partition) -> None:
+    """Assert that `remaining` has the keys that both had, each once. What held for all then holds still."""
+    rows = (before, behind, remaining, gone)
+    assert (before.merge_from, behind.merge_into) == (behind.id, before.id), rows
+    assert before.end_key == behind.start_key != b"", rows
+    assert (remaining.start_key, remaining.end_key) == (before.start_key, behind.end_key), rows
+    assert before.leader == behind.leader == remaining.leader, rows
+    assert remaining.leader_epoch > before.leader_epoch, rows
+    assert remaining.generation == gone.generation > max(before.generation, behind.generation), rows
+    assert remaining.merge_from == remaining.merge_into == 0, rows
+    assert gone.partition_epoch == behind.partition_epoch + 1, rows
+    assert gone.merge_into == remaining.id, rows
+    assert not gone.replicas, rows
+    assert set(gone.removing_replicas) == {*behind.replicas, *behind.removing_replicas}, rows

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Self, TypeVar
 
 from minka.v1.cluster_pb2 import (
@@ -19,11 +20,19 @@ from minka.v1.records_pb2 import (
     KeyspaceCreated,
     OperationStarted,
     PartitionsChanged,
+    PartitionsMerged,
     PartitionSplit,
     Record,
     RecordBatch,
 )
-from minkad.core.state.ranges import check_halves, check_ranges, check_split, is_by_ranges
+from minkad.core.state.ranges import (
+    check_halves,
+    check_merge,
+    check_neighbours,
+    check_ranges,
+    check_split,
+    is_by_ranges,
+)
 from minkad.core.state.transitions import (
     MIGRATIONS_UNDER_WAY,
     check_migration_change,
@@ -61,6 +70,7 @@ class State:
     # by operation, by partition and its place among the partition's migrations
     migrations: dict[int, dict[tuple[int, int], Migration]] = field(default_factory=dict)
     removed_data_ids: dict[str, None] = field(default_factory=dict)  # of removed nodes, in order
+    merged: dict[int, Partition] = field(default_factory=dict)  # part of others, and yet to be deleted somewhere
     next_raft_id: int = 1
     next_keyspace_id: int = 1
     next_partition_id: int = 1
@@ -77,6 +87,7 @@ class State:
             dict(self.operations),
             {operation: dict(rows) for operation, rows in self.migrations.items()},
             dict(self.removed_data_ids),
+            dict(self.merged),
             self.next_raft_id,
             self.next_keyspace_id,
             self.next_partition_id,
@@ -110,7 +121,16 @@ class State:
 
     def partitions_on(self, node: str) -> Iterable[Partition]:
         """The partitions of which this node holds, is to hold, or has still to delete a copy."""
-        return (p for p in self.partitions.values() if node in p.replicas or node in p.removing_replicas)
+        rows = chain(self.partitions.values(), self.merged.values())
+        return (p for p in rows if node in p.replicas or node in p.removing_replicas)
+
+    def row(self, partition_id: int) -> Partition | None:
+        """Of a partition; of one that is part of another one now, its last row while it is to be deleted somewhere."""
+        return self.partitions.get(partition_id) or self.merged.get(partition_id)
+
+    def is_gone(self, partition_id: int) -> bool:
+        """Whether there was such a partition, of which nothing is left: it was merged into another one."""
+        return partition_id < self.next_partition_id and self.row(partition_id) is None
 
     def table(self) -> PartitionTable:
         """What clients and people see."""
@@ -120,6 +140,7 @@ class State:
             nodes=self.nodes.values(),
             keyspaces=self.keyspaces.values(),
             partitions=self.partitions.values(),
+            next_partition_id=self.next_partition_id,
         )
 
     # Changing
@@ -131,7 +152,7 @@ class State:
             effects += self.apply(record)
         return effects
 
-    def apply(self, record: Record) -> list[NotifyNode]:
+    def apply(self, record: Record) -> list[NotifyNode]:  # noqa: C901 - one case a fact
         """Apply one fact. A fact that contradicts the state is a bug in `decide`: AssertionError."""
         match record.WhichOneof("fact"):
             case "cluster_created":
@@ -150,6 +171,11 @@ class State:
                 return self._apply_partitions(record.partitions_changed)
             case "partition_split":
                 return self._apply_split(record.partition_split)
+            case "partitions_merged":
+                return self._apply_merge(record.partitions_merged)
+            case "merged_deleted":
+                self._apply_merged_deleted(record.merged_deleted)
+                return []
             case "operation_started":
                 return self._apply_operation_started(record.operation_started)
             case "migration_changed":
@@ -211,6 +237,7 @@ class State:
             effects += [NotifyNode(node, partition.id) for node in sorted(affected)]
         for partition in changed.partitions:
             check_halves(self.partitions, partition)
+            check_neighbours(self.partitions, partition)
         self.version += 1
         return effects
 
@@ -226,6 +253,25 @@ class State:
         self.next_partition_id = child.id + 1
         self.version += 1
         return [NotifyNode(node, row.id) for row in (parent, child) for node in sorted(row.replicas)]
+
+    def _apply_merge(self, merge: PartitionsMerged) -> list[NotifyNode]:
+        """One is → NonExistentPartition. Its replicas are → OfflineReplica, until they are deleted."""
+        remaining, gone = merge.remaining, merge.gone
+        check_partition_row(self.partitions[remaining.id], remaining, self.nodes)
+        check_merge(self.partitions[remaining.id], self.partitions[gone.id], remaining, gone)
+        self.partitions[remaining.id] = remaining
+        del self.partitions[gone.id]
+        self.merged[gone.id] = gone
+        self.version += 1
+        copies = [(remaining.id, remaining.replicas), (gone.id, gone.removing_replicas)]
+        return [NotifyNode(node, id_) for id_, nodes in copies for node in sorted(nodes)]
+
+    def _apply_merged_deleted(self, row: Partition) -> None:
+        assert set(row.removing_replicas) < set(self.merged[row.id].removing_replicas), row
+        assert not row.replicas, row
+        self.merged[row.id] = row
+        if not row.removing_replicas:
+            del self.merged[row.id]
 
     def _apply_operation_started(self, started: OperationStarted) -> list[NotifyNode]:
         operation = started.operation
@@ -261,6 +307,7 @@ class State:
             operations=self.operations.values(),
             migrations=[m for rows in self.migrations.values() for m in rows.values()],
             removed_data_ids=self.removed_data_ids,
+            merged=self.merged.values(),
             next_raft_id=self.next_raft_id,
             next_keyspace_id=self.next_keyspace_id,
             next_partition_id=self.next_partition_id,
@@ -293,6 +340,7 @@ class State:
             _by(snapshot.operations, lambda o: o.id),
             migrations,
             dict.fromkeys(snapshot.removed_data_ids),
+            _by(snapshot.merged, lambda p: p.id),
             snapshot.next_raft_id,
             snapshot.next_keyspace_id,
             snapshot.next_partition_id,

@@ -109,6 +109,8 @@ def check_partition(row: Partition) -> None:
     assert not row.end_key or row.start_key < row.end_key, row
     # What is being split moves nowhere: its replicas are where the other half is made.
     assert not row.splitting or not (target or row.successor or row.adding_replicas), row
+    assert not (row.merge_from or row.merge_into) or not (target or row.splitting), row
+    assert not (row.merge_from and row.merge_into), row
 
 
 def check_migration_change(old: Migration, new: Migration) -> None:

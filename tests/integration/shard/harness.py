@@ -16,6 +16,7 @@ from minka.v1.cluster_pb2 import Durability, Keyspace, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
+    FinishMergeRequest,
     FinishSplitRequest,
     HandOverRequest,
     IsrChange,
@@ -26,6 +27,8 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.v1.errors_pb2 import Error
 from minkactl.playground import free_addresses
+from minkad.core.controller import FinishMerge, merges
+from minkad.core.state import State
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.replication import GrpcLinks, replication_handler
@@ -91,10 +94,12 @@ class TestNode:
                 self.cluster.alter_isr,
                 self.cluster.propose_split,
                 self.cluster.finish_split,
+                self.cluster.finish_merge,
             ),
             clock=time.monotonic,
             settings=self.cluster.settings,
             storage=self.cluster.storage,
+            is_gone=lambda partition_id: partition_id in self.cluster.gone,
             known_keyspace=lambda _: self.cluster.keyspace,
             on_fence=self.fences.append,
             on_isr_change=telemetry.isr_changed,
@@ -197,6 +202,9 @@ class Cluster:
         self.after_hand_over: list[MinkaError] = []  # raised although it was recorded
         self.proposed: list[ProposeSplitRequest] = []
         self.before_finish_split: list[MinkaError] = []  # raised instead, one a request
+        self.gone: dict[int, Partition] = {}  # what was merged into another one: the last rows
+        self.before_finish_merge: list[MinkaError] = []  # raised instead, one a request
+        self.after_finish_merge: list[MinkaError] = []  # raised although it was recorded
         self._channels: dict[int, grpc.aio.Channel] = {}
 
     async def add(self, *node_ids: str) -> list[TestNode]:
@@ -423,6 +431,35 @@ class Cluster:
                 for node in row.replicas:
                     self._tell_later(node, row)
         return [self.rows[child.split_from], self.rows[child.id]]
+
+    def merge(self, before_id: int, behind_id: int) -> None:
+        """The rows of two that are to be merged."""
+        self.change(before_id, lambda row: setattr(row, "merge_from", behind_id))
+        self.change(behind_id, lambda row: setattr(row, "merge_into", before_id))
+
+    async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
+        """The controller's part; whoever has a replica is told at once."""
+        if self.before_finish_merge:
+            raise self.before_finish_merge.pop(0)
+        before = self.rows[request.partition_id]
+        if request.merged_id not in self.gone:
+            behind = self.rows[request.merged_id]
+            epochs = (before.partition_epoch, behind.partition_epoch)
+            if epochs != (request.partition_epoch, request.merged_epoch) or not before.merge_from:
+                raise MinkaError(Code.STALE_EPOCH, "a row has changed", partitions=[before, behind])
+            state = State(partitions=dict(self.rows), next_partition_id=max(self.rows) + 1)
+            command = FinishMerge(request.node_id, before.id, epochs[0], behind.id, epochs[1])
+            (record,) = merges.finish(state, command)
+            self.rows[before.id] = before = record.partitions_merged.remaining
+            self.gone[behind.id] = record.partitions_merged.gone
+            del self.rows[behind.id]
+        if self.after_finish_merge:
+            raise self.after_finish_merge.pop(0)
+        gone = self.gone[request.merged_id]
+        for row, nodes in ((before, before.replicas), (gone, gone.removing_replicas)):
+            for node in nodes:
+                self._tell_later(node, row)
+        return [before, gone]
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
         """The controller's part; whoever has a replica is told at once."""

@@ -69,7 +69,8 @@ class Controller:
             fresh.apply_batch(RecordBatch.FromString(batch))
         assert fresh.to_snapshot() == self.state.to_snapshot()
         self.state = State.from_snapshot(fresh.to_snapshot())
-        everything = [(n, p.id) for p in self.state.partitions.values() for n in (*p.replicas, *p.removing_replicas)]
+        rows = [*self.state.partitions.values(), *self.state.merged.values()]
+        everything = [(n, p.id) for p in rows for n in (*p.replicas, *p.removing_replicas)]
         self.undelivered = [NotifyNode(node, partition_id) for node, partition_id in everything]
         self.run(ResumeAll())
 
@@ -102,7 +103,9 @@ class Controller:
         while any(map(reaches, self.undelivered)):
             effect = next(filter(reaches, self.undelivered))
             self.undelivered = [e for e in self.undelivered if e != effect]
-            row = self.state.partitions[effect.partition_id]
+            row = self.state.row(effect.partition_id)
+            if row is None:
+                continue
             hosts = effect.node in row.replicas and effect.node not in row.removing_replicas
             outcome = ReplicaOutcome.REPLICA_OUTCOME_HOSTED if hosts else ReplicaOutcome.REPLICA_OUTCOME_DELETED
             result = ReplicaResult(partition_id=row.id, partition_epoch=row.partition_epoch, outcome=outcome)

@@ -23,8 +23,11 @@ from minka.v1.records_pb2 import PartitionsChanged, PartitionSplit, Record
 from minkad.core.controller import (
     CancelOperation,
     CreateKeyspace,
+    FinishMerge,
     FinishSplit,
+    Merge,
     ProposeSplit,
+    RemoveNode,
     Split,
     blockers_of,
     isr_refusal,
@@ -36,6 +39,7 @@ from minkad.core.state import State, check_ranges, is_by_ranges, is_up, range_of
 from tests.unit.core.model import Controller
 
 NODES = ("athens", "byzantium", "cyrene")
+PROBES = [b"", *(bytes([byte]) for byte in range(0, 256, 15))]
 
 
 def by_ranges(c: Controller, points: Sequence[bytes] = (), replicas: int = 1, name: str = "authors") -> list[Partition]:
@@ -70,8 +74,26 @@ def split(c: Controller, *keys: bytes) -> Operation:
     return c.state.operations[operation]
 
 
+def merge(c: Controller, *keys: bytes, sizes: dict[int, int] | None = None) -> Operation:
+    """Ask for it, and let the controller begin."""
+    c.run(Merge("authors", keys, "tester", "test", sizes or {}))
+    operation = max(c.state.operations)
+    c.schedule()
+    return c.state.operations[operation]
+
+
+def finish_merges(c: Controller) -> None:
+    """Every leader of two that are being merged says that one has all that the other has."""
+    for row in list(c.state.partitions.values()):
+        behind = c.state.partitions.get(row.merge_from)
+        if behind is not None and row.leader and row.leader == behind.leader:
+            c.run(FinishMerge(row.leader, row.id, row.partition_epoch, behind.id, behind.partition_epoch))
+    c.schedule()
+
+
 def finish(c: Controller) -> None:
-    """Every leader says that what it was to make is made."""
+    """Every leader says that what it was to make or to merge is made."""
+    finish_merges(c)
     for row in list(c.state.partitions.values()):
         if row.splitting and not row.split_to and row.leader:
             c.run(FinishSplit(row.leader, row.id, row.leader_epoch))
@@ -342,6 +364,175 @@ def test_all_replicas_gone_and_back() -> None:
     assert parent.leader_epoch == child.leader_epoch
 
 
+# Merges
+
+
+def test_the_undo_of_a_split() -> None:
+    c = three(replicas=3)
+    split(c, b"m")
+    finish(c)
+    lower, upper = rows_of(c)
+    assert upper.keeps_start
+    operation = merge(c, b"m")
+    lower, upper = rows_of(c)
+    assert (lower.merge_from, upper.merge_into) == (upper.id, lower.id)
+    assert (lower.generation, lower.end_key) == (2, b"m")
+    finish(c)
+    (row,) = rows_of(c)
+    assert (row.id, str(range_of(row)), row.generation) == (lower.id, '["", "")', 3)
+    ended = c.state.operations[operation.id]
+    assert (ended.state, ended.outcome) == (OperationState.OPERATION_STATE_SUCCEEDED, "1 of 1 merged")
+    assert list(c.state.merged[upper.id].removing_replicas) == list(upper.replicas)
+    gone = c.state.row(upper.id)
+    assert gone is not None
+    assert gone.merge_into == lower.id
+    c.deliver()
+    assert not c.state.merged
+    assert c.state.row(upper.id) is None
+    c.replace_controller()
+
+
+@pytest.mark.parametrize(
+    ("keyspace", "keys", "code"),
+    [
+        ("nothing", [b"m"], Code.UNKNOWN_KEYSPACE),
+        ("flights", [b"m"], Code.NOT_BY_RANGES),
+        ("authors", [b"n"], Code.NO_BOUND),
+        ("authors", [b""], Code.NO_BOUND),
+        ("authors", [], Code.INVALID_ARGUMENT),
+    ],
+)
+def test_what_cant_be_merged(keyspace: str, keys: list[bytes], code: Code) -> None:
+    c = three(points=[b"m"])
+    c.keyspace("flights", 2)
+    with pytest.raises(MinkaError) as refusal:
+        c.run(Merge(keyspace, keys, "tester", "test", {}))
+    assert refusal.value.code is code
+
+
+def test_what_would_be_split_again_is_not_merged() -> None:
+    c = three()
+    nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
+    c.run(CreateKeyspace("authors2", 0, nothing, 1, split_points=[b"d", b"m", b"t"], max_bytes=1 << 20))
+    c.deliver()
+    first, second, third, last = rows_of(c, "authors2")
+    half = (1 << 19) + 1
+    sizes = {first.id: half, second.id: half, third.id: 0, last.id: half}
+    with pytest.raises(MinkaError) as refusal:
+        c.run(Merge("authors2", [b"d"], "tester", "test", sizes))
+    assert refusal.value.code is Code.MERGE_REFUSED
+    with pytest.raises(MinkaError) as refusal:
+        c.run(Merge("authors2", [b"m", b"t"], "tester", "test", sizes))
+    assert refusal.value.code is Code.MERGE_REFUSED
+    c.run(Merge("authors2", [b"m"], "tester", "test", sizes))
+
+
+def test_one_change_of_the_ranges_at_a_time() -> None:
+    c = three(points=[b"d", b"m"], replicas=3)
+    merge(c, b"d")
+    c.settle()
+    for command in (Merge("authors", [b"m"], "", "", {}), Split("authors", [b"z"], "", "")):
+        with pytest.raises(MinkaError) as refusal:
+            c.run(command)
+        assert refusal.value.code is Code.OPERATION_RUNNING
+    lower = rows_of(c)[0]
+    assert propose(c, lower, b"b") is Code.SPLIT_REFUSED
+
+
+def test_leaders_and_replicas_are_brought_together_first() -> None:
+    c = three(points=[b"d"], replicas=1)
+    lower, upper = rows_of(c)
+    assert lower.leader != upper.leader
+    merge(c, b"d")
+    lower, upper = rows_of(c)
+    assert list(upper.target_replicas) == [lower.leader]
+    assert not upper.merge_into
+    c.settle()
+    lower, upper = rows_of(c)
+    assert lower.leader == upper.leader
+    assert upper.merge_into == lower.id
+    finish(c)
+    assert ranges_of(rows_of(c)) == ['["", "")']
+    assert c.state.operations[1].outcome == "1 of 1 merged; 1 of 1 partitions moved"
+
+
+def test_leadership_comes_together_where_both_are_in_sync() -> None:
+    c = three(points=[b"d"], replicas=3)
+    lower, upper = rows_of(c)
+    assert lower.leader != upper.leader
+    merge(c, b"d")
+    assert not c.state.migrations[1]
+    lower, upper = rows_of(c)
+    assert upper.successor == lower.leader
+    c.hand_over_all()
+    c.schedule()
+    lower, upper = rows_of(c)
+    assert (upper.leader, upper.merge_into) == (lower.leader, lower.id)
+
+
+def test_the_leader_dies_while_it_merges() -> None:
+    c = three(points=[b"d"], replicas=3)
+    merge(c, b"d")
+    c.settle()
+    lower, upper = rows_of(c)
+    old = FinishMerge(lower.leader, lower.id, lower.partition_epoch, upper.id, upper.partition_epoch)
+    c.fail(lower.leader)
+    with pytest.raises(MinkaError) as refusal:
+        c.run(old)
+    assert refusal.value.code is Code.NOT_LEADER
+    c.settle()
+    finish(c)
+    assert ranges_of(rows_of(c)) == ['["", "")']
+
+
+def test_who_was_fenced_at_another_epoch_does_not_count() -> None:
+    c = three(points=[b"d"], replicas=3)
+    merge(c, b"d")
+    c.settle()
+    lower, upper = rows_of(c)
+    old = FinishMerge(lower.leader, lower.id, lower.partition_epoch, upper.id, upper.partition_epoch)
+    c.alter_isr(upper, [upper.leader])
+    with pytest.raises(MinkaError) as refusal:
+        c.run(old)
+    assert refusal.value.code is Code.STALE_EPOCH
+    c.settle()
+    finish(c)
+    c.run(old)  # asked again: the answer was lost
+    assert len(rows_of(c)) == 1
+
+
+def test_a_merge_that_is_cancelled() -> None:
+    c = three(points=[b"d"], replicas=3)
+    operation = merge(c, b"d")
+    c.settle()
+    lower, upper = rows_of(c)
+    late = FinishMerge(lower.leader, lower.id, lower.partition_epoch, upper.id, upper.partition_epoch)
+    c.run(CancelOperation(operation.id, "tester", "no"))
+    c.schedule()
+    lower, upper = rows_of(c)
+    assert lower.merge_from == upper.merge_into == 0
+    with pytest.raises(MinkaError) as refusal:
+        c.run(late)
+    assert refusal.value.code is Code.STALE_EPOCH
+    assert c.state.operations[operation.id].outcome == "0 of 1 merged; cancelled by tester: no"
+
+
+def test_a_node_with_copies_of_what_was_merged_can_be_removed() -> None:
+    c = three(points=[b"d"], replicas=3)
+    merge(c, b"d")
+    c.settle()
+    gone = next(node for node in NODES if node != rows_of(c)[0].leader)
+    c.fail(gone)
+    finish(c)
+    c.deliver()
+    assert [list(row.removing_replicas) for row in c.state.merged.values()] == [[gone]]
+    c.register("delphi")
+    c.begin(c.plan(drain=[gone]))
+    c.settle()
+    c.run(RemoveNode(gone))
+    assert not c.state.merged
+
+
 # The state asserts it
 
 
@@ -354,7 +545,7 @@ def test_a_gap_or_an_overlap_is_a_bug() -> None:
 
     with pytest.raises(AssertionError):
         c.state.copy().apply(Record(partitions_changed=PartitionsChanged(partitions=[changed(lower, longer)])))
-    good = split_at(c.state, lower, b"d", c.state.next_partition_id).partition_split
+    good = split_at(lower, b"d", c.state.next_partition_id).partition_split
     c.state.copy().apply(Record(partition_split=good))
     for half, field, value in [
         ("parent", "end_key", b"c"),
@@ -414,6 +605,7 @@ class Splitting(RuleBasedStateMachine):
         self.incarnations = 1
         self.c.after_record = self.check
         self.generations: dict[int, int] = {}
+        self.of_keys: dict[bytes, int] = {}
 
     @initialize(replicas=st.integers(1, 3), points=st.sets(st.binary(min_size=1, max_size=2), max_size=3))
     def create(self, replicas: int, points: set[bytes]) -> None:
@@ -428,6 +620,9 @@ class Splitting(RuleBasedStateMachine):
         for row in state.partitions.values():
             assert row.generation >= self.generations.get(row.id, 0)
             self.generations[row.id] = row.generation
+            for key in filter(range_of(row).contains, PROBES):
+                assert row.generation >= self.of_keys.get(key, 0)
+                self.of_keys[key] = row.generation
             if row.splitting:
                 other = state.partitions[row.split_to or row.split_from]
                 assert (row.leader, row.leader_epoch, set(row.isr)) == (
@@ -456,6 +651,20 @@ class Splitting(RuleBasedStateMachine):
     def split(self, keys: list[bytes]) -> None:
         with refusals():
             self.c.run(Split("authors", keys, "tester", "test"))
+
+    @precondition(lambda self: len(rows_of(self.c)) > 1)
+    @rule(data=st.data())
+    def merge(self, data: st.DataObject) -> None:
+        bounds = [row.start_key for row in rows_of(self.c)[1:]]
+        with refusals():
+            keys = data.draw(st.sets(st.sampled_from(bounds), min_size=1, max_size=3))
+            self.c.run(Merge("authors", sorted(keys), "tester", "test", {}))
+
+    @rule()
+    def cancel(self) -> None:
+        for operation in self.c.state.running_operations():
+            if operation.merge_keys and not operation.cancelled:
+                self.c.run(CancelOperation(operation.id, "tester", "test"))
 
     @rule()
     def schedule(self) -> None:
@@ -496,7 +705,8 @@ class Splitting(RuleBasedStateMachine):
             self.c.settle()
             finish(self.c)
         assert not self.c.state.running_operations(), self.c.state.running_operations()
-        assert not any(row.splitting for row in self.c.state.partitions.values())
+        assert not any(row.splitting or row.merge_from for row in self.c.state.partitions.values())
+        assert not self.c.state.merged
 
 
 Splitting.TestCase.settings = settings(max_examples=60, stateful_step_count=40)

@@ -1,0 +1,302 @@
+"""Merging neighbours in a keyspace by ranges: the partition before the bound remains and gets the range of the one
+behind it, which is gone.
+
+Its leader copies what the other has through its own log, so that its replicas have it as they have everything; for
+that it has to lead both. So what comes first is that both have a replica on one node (a migration where they don't)
+and that it leads them; then both rows say that they are being merged, and behind that the leader reports the end.
+A leader that is lost in between changes nothing: the next one begins anew.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from minka.errors import Code, MinkaError
+from minka.ranges import readable
+from minka.v1.admin_pb2 import Blocker
+from minka.v1.cluster_pb2 import (
+    Keyspace,
+    Migration,
+    MigrationState,
+    Operation,
+    OperationKind,
+    OperationState,
+    Partition,
+    PartitionState,
+)
+from minka.v1.records_pb2 import OperationStarted, PartitionsMerged, Record
+from minkad.core.controller.commands import FinishMerge, Merge
+from minkad.core.controller.rows import appoint, changed, operation_with, partitions_changed, replace
+from minkad.core.controller.selectors import Live
+from minkad.core.controller.splits import MAX_KEYS, Ranges, keyspace_by_ranges, obstacle, refuse_if_cut
+from minkad.core.placement.plan import refuse_if_running
+from minkad.core.state import State, partition_name
+
+MERGES_AT_ONCE = 4  # in the cluster: each copies a partition
+
+
+class Pair(NamedTuple):
+    """Two partitions, one behind the other."""
+
+    before: Partition
+    behind: Partition
+
+
+def request(state: State, command: Merge, now_ms: int) -> list[Record]:
+    """An operation that takes away the bounds at `keys`. Raises what `pairs_at` does, MERGE_REFUSED where a partition
+    would be too large, and OPERATION_RUNNING.
+    """
+    keyspace = keyspace_by_ranges(state, command.keyspace)
+    pairs = pairs_at(state, keyspace, command.keys)
+    _refuse_large(keyspace, pairs, command)
+    refuse_if_cut(state, keyspace)
+    operation = Operation(
+        id=state.next_operation_id,
+        kind=OperationKind.OPERATION_KIND_MERGE,
+        state=OperationState.OPERATION_STATE_RUNNING,
+        requested_by=command.requested_by,
+        reason=command.reason,
+        created_ms=now_ms,
+        keyspace_id=keyspace.id,
+        merge_keys=[pair.behind.start_key for pair in pairs],
+    )
+    migrations = list(_bring_together(operation, pairs))
+    if migrations:
+        refuse_if_running(state)
+    operation.migration_count = len(migrations)
+    return [Record(operation_started=OperationStarted(operation=operation, migrations=migrations))]
+
+
+def pairs_at(state: State, keyspace: Keyspace, keys: Iterable[bytes]) -> list[Pair]:
+    """The neighbours at these bounds, in order. Raises NO_BOUND, INVALID_ARGUMENT."""
+    wanted = sorted(set(keys))
+    if not 1 <= len(wanted) <= MAX_KEYS:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{len(wanted)} keys: 1 to {MAX_KEYS} are possible")
+    ranges = Ranges(state, keyspace.id)
+    found = []
+    for key in wanted:
+        pair = ranges.pair_at(key)
+        if pair is None:
+            text = f"no partition of {keyspace.name} begins at {readable(key)}, behind another one"
+            raise MinkaError(Code.NO_BOUND, text)
+        found.append(Pair(*pair))
+    return found
+
+
+def _refuse_large(keyspace: Keyspace, pairs: list[Pair], command: Merge) -> None:
+    """MERGE_REFUSED where what comes out would be split again at once."""
+    if not keyspace.max_bytes:
+        return
+    total, end = 0, b""
+    for before, behind in pairs:
+        if before.start_key != end or not total:
+            total = command.sizes.get(before.id, 0)
+        total, end = total + command.sizes.get(behind.id, 0), behind.start_key
+        if total > keyspace.max_bytes:
+            text = f"the partition that ends at {readable(behind.end_key)} would have {total} bytes, and max_bytes is "
+            raise MinkaError(Code.MERGE_REFUSED, text + f"{keyspace.max_bytes}: it would be split again")
+
+
+def _bring_together(operation: Operation, pairs: list[Pair]) -> Iterator[Migration]:
+    """Of those behind that have no node in common with the one before: one of their replicas goes to its leader."""
+    first: dict[int, Partition] = {}  # into which they are merged in the end
+    for before, behind in pairs:
+        into = first[behind.id] = first.get(before.id, before)
+        if set(into.replicas) & set(behind.replicas):
+            continue
+        source, target = behind.replicas[-1], into.leader or into.replicas[0]
+        yield Migration(
+            operation_id=operation.id,
+            partition_id=behind.id,
+            source=source,
+            target=target,
+            state=MigrationState.MIGRATION_STATE_PENDING,
+            reason=f"to be merged into partition {into.id}",
+            target_replicas=replace(behind.replicas, source, target),
+        )
+
+
+# While it runs
+
+
+def next_merges(state: State) -> list[Record]:
+    """The next steps of running operations: leaderships come together, then merges begin. No row is changed twice."""
+    rows: dict[int, Partition] = {}
+    live = Live.of(state)
+    free = MERGES_AT_ONCE - sum(1 for row in state.partitions.values() if row.merge_from)
+    for operation in _running(state):
+        moving = _to_be_moved(state, operation)
+        for pair in _pairs(state, operation):
+            before, behind = pair
+            is_begun = before.merge_from == behind.id
+            if {before.id, behind.id} & (rows.keys() | moving) or (not is_begun and free <= 0):
+                continue
+            if _obstacle(state, pair, live) is not None:
+                continue
+            if before.leader != behind.leader:
+                rows.update((row.id, row) for row in _under_one_leader(pair, live))
+            elif not is_begun and not operation.paused:
+                free -= 1
+                rows.update((row.id, row) for row in _begin(pair))
+    return partitions_changed(rows.values())
+
+
+def _running(state: State) -> Iterator[Operation]:
+    for operation in state.running_operations():
+        if operation.kind == OperationKind.OPERATION_KIND_MERGE and not operation.cancelled:
+            yield operation
+
+
+def _pairs(state: State, operation: Operation) -> Iterator[Pair]:
+    ranges = Ranges(state, operation.keyspace_id)
+    for key in operation.merge_keys:
+        if (pair := ranges.pair_at(key)) is not None:
+            yield Pair(*pair)
+
+
+def _to_be_moved(state: State, operation: Operation) -> set[int]:
+    ended = (MigrationState.MIGRATION_STATE_COMPLETED, MigrationState.MIGRATION_STATE_CANCELLED)
+    return {m.partition_id for m in state.migrations[operation.id].values() if m.state not in ended}
+
+
+def _obstacle(state: State, pair: Pair, live: Live) -> str | None:
+    """Why the two can't be merged now, or their leaderships be brought together."""
+    before, behind = pair
+    for row in pair:
+        name = partition_name(state.keyspaces, row)
+        is_begun = before.merge_from == behind.id
+        if not is_begun and (row.merge_from or row.merge_into):
+            return f"{name} is being merged with another one"
+        if (reason := obstacle(state, row, ignore_merge=is_begun)) is not None:
+            return f"{name}: {reason}"
+    if before.leader != behind.leader and not _under_one_leader(pair, live):
+        return f"{before.leader} and {behind.leader} lead them, and no node has both in sync"
+    return None
+
+
+def _under_one_leader(pair: Pair, live: Live) -> list[Partition]:
+    """The rows with the successors that make one node lead both; none where there is no such node."""
+    before, behind = pair
+    common = [node for node in before.isr if node in behind.isr]
+    leader = live.first(sorted(common, key=lambda node: node not in (before.leader, behind.leader)))
+    if leader is None:
+        return []
+    return [appoint(row, leader) for row in pair if row.leader != leader]
+
+
+def _begin(pair: Pair) -> list[Partition]:
+    before, behind = pair
+
+    def merge_from(row: Partition) -> None:
+        row.merge_from = behind.id
+
+    def merge_into(row: Partition) -> None:
+        row.merge_into = before.id
+
+    return [changed(before, merge_from), changed(behind, merge_into)]
+
+
+def given_up(state: State, operation: Operation) -> list[Partition]:
+    """The rows as they are when the operation is cancelled: what has been copied is removed."""
+    rows = []
+    for before, behind in _pairs(state, operation):
+        if before.merge_from == behind.id:
+            rows.append(changed(before, lambda row: row.ClearField("merge_from")))
+            rows.append(changed(behind, lambda row: row.ClearField("merge_into")))
+    return rows
+
+
+def blockers(state: State, operation: Operation) -> list[Blocker]:
+    """What the merges of an operation wait for."""
+    found, moving, live = [], _to_be_moved(state, operation), Live.of(state)
+    for pair in _pairs(state, operation):
+        if pair.behind.id in moving or (reason := _obstacle(state, pair, live)) is None:
+            continue
+        name = partition_name(state.keyspaces, pair.behind)
+        text = f"to be merged at {readable(pair.behind.start_key)}: {reason}"
+        remedy = f"minkactl operations cancel {operation.id}"
+        found.append(Blocker(partition_id=pair.behind.id, partition=name, reason=text, remedy=remedy))
+    return found
+
+
+def outcome(state: State, operation: Operation) -> str | None:
+    """How an operation has ended; None while it hasn't. It ends also where what is left has no node in common: it was
+    to be moved, and was not.
+    """
+    if not operation.cancelled:
+        moving = _to_be_moved(state, operation)
+        for before, behind in _pairs(state, operation):
+            if behind.id in moving or set(before.replicas) & set(behind.replicas):
+                return None
+    return f"{operation.merged} of {operation.merged + len(operation.merge_keys)} merged"
+
+
+# The end
+
+
+def finish(state: State, command: FinishMerge) -> list[Record]:
+    """The range of the one behind is the other's; nothing where it is already.
+
+    Raises UNKNOWN_PARTITION, NOT_LEADER and STALE_EPOCH with the rows: both have to be as the leader knew them, so that
+    nobody can have written to the one that goes since it was fenced.
+    """
+    before, behind = state.partitions.get(command.partition_id), state.partitions.get(command.merged_id)
+    if before is None:
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
+    if behind is None:
+        if command.merged_id in state.merged or command.merged_id < state.next_partition_id:
+            return []
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.merged_id} does not exist")
+    rows = [before, behind]
+    if before.leader != command.node_id or behind.leader != command.node_id:
+        text = f"partitions {before.id} and {behind.id} are led by {before.leader or '-'} and {behind.leader or '-'}"
+        raise MinkaError(Code.NOT_LEADER, text, partitions=rows)
+    epochs = (before.partition_epoch, behind.partition_epoch)
+    is_known = epochs == (command.partition_epoch, command.merged_epoch)
+    if not is_known or (before.merge_from, behind.merge_into) != (behind.id, before.id):
+        text = f"partitions {before.id} and {behind.id} are at epochs {epochs[0]} and {epochs[1]}"
+        raise MinkaError(Code.STALE_EPOCH, text, partitions=rows)
+    return [_merged(before, behind), *_progress(state, behind)]
+
+
+def _merged(before: Partition, behind: Partition) -> Record:
+    generation = max(before.generation, behind.generation) + 1
+
+    def grow(row: Partition) -> None:
+        row.end_key = behind.end_key
+        row.generation = generation
+        # Followers hear anew how far its leader is, whose log has more than their range had.
+        row.leader_epoch += 1
+        row.ClearField("merge_from")
+
+    def go(row: Partition) -> None:
+        row.generation = generation
+        row.removing_replicas[:] = dict.fromkeys([*row.removing_replicas, *row.replicas])
+        row.state, row.leader, row.successor = PartitionState.PARTITION_STATE_OFFLINE, "", ""
+        del row.replicas[:], row.isr[:]
+
+    return Record(partitions_merged=PartitionsMerged(remaining=changed(before, grow), gone=changed(behind, go)))
+
+
+def _progress(state: State, behind: Partition) -> list[Record]:
+    def change(row: Operation) -> None:
+        row.merge_keys.remove(behind.start_key)
+        row.merged += 1
+
+    return [
+        Record(operation_changed=operation_with(operation, change))
+        for operation in _running(state)
+        if operation.keyspace_id == behind.keyspace_id and behind.start_key in operation.merge_keys
+    ]
+
+
+def rows_after(state: State, command: FinishMerge) -> list[Partition]:
+    """The remaining partition, and the last row of the one that is gone."""
+    gone = state.merged.get(command.merged_id) or Partition(
+        id=command.merged_id,
+        partition_epoch=command.merged_epoch + 1,
+        generation=state.partitions[command.partition_id].generation,
+        merge_into=command.partition_id,
+        removing_replicas=[command.node_id],
+        state=PartitionState.PARTITION_STATE_OFFLINE,
+    )
+    return [state.partitions[command.partition_id], gone]

@@ -20,7 +20,7 @@ from minkad.failpoints import failpoint
 from minkad.shard.committer import Committer
 from minkad.shard.context import LeaderContext
 from minkad.shard.entries import decode_entry
-from minkad.shard.replica import Pending, Replica, Role
+from minkad.shard.replica import Pending, Replica
 from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
@@ -219,9 +219,9 @@ class Merging:
             self._context.learn(row)
 
     def _thaw(self, merge: "_Merge") -> None:
-        """Writes go on, unless what was frozen is part of the other by now."""
+        """Writes go on; where it is part of the other by now, it leads no more."""
         behind = merge.behind
-        if not behind.frozen or merge.is_done() or self._closing:
+        if not behind.frozen or self._closing:
             return
         behind.frozen = False
         self._context.changed(behind)
@@ -248,12 +248,6 @@ class _Merge:
         """Whether no newer row of either is known here than the request says."""
         epochs = (self.before.row.partition_epoch, self.behind.row.partition_epoch)
         return epochs == (request.partition_epoch, request.merged_epoch)
-
-    def is_done(self) -> bool:
-        """Whether a row that is known here says that it has come to pass."""
-        row = self.before.row
-        mine = KeyRange(row.start_key, row.end_key)
-        return self.behind.role is Role.REMOVED or mine.contains(self.range.start)
 
 
 def _is_due(before: Replica, behind: Replica) -> bool:

@@ -13,6 +13,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minkad.shard.merging import Merging
 from minkad.shard.replica import Role
+from minkad.shard.trimming import Trimming
 from tests.integration.shard.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.shard.test_splitting import KEY, LOWER, NODES, ROWS, UPPER, scanned
 
@@ -102,8 +103,9 @@ def test_an_empty_one(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_what_was_left_there_by_a_split_does_not_come_back(tmp_path: Path) -> None:
+def test_what_was_left_there_by_a_split_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Split, delete in the upper half, merge: the deleted keys are still in the lower half's data, untrimmed."""
+    monkeypatch.setattr(Trimming, "look", lambda *_: None)
 
     async def scenario(c: Cluster) -> None:
         nodes = await c.add(*NODES)
@@ -172,6 +174,30 @@ def test_while_it_is_written_to(tmp_path: Path) -> None:
             there = {key: value for key, value in expected.items() if value is not None}
             (counted,) = await node.manager.inventory.count_keys([1])
             assert counted.keys == len(there)
+
+    run(tmp_path, scenario)
+
+
+def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await two(c)
+        go_on, original = asyncio.Event(), Merging._append
+
+        async def slowly(self: Merging, *args: Any) -> None:
+            await go_on.wait()
+            await original(self, *args)
+
+        monkeypatch.setattr(Merging, "_append", slowly)
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await until(lambda: bool(athens.replica(2).retain))
+        for number in range(5):
+            await athens.put(2, {b"0700": b"%d" % number, b"080%d" % number: None})
+            await athens.manager._flusher.flush(athens.replica(2))
+        go_on.set()
+        await merged(c)
+        await assert_has(athens, {**ROWS, b"0700": b"4", **{b"080%d" % number: None for number in range(5)}})
 
     run(tmp_path, scenario)
 

@@ -224,6 +224,13 @@ class Control:
         response = self._call(lambda channel: AdminStub(channel).Split, request, repeatable=False)
         return response.operation if response.HasField("operation") else None
 
+    def merge(self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = "") -> cluster_pb2.Operation:
+        """Merge the partitions that begin at these keys into those before them, as an operation. Raises NO_BOUND,
+        MERGE_REFUSED, OPERATION_RUNNING.
+        """
+        request = admin_pb2.MergeRequest(keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason)
+        return self._call(lambda channel: AdminStub(channel).Merge, request, repeatable=False).operation
+
     def transfer_leadership(self, node: str) -> None:
         """Ask the voter `node` to lead the coordinator. The status shows when it does; a transfer can fail silently."""
         request = admin_pb2.TransferLeadershipRequest(node=node)

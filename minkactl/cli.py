@@ -24,6 +24,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     "Change": {
         "keyspace": "keyspaces",
         "split": "split",
+        "merge": "merge",
         "reassign": "reassign",
         "apply": "reassign",
         "drain": "drain",

@@ -9,6 +9,7 @@ from minkactl.commands.migrations import watch_operation
 from minkactl.completion import complete_keyspace
 from minkactl.exits import Exit
 from minkactl.output import Column, Kind, Listing, Page, emit, note
+from minkactl.ranges import rows_by_range
 from minkactl.session import Session, requester
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def split(
     given = parse_keys(at) if at is not None else None
     with session.control() as control:
         status = control.status()
-        _check_by_ranges(status, keyspace)
         keys = given if given is not None else _even_keys(control, status, keyspace, partition_id, parts or 2)
         rows = _splits(status, keyspace, keys)
         if dry_run or not rows:
@@ -80,26 +80,13 @@ def split(
         return watch_operation(session, control, operation.id)
 
 
-def _check_by_ranges(status: "GetStatusResponse", keyspace: str) -> None:
-    """Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
-    from minka.errors import Code, MinkaError
-    from minka.v1.cluster_pb2 import Partitioning
-
-    row = next((one for one in status.table.keyspaces if one.name == keyspace), None)
-    if row is None:
-        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {keyspace!r}")
-    if row.partitioning != Partitioning.PARTITIONING_RANGES:
-        raise MinkaError(Code.NOT_BY_RANGES, f"keyspace {keyspace} is not partitioned by ranges")
-
-
 def _even_keys(
     control: "Control", status: "GetStatusResponse", keyspace: str, partition_id: int | None, parts: int
 ) -> list[bytes]:
     """What the partition's leader says. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, and what the leader refuses."""
     from minka.errors import Code, MinkaError
 
-    number = next(one.id for one in status.table.keyspaces if one.name == keyspace)
-    rows = [one for one in status.table.partitions if one.keyspace_id == number]
+    rows = rows_by_range(status, keyspace)
     if partition_id is None and len(rows) > 1:
         raise click.UsageError(
             f"{keyspace} has {len(rows)} partitions: say which with --partition", click.get_current_context()
@@ -119,14 +106,13 @@ def _splits(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> li
     from minkactl.keys import key_text
     from minkactl.views import replica_stats
 
-    number = next(one.id for one in status.table.keyspaces if one.name == keyspace)
     stats, found = replica_stats(status), []
     for key in keys:
         check_split_point(key)
-    for row in sorted(status.table.partitions, key=lambda row: row.start_key):
+    for row in rows_by_range(status, keyspace):
         range_ = KeyRange(row.start_key, row.end_key)
         inside = sorted({key for key in keys if range_.contains(key) and key != range_.start})
-        if row.keyspace_id != number or not inside:
+        if not inside:
             continue
         bounds = [range_.start, *inside, range_.end]
         for place, key in enumerate(inside):

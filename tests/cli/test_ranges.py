@@ -98,6 +98,32 @@ def test_split_at_keys(run: Run) -> None:
     assert as_json(run, "kv", "count", "authors")["keys"] == len(AUTHORS)
 
 
+def test_merge(run: Run) -> None:
+    (row,) = [row for row in as_json(run, "partitions", "--keyspace", "authors") if row["range"] == "[d, m)"]
+    look = run("merge", "authors", "--partition", str(row["id"]), "--dry-run", "-o", "json")
+    (found,) = json.loads(look.stdout)
+    assert (found["into"], found["key"], found["range"]) == (row["name"], "m", '[m, "")')
+    for arguments, code in [
+        (["authors", "--at", "n"], "NO_BOUND"),
+        (["authors", "--at", "n", "--dry-run"], "NO_BOUND"),
+        (["authors", "--partition", str(found["id"])], "NO_BOUND"),
+        (["authors", "--partition", "99"], "UNKNOWN_PARTITION"),
+        (["nothing", "--at", "b"], "UNKNOWN_KEYSPACE"),
+        (["authors"], "INVALID_ARGUMENT"),
+        (["authors", "--at", "b", "--partition", "1"], "INVALID_ARGUMENT"),
+    ]:
+        result = run("merge", *arguments)
+        assert result.exit_code != 0
+        assert f"error: {code}: " in result.stderr, result.stderr
+    result = run("merge", "authors", "--at", "m,d", "--reason", "test")
+    assert result.exit_code == 0, result.stderr
+    assert ranges(run, "authors") == ['["", b)', '[b, "")']
+    newest = as_json(run, "operations")[0]
+    assert (newest["kind"], newest["state"], newest["outcome"]) == ("merge", "succeeded", "2 of 2 merged")
+    assert scanned(run, "authors") == sorted(AUTHORS)
+    assert as_json(run, "kv", "count", "authors")["keys"] == len(AUTHORS)
+
+
 def test_split_evenly(run: Run, tmp_path: Path) -> None:
     assert run("keyspace", "create", "numbers", "--ranges", "--replicas", "1").exit_code == 0
     (tmp_path / "numbers.csv").write_text("n\n" + "".join(f"{n:05d}\n" for n in range(2000)))

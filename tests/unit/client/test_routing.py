@@ -185,10 +185,10 @@ def _authors(*rows: tuple[int, bytes, bytes, int]) -> RoutingTable:
     return table
 
 
-def _range(id_: int, start: bytes, end: bytes, generation: int) -> Partition:
+def _range(id_: int, start: bytes, end: bytes, generation: int, epoch: int = 0) -> Partition:
     return Partition(
         id=id_, keyspace_id=7, slot=id_, start_key=start, end_key=end, leader="athens", generation=generation,
-        partition_epoch=generation,
+        partition_epoch=epoch or generation,
     )  # fmt: skip
 
 
@@ -234,6 +234,53 @@ def test_halves_may_come_one_by_one_in_any_order() -> None:
     assert routes.belong_together([b"m", b"z"])
     table.update([child])
     assert [_id(routes.route(0, [key])) for key in (b"a", b"m", b"z")] == [1, 2, 2]
+
+
+def test_what_was_merged_into_another_one_is_dropped() -> None:
+    table = _authors((1, b"", b"b", 1), (2, b"b", b"d", 1), (3, b"d", b"", 1))
+    routes = _by_ranges(table)
+    late = _range(2, b"b", b"d", 1, epoch=7)
+    assert table.update([_range(1, b"", b"d", 2)])
+    assert [_id(routes.route(0, [key])) for key in (b"a", b"b", b"c", b"d")] == [1, 1, 1, 3]
+    assert not table.update([late])
+    assert routes.overlapping(KeyRange()) == [KeyRange(b"", b"d"), KeyRange(b"d", b"")]
+    assert table.update([_range(4, b"b", b"d", 3)])
+    assert [_id(routes.route(0, [key])) for key in (b"a", b"b", b"c", b"d")] == [1, 4, 4, 3]
+    assert not table.update([late])
+
+
+@given(st.data())
+def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> None:
+    """A client that heard of some rows, in whatever order, and then gets the whole table, routes as that says."""
+    now, said = [_range(1, b"", b"", 1)], [_range(1, b"", b"", 1)]
+    for number in range(data.draw(st.integers(1, 12))):
+        place = data.draw(st.integers(0, len(now) - 1))
+        row = now[place]
+        if place + 1 < len(now) and data.draw(st.booleans()):
+            behind = now.pop(place + 1)
+            made = [
+                _range(row.id, row.start_key, behind.end_key, max(row.generation, behind.generation) + 1, number + 2)
+            ]
+        else:
+            key = bytes([data.draw(st.integers(1, 255))])
+            if not KeyRange(row.start_key, row.end_key).contains(key) or key == row.start_key:
+                continue
+            made = [
+                _range(row.id, row.start_key, key, row.generation + 1, number + 2),
+                _range(number + 100, key, row.end_key, row.generation + 1),
+            ]
+        now[place : place + 1] = made
+        said += made
+    heard = data.draw(st.lists(st.sampled_from(said), max_size=20))
+    table = _authors((1, b"", b"", 1))
+    for row in [*heard, *data.draw(st.permutations(now)), *heard]:
+        table.update([row])
+    routes = _by_ranges(table)
+    for byte in range(256):
+        key = bytes([byte])
+        owner = next(row for row in now if KeyRange(row.start_key, row.end_key).contains(key))
+        assert _id(routes.route(0, [key])) == owner.id
+    assert routes.overlapping(KeyRange()) == [KeyRange(row.start_key, row.end_key) for row in now]
 
 
 @given(

@@ -1,0 +1,107 @@
+"""minkactl merge."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minkactl import options
+from minkactl.commands.migrations import watch_operation
+from minkactl.completion import complete_keyspace
+from minkactl.exits import Exit
+from minkactl.output import Column, Kind, Listing, Page, emit, note
+from minkactl.ranges import rows_by_range
+from minkactl.session import Session, requester
+
+if TYPE_CHECKING:
+    from minka.v1.admin_pb2 import GetStatusResponse
+
+MERGE_COLUMNS = (
+    Column("PARTITION", "name"),
+    Column("ID", "id", Kind.NUMBER),
+    Column("DATA", "bytes", Kind.BYTES),
+    Column("INTO", "into"),
+    Column("DATA THERE", "into_bytes", Kind.BYTES),
+    Column("BOUND", "key"),
+    Column("RANGE BEHIND", "range"),
+)
+
+
+@options.command()
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@click.option("--at", "at", metavar="KEYS", help="Take away these bounds, separated by commas; 0x… and @FILE too.")
+@click.option(
+    "--partition", "partition_id", type=click.IntRange(min=1), metavar="ID", help="Give it the range behind it, too."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be merged, and stop.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@options.common(watch=False)
+@options.pass_session
+def merge(
+    session: Session, keyspace: str, at: str | None, partition_id: int | None, dry_run: bool, reason: str
+) -> Exit:
+    """Merge neighbours in a keyspace by ranges, and watch it. It undoes a split.
+
+    The lower one remains. What the upper one has is copied into it; writes to that wait for a moment at the end.
+
+    Examples:
+      minkactl merge authors --at m --dry-run
+      minkactl merge authors --at m,t
+      minkactl merge authors --partition 7 --reason "the import is over"
+    """
+    if (at is None) == (partition_id is None):
+        raise click.UsageError("give either --at or --partition", click.get_current_context())
+    from minkactl.keys import parse_keys
+
+    with session.control() as control:
+        status = control.status()
+        keys = parse_keys(at) if at is not None else [_end_of(status, keyspace, partition_id)]
+        rows = _merges(status, keyspace, keys)
+        if dry_run:
+            emit(Page(rows, [Listing(MERGE_COLUMNS, rows)], [row["name"] for row in rows]), session.output)
+            note("Nothing was changed (--dry-run).")
+            return Exit.OK
+        operation = control.merge(keyspace, keys, requester(), reason)
+        note(f"operation {operation.id} started")
+        return watch_operation(session, control, operation.id)
+
+
+def _end_of(status: "GetStatusResponse", keyspace: str, partition_id: int | None) -> bytes:
+    """Raises UNKNOWN_PARTITION, NO_BOUND."""
+    from minka.errors import Code, MinkaError
+
+    row = next((one for one in rows_by_range(status, keyspace) if one.id == partition_id), None)
+    if row is None:
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"{keyspace} has no partition {partition_id}")
+    if not row.end_key:
+        raise MinkaError(Code.NO_BOUND, f"no partition of {keyspace} is behind partition {partition_id}")
+    return row.end_key
+
+
+def _merges(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
+    """What would be merged, a row for each partition that goes. Raises NO_BOUND."""
+    from minka.errors import Code, MinkaError
+    from minka.ranges import KeyRange, readable
+    from minkactl.keys import key_text
+    from minkactl.views import replica_stats
+
+    rows, stats, found = rows_by_range(status, keyspace), replica_stats(status), []
+    places = {row.start_key: place for place, row in enumerate(rows) if place}
+    remains = rows[0]
+    for key in sorted(set(keys)):
+        if key not in places:
+            raise MinkaError(Code.NO_BOUND, f"no partition of {keyspace} begins at {readable(key)}, behind another one")
+        before, row = rows[places[key] - 1], rows[places[key]]
+        if before.start_key not in keys:
+            remains = before
+        found.append(
+            {
+                "name": f"{keyspace}/{row.slot}",
+                "id": row.id,
+                "bytes": stats[row.id].bytes if row.id in stats else None,
+                "into": f"{keyspace}/{remains.slot}",
+                "into_bytes": stats[remains.id].bytes if remains.id in stats else None,
+                "key": key_text(key),
+                "range": str(KeyRange(row.start_key, row.end_key)),
+            }
+        )
+    return found

@@ -298,6 +298,6 @@ def test_a_transfer_that_starts_again_has_no_negative_rate() -> None:
 def test_documents_refuse_what_they_do_not_know() -> None:
     document = to_document(make_plan())
     assert from_document(document, Plan()) == make_plan()
-    for wrong in ({**document, "digests": ""}, {**document, "kind": "merge"}, {**document, "table_version": -1}):
+    for wrong in ({**document, "digests": ""}, {**document, "kind": "swap"}, {**document, "table_version": -1}):
         with pytest.raises(MinkaError):
             from_document(wrong, Plan())

@@ -177,7 +177,8 @@ def _under_one_leader(pair: Pair, live: Live) -> list[Partition]:
     """The rows with the successors that make one node lead both; none where there is no such node."""
     before, behind = pair
     common = [node for node in before.isr if node in behind.isr]
-    leader = live.first(sorted(common, key=lambda node: node not in (before.leader, behind.leader)))
+    leaders = [node for node in (before.leader, behind.leader) if node in common]
+    leader = live.first([*leaders, *common])
     if leader is None:
         return []
     return [appoint(row, leader) for row in pair if row.leader != leader]

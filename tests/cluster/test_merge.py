@@ -1,0 +1,117 @@
+"""Merges while clients read, write and scan: nothing is lost, nothing comes twice, and no client notices."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minka.control import Control
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import HashFunction, OperationState
+from minkactl.playground import LocalCluster
+from minkad import failpoints
+from minkad.shard import merging  # noqa: F401  # declares its failpoints
+from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
+from tests.cluster.ranges import NODES, SORTED, Readers, check, load_ballast, rows_of
+from tests.cluster.workload import Workload
+
+BOUNDS = [SORTED[i] for i in range(500, 6000, 500)] + [b"key-2", b"key-3"]
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_merges_under_load(replicas: int) -> None:
+    """With one replica they are brought together first."""
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
+        control.create_keyspace("authors", 0, nothing, replicas=replicas, split_points=BOUNDS)
+        wait_settled(control, live=3)
+        load_ballast(cluster)
+        with Workload(cluster.endpoints, "authors", seed=1) as load, Readers(cluster.endpoints, "authors") as readers:
+            for bounds in (BOUNDS[:1], BOUNDS[1::2], BOUNDS[2::2]):
+                before = [*readers.rounds, load.acknowledged]
+                ended = wait_ended(control, control.merge("authors", bounds, "test").id)
+                assert ended.state == OperationState.OPERATION_STATE_SUCCEEDED, ended
+                assert ended.outcome.startswith(f"{len(bounds)} of {len(bounds)} merged"), ended
+                eventually(
+                    "all went on",
+                    lambda before=before: (
+                        all(  # type: ignore[misc]
+                            now > then for now, then in zip([*readers.rounds, load.acknowledged], before, strict=True)
+                        )
+                        or bool(readers.errors)
+                    ),
+                )
+            readers.stop()
+            load.stop()
+            assert load.failed == 0, "a merge must not fail a client's write"
+            assert len(rows_of(control)) == 1
+            check(cluster, load)
+            eventually("nothing is left of the others", lambda: not leftovers(cluster, 1))
+
+
+def leftovers(cluster: LocalCluster, partition_id: int) -> list[str]:
+    folders = [path for name in NODES for path in (cluster.node(name).directory / "data" / "partitions").glob("*")]
+    return [path.name for path in folders if path.name != str(partition_id)]
+
+
+def spec_file(cluster: LocalCluster, name: str) -> Path:
+    return cluster.node(name).directory / "failpoints"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    cluster = LocalCluster(NODES, config=QUICK)
+    for name in NODES:
+        cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
+    with cluster, Control(cluster.endpoints) as control:
+        nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
+        control.create_keyspace("authors", 0, nothing, replicas=3, split_points=BOUNDS)
+        wait_settled(control, live=3)
+        load_ballast(cluster)
+        yield cluster
+
+
+PLACES = ("copy", "freeze", "finish", "learn")
+MERGE_POINTS = [f"merge.{place}.{when}" for place in PLACES for when in ("before", "after")]
+
+
+def test_these_are_the_places() -> None:
+    assert {f"merge.{place}" for place in PLACES} == {name for name in failpoints.names() if name.startswith("merge.")}
+
+
+@pytest.mark.seeds(8)
+@pytest.mark.timeout(180)
+def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
+    """The leader dies at a place of a merge; the merge ends, and all that was acknowledged is there."""
+    rng = random.Random(seed)
+    with Control(cluster.endpoints) as control:
+        wait_settled(control, live=3)
+        if len(rows_of(control)) < 3:
+            operation = control.split("authors", BOUNDS, "test")
+            assert operation is not None
+            wait_ended(control, operation.id)
+        rows = rows_of(control)
+        place = rng.randrange(1, len(rows))
+        victim = rows[place - 1].leader
+        point = MERGE_POINTS[seed % len(MERGE_POINTS)]
+        with Workload(cluster.endpoints, "authors", seed) as load, Readers(cluster.endpoints, "authors") as readers:
+            spec_file(cluster, victim).write_text(f"{point}=kill\n")
+            try:
+                operation_id = control.merge("authors", [rows[place].start_key], "test", f"seed {seed}").id
+            except MinkaError:  # the controller died of it: the operation may have been recorded
+                operation_id = 0
+            eventually(f"{victim} dies at {point}", lambda: not cluster.node(victim).running)
+            spec_file(cluster, victim).unlink()
+            cluster.restart(victim)
+            if operation_id:
+                assert wait_ended(control, operation_id).state == OperationState.OPERATION_STATE_SUCCEEDED
+            wait_settled(control, live=3)
+            eventually("all are in sync", lambda: all(len(row.isr) == 3 for row in control.status().table.partitions))
+            before = load.acknowledged
+            eventually("writes are acknowledged again", lambda: load.acknowledged > before)
+            readers.stop()
+            load.stop()
+            if operation_id:
+                assert len(rows_of(control)) == len(rows) - 1
+            check(cluster, load)

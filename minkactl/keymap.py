@@ -64,10 +64,10 @@ def _head(keyspace: Keyspace, rows: Sequence[Row]) -> Line:
     text = f": {units.counted(len(rows), 'range')}"
     if any(row["bytes"] is not None for row in rows):
         text += f", {units.size(_sum(rows, 'bytes'))}, {_sum(rows, 'ops'):,} ops/s"
-    if keyspace.max_bytes:
-        text += f"; each has at most {units.size(keyspace.max_bytes)}"
-    if keyspace.max_ops:
-        text += f"{' and' if keyspace.max_bytes else '; each has at most'} {keyspace.max_ops:,} ops/s"
+    limits = [units.size(keyspace.max_bytes)] if keyspace.max_bytes else []
+    limits += [f"{keyspace.max_ops:,} ops/s"] if keyspace.max_ops else []
+    if limits:
+        text += f"; at most {', '.join(limits)} each"
     return [(keyspace.name, "bold"), (text, "")]
 
 

@@ -80,8 +80,8 @@ def _filled(weights: Sequence[int], limit: int) -> Iterator[int]:
 def _widths(weights: Sequence[int], total: int) -> list[int]:
     """Whole numbers, 1 or more, in proportion to the weights; their sum is `total`, if there are not more of them.
 
-    Those whose share is less than 1 get 1, and the others share the rest; what rounding leaves over goes to the
-    largest remainders, the first of equal ones first.
+    Those whose share is less than 1 get 1, and the others share the rest. They are rounded by where they end, so that
+    each lies where it should.
     """
     if not any(weights):
         weights = [1] * len(weights)
@@ -91,11 +91,11 @@ def _widths(weights: Sequence[int], total: int) -> list[int]:
         rest = [place for place in rest if place not in small]
         room -= len(small)
         whole -= sum(weights[place] for place in small)
+    before = 0
     for place in rest:
-        found[place] = weights[place] * room // whole
-    left = total - sum(found)
-    for place in sorted(rest, key=lambda place: -(weights[place] * room % whole))[:left]:
-        found[place] += 1
+        after = before + weights[place] * room
+        found[place] = after // whole - before // whole
+        before = after
     return found
 
 

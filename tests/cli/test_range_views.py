@@ -204,6 +204,7 @@ class TestMap:
         assert keys.index("└mary") == sum(widths[:3]), "the bounds of a hot range are among those shown"
         assert keys.startswith('└""')
         assert keys.endswith('""┘')
+        assert len(keys) == columns
         assert any(line.startswith("A athens 2 ranges, 10 MiB, 3,020 ops/s") for line in lines)
         said = words(lines)
         assert "▲ authors/4 [mary, 0xff00) 3,000 ops/s, above max_ops (1,000); athens" in said

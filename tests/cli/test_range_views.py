@@ -1,6 +1,7 @@
 """Keyspaces by ranges as minkactl draws and explains them: partitions --keyspace, keyspace map, partitions explain."""
 
 import json
+import random
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, GetStatusResponse
+from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, GetStatusRequest, GetStatusResponse
 from minka.v1.cluster_pb2 import (
     Migration,
     MigrationState,
@@ -18,6 +19,7 @@ from minka.v1.cluster_pb2 import (
     PartitionState,
 )
 from minka.v1.coordinator_pb2 import MigrationProgress, ReplicaStats
+from minkactl.exits import Exit
 from minkactl.explain import MAX_PARTITIONS_A_NODE, SPLITS_AT_ONCE
 from minkactl.playground import LocalCluster
 from minkactl.strip import cells_of
@@ -246,6 +248,20 @@ class TestMap:
         assert (ended.status, ended.text.isascii()) == (0, True)
         assert "^" in ended.text
 
+    @pytest.mark.parametrize("command", [["keyspace", "map", "authors"], ["partitions", "--keyspace", "authors"]])
+    def test_watching(self, node: AnsweringNode, status: GetStatusResponse, command: list[str]) -> None:
+        def answer(_: GetStatusRequest) -> GetStatusResponse:
+            if len(node.requests("GetStatus")) == 3:
+                status.replicas[3].ops = 3000
+            return status
+
+        node.answers["GetStatus"] = answer
+        options = ["--watch", "0.1", "--endpoints", node.address]
+        ended = on_terminal(*command, *options, keys="\x03", when="3,000 ops/s")
+        assert ended.status == Exit.INTERRUPTED
+        assert "\x1b[1A\x1b[2K" in ended.text  # up a line, and clear it
+        assert "Traceback" not in ended.text
+
     def test_refusals(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
         assert "error: UNKNOWN_KEYSPACE: " in run("keyspace", "map", "x", "--endpoints", node.address).stderr
         status.table.keyspaces[0].partitioning = Partitioning.PARTITIONING_HASH
@@ -459,3 +475,15 @@ def test_real_daemons(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         letters = {node[0].upper() for node in {row["leader"] for row in rows}}
         assert set(strip) - {"─"} == letters
         assert "└01500" in "".join(shown)
+        # One huge key: no sooner said than seen, although nothing is written any more.
+        (tmp_path / "huge").write_bytes(b"v" * 200 + random.Random(1).randbytes(MIB + MIB // 4))
+        assert run("keyspace", "create", "huge", "--ranges", "--max-bytes", "1MiB").exit_code == 0
+        assert run("kv", "put", "huge", "key", "--file", str(tmp_path / "huge")).exit_code == 0
+        name = document("keyspace", "map", "huge")[0]["name"]
+        until(lambda: document("partitions", "explain", name)["verdict"] == "not_split", "its leader says why", 30)
+        found = document("partitions", "explain", name)
+        assert found["too_large"]
+        assert "Its leader says why it isn't split: too large, and no key divides it." in [
+            one["sentence"] for one in found["sentences"]
+        ]
+        assert document("partitions", "--keyspace", "huge")[0]["note"] == "too large, and no key divides it"

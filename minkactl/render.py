@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final, Literal
 
 from rich.console import Console, Group, RenderableType
@@ -44,6 +45,7 @@ MAX_WIDTH: Final = 10_000
 ROOM_FOR_BARS: Final = 112  # columns of the terminal
 # These may take several lines.
 PROSE: Final = ("reason", "outcome", "blocked_by", "state_reason", "problem", "endpoints", "note", "remark", "hot")
+GAP: Final = 2  # cells between columns
 MIN_PROSE: Final = 20  # cells of their column
 KEYS: Final = (32, 24, 16, 12)  # characters of a bound: the first for which there is room
 BAR: Final = range(6, 31)  # cells
@@ -55,6 +57,7 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
+@cache
 def signs() -> Signs:
     """The characters that stdout can show."""
     return ASCII if console().options.ascii_only else UNICODE
@@ -139,17 +142,22 @@ def cell(value: Any, kind: Kind, bars: int = 0) -> Text:
 
 
 def _grid(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> Table:
-    grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
     for place, column in enumerate(columns):
         justify: Literal["left", "right"] = "right" if column.kind in RIGHT else "left"
         prose = column.key in PROSE
         # rich would take the longest word as what a column needs, also of one that is not to be wrapped.
-        needs = max(len(column.title), *(row[place].cell_len for row in rows)) if rows else None
-        least = min(needs, MIN_PROSE) if prose and needs else needs
+        needs = _needs(column, (row[place] for row in rows))
+        least = min(needs, MIN_PROSE) if prose else needs
         grid.add_column(column.title, justify=justify, no_wrap=not prose, overflow="fold", min_width=least)
     for row in rows:
         grid.add_row(*row)
     return grid
+
+
+def _needs(column: Column, cells: Iterable[Text]) -> int:
+    """How wide it is on one line."""
+    return max(len(column.title), *(one.cell_len for one in cells), 0)
 
 
 def _there(value: Any) -> bool:
@@ -163,10 +171,13 @@ def table(listing: Listing, wide: bool = False, bars: int = 0) -> RenderableType
     """
     if not listing.rows and listing.empty:
         return Text(listing.empty, style="dim")
-    columns = [
-        column for column in listing.shown(wide) if wide or any(_there(row.get(column.key)) for row in listing.rows)
-    ]
+    columns = _with_values(listing, wide)
     return _grid(columns, [[_cell_of(row, one, bars) for one in columns] for row in listing.rows])
+
+
+def _with_values(listing: Listing, wide: bool) -> list[Column]:
+    """The columns that are shown: with `wide`, those too that no row has."""
+    return [one for one in listing.shown(wide) if wide or any(_there(row.get(one.key)) for row in listing.rows)]
 
 
 def _cell_of(row: Row, column: Column, bars: int) -> Text:
@@ -183,12 +194,15 @@ def ranges(listing: Listing, wide: bool) -> RenderableType:
         return table(listing, wide)
     fine = all(row["state"] == "online" for row in listing.rows)
     left_out = ("hot", "remark", *(("state",) if fine else ()))
-    columns = [one for one in listing.columns if one.key not in left_out]
+    columns = [one for one in _with_values(listing, wide) if one.key not in left_out]
     drawn, room = listing, -1
+    needs = {one.key: _needs(one, (_cell_of(row, one, BAR.start) for row in listing.rows)) for one in columns}
     for keys, most in itertools.product((True, False), KEYS):
         shown = [one for one in columns if keys or one.key != "keys"]
         drawn = replace(listing, columns=shown, rows=[_with_short_bounds(row, most) for row in listing.rows])
-        room = console().width - _needed(table(drawn, bars=BAR.start))
+        bounds = [one for one in columns if one.kind is Kind.KEY]
+        needs |= {one.key: _needs(one, (Text(row[one.key]) for row in drawn.rows)) for one in bounds}
+        room = console().width - sum(needs[one.key] + GAP for one in shown) + GAP
         if room >= 0:
             break
     notes = [note for row in listing.rows for note in _notes(row)]

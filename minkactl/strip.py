@@ -129,6 +129,8 @@ def ticks(labels: Sequence[tuple[int, str]], width: int, signs: Signs) -> list[s
 
 def cells_of(text: str) -> int:
     """How many cells of a terminal it takes: two for a wide character, none for one that only changes another."""
+    if text.isascii():
+        return len(text)
     return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 

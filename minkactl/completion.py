@@ -53,6 +53,14 @@ complete_node: Final = _names(lambda table: [(node.id, _state(node.state)) for n
 complete_keyspace: Final = _names(
     lambda table: [(keyspace.name, f"{keyspace.partition_count} partitions") for keyspace in table.keyspaces]
 )
+complete_partition: Final = _names(
+    lambda table: [
+        (str(partition.id), f"{keyspace.name}/{partition.slot}")
+        for keyspace in table.keyspaces
+        for partition in table.partitions
+        if partition.keyspace_id == keyspace.id
+    ]
+)
 
 
 def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -1,7 +1,10 @@
 """What a terminal shows. The only file that knows rich."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from typing import Any, Final, Literal
 
 from rich.console import Console, Group, RenderableType
@@ -11,8 +14,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from minka.v1.cluster_pb2 import Keyspace
 from minkactl import units
+from minkactl.keymap import Canvas, key_map
 from minkactl.output import Column, Kind, Listing, Page, Row, plain
+from minkactl.strip import ASCII, UNICODE, Signs, bar, clipped
 
 STYLES: Final = {
     "live": "green",
@@ -33,11 +39,16 @@ STYLES: Final = {
     "running": "yellow",
     "handed_over": "cyan",
 }
-RIGHT: Final = (Kind.NUMBER, Kind.BYTES, Kind.MILLISECONDS)
+RIGHT: Final = (Kind.NUMBER, Kind.BYTES, Kind.MILLISECONDS, Kind.PERCENT)
 MAX_STUCK: Final = 8
 MAX_WIDTH: Final = 10_000
 ROOM_FOR_BARS: Final = 112  # columns of the terminal
-PROSE: Final = ("reason", "outcome", "blocked_by", "state_reason", "problem", "endpoints")  # may take several lines
+# These may take several lines.
+PROSE: Final = ("reason", "outcome", "blocked_by", "state_reason", "problem", "endpoints", "note", "remark", "hot")
+GAP: Final = 2  # cells between columns
+MIN_PROSE: Final = 20  # cells of their column
+KEYS: Final = (32, 24, 16, 12)  # characters of a bound: the first for which there is room
+BAR: Final = range(6, 31)  # cells
 NOTHING: Final = Text("-", style="dim")
 
 
@@ -46,12 +57,23 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
+@cache
+def signs() -> Signs:
+    """The characters that stdout can show."""
+    return ASCII if console().options.ascii_only else UNICODE
+
+
 def show(renderable: RenderableType) -> None:
     """Print it once; a table with more columns than the terminal has room for is wider than it, never cut."""
     target = console()
-    needed = Measurement.get(target, target.options.update(max_width=MAX_WIDTH), renderable).minimum
-    target.width = max(target.width, needed)
+    target.width = max(target.width, _needed(renderable))
     target.print(renderable)
+
+
+def _needed(renderable: RenderableType) -> int:
+    """How many cells wide it is at least."""
+    target = console()
+    return Measurement.get(target, target.options.update(max_width=MAX_WIDTH), renderable).minimum
 
 
 class Screen:
@@ -96,8 +118,8 @@ def state(name: str) -> Text:
     return Text(name.replace("_", " "), style=STYLES.get(name, ""))
 
 
-def cell(value: Any, kind: Kind) -> Text:
-    """A value for a person."""
+def cell(value: Any, kind: Kind, bars: int = 0) -> Text:
+    """A value for a person; see `table`."""
     if not _there(value) or (kind is Kind.TIME and not value):
         return NOTHING
     match kind:
@@ -111,33 +133,109 @@ def cell(value: Any, kind: Kind) -> Text:
             return Text(units.duration(value / 1000))
         case Kind.TIME:
             return Text(units.clock(value))
+        case Kind.KEY:
+            return Text(clipped(value, KEYS[0], signs().gap))
+        case Kind.PERCENT:
+            return _bar(value, bars)
         case Kind.TEXT:
             return Text(", ".join(map(str, value)) if isinstance(value, list) else plain(value))
 
 
-def _grid(columns: Sequence[Column]) -> Table:
-    grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
+def _grid(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> Table:
+    grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
+    for place, column in enumerate(columns):
         justify: Literal["left", "right"] = "right" if column.kind in RIGHT else "left"
-        grid.add_column(column.title, justify=justify, no_wrap=column.key not in PROSE, overflow="fold")
+        prose = column.key in PROSE
+        # rich would take the longest word as what a column needs, also of one that is not to be wrapped.
+        needs = _needs(column, (row[place] for row in rows))
+        least = min(needs, MIN_PROSE) if prose else needs
+        grid.add_column(column.title, justify=justify, no_wrap=not prose, overflow="fold", min_width=least)
+    for row in rows:
+        grid.add_row(*row)
     return grid
+
+
+def _needs(column: Column, cells: Iterable[Text]) -> int:
+    """How wide it is on one line."""
+    return max(len(column.title), *(one.cell_len for one in cells), 0)
 
 
 def _there(value: Any) -> bool:
     return value is not None and value != "" and value != []
 
 
-def table(listing: Listing, wide: bool = False) -> RenderableType:
-    """A listing in columns, without those that no row has; the sentence that says so when there is no row."""
+def table(listing: Listing, wide: bool = False, bars: int = 0) -> RenderableType:
+    """A listing in columns, without those that no row has; the sentence that says so when there is no row.
+
+    With `bars`, percentages are drawn so many cells long.
+    """
     if not listing.rows and listing.empty:
         return Text(listing.empty, style="dim")
-    columns = [
-        column for column in listing.shown(wide) if wide or any(_there(row.get(column.key)) for row in listing.rows)
-    ]
-    grid = _grid(columns)
-    for row in listing.rows:
-        grid.add_row(*(cell(row.get(column.key), column.kind) for column in columns))
-    return grid
+    columns = _with_values(listing, wide)
+    return _grid(columns, [[_cell_of(row, one, bars) for one in columns] for row in listing.rows])
+
+
+def _with_values(listing: Listing, wide: bool) -> list[Column]:
+    """The columns that are shown: with `wide`, those too that no row has."""
+    return [one for one in listing.shown(wide) if wide or any(_there(row.get(one.key)) for row in listing.rows)]
+
+
+def _cell_of(row: Row, column: Column, bars: int) -> Text:
+    text = cell(row.get(column.key), column.kind, bars)
+    hot = column.key == "ops" and row.get("hot")
+    return Text.assemble((f"{signs().hot} {text.plain}", "bold red")) if hot else text
+
+
+def ranges(listing: Listing, wide: bool) -> RenderableType:
+    """The ranges of a keyspace with a bar each; what there is to say of them is beneath. A narrow terminal has shorter
+    bounds, then no number of keys, then no bars. There is no state where it is the one that all should have.
+    """
+    if wide or not listing.rows:
+        return table(listing, wide)
+    fine = all(row["state"] == "online" for row in listing.rows)
+    left_out = ("hot", "remark", *(("state",) if fine else ()))
+    columns = [one for one in _with_values(listing, wide) if one.key not in left_out]
+    drawn, room = listing, -1
+    needs = {one.key: _needs(one, (_cell_of(row, one, BAR.start) for row in listing.rows)) for one in columns}
+    for keys, most in itertools.product((True, False), KEYS):
+        shown = [one for one in columns if keys or one.key != "keys"]
+        drawn = replace(listing, columns=shown, rows=[_with_short_bounds(row, most) for row in listing.rows])
+        bounds = [one for one in columns if one.kind is Kind.KEY]
+        needs |= {one.key: _needs(one, (Text(row[one.key]) for row in drawn.rows)) for one in bounds}
+        room = console().width - sum(needs[one.key] + GAP for one in shown) + GAP
+        if room >= 0:
+            break
+    notes = [note for row in listing.rows for note in _notes(row)]
+    bars = min(BAR.start + room, BAR.stop - 1) if room >= 0 else 0
+    return stacked([table(drawn, bars=bars), *([Text("\n").join(notes)] if notes else [])])
+
+
+def _with_short_bounds(row: Row, most: int) -> Row:
+    return {**row, **{bound: clipped(row[bound], most, signs().gap) for bound in ("start", "end")}}
+
+
+def _notes(row: Row) -> Iterator[Text]:
+    """What there is to say of a range."""
+    if row["hot"]:
+        text = f" has {row['ops']:,} ops/s, {row['hot']}"
+        yield Text.assemble((f"{signs().hot} ", "bold red"), (row["name"], "bold"), text)
+    if row["remark"]:
+        yield Text.assemble(("! ", "bold yellow"), (row["name"], "bold"), f" {row['remark']}")
+
+
+def _bar(percent: int, width: int) -> Text:
+    """So much of what there may be, with the number; the number alone where the width is 0."""
+    style = "bold red" if percent > 100 else "cyan"
+    full, rest = bar(percent, width, signs()) if width else ("", "")
+    return Text.assemble((full, style), (rest, "dim"), (f" {percent:>4,} %", style if percent > 100 else ""))
+
+
+def strip(keyspace: Keyspace, nodes: Sequence[str], rows: Sequence[Row]) -> RenderableType:
+    """The key space, as wide as the terminal."""
+    target = console()
+    colours = target.color_system is not None and not target.no_color
+    lines = key_map(keyspace, nodes, rows, Canvas(target.width, signs(), colours))
+    return Group(*(Text.assemble(*line) for line in lines))
 
 
 def record(pairs: Sequence[tuple[str, RenderableType]]) -> Table:
@@ -148,6 +246,13 @@ def record(pairs: Sequence[tuple[str, RenderableType]]) -> Table:
     for name, value in pairs:
         grid.add_row(name, value)
     return grid
+
+
+def sentences(rows: Sequence[Row]) -> Table:
+    """What is said about a thing, by subject; each subject is named once."""
+    subjects = [row["about"] for row in rows]
+    titles = [name.capitalize() if name not in subjects[:place] else "" for place, name in enumerate(subjects)]
+    return record([(title, Text(row["sentence"])) for title, row in zip(titles, rows, strict=True)])
 
 
 _MARKS: Final = {"error": ("✗ ", "bold red"), "warning": ("! ", "bold yellow")}

@@ -64,6 +64,7 @@ KEYSPACE_COLUMNS = (
     Column("DURABILITY", "durability", wide=True),
     Column("UNCLEAN", "unclean_election", wide=True),
     Column("MAX DATA", "max_bytes", Kind.BYTES, wide=True),
+    Column("MAX OPS/S", "max_ops", Kind.NUMBER, wide=True),
     Column("CREATED", "created_ms", Kind.TIME, wide=True),
 )
 _OF_A_NEW_ONE = ("name", "partitions", "by", "replicas", "min_insync", "durability", "unclean_election", "id")
@@ -80,6 +81,7 @@ PARTITION_COLUMNS = (
     Column("GENERATION", "generation", Kind.NUMBER),
     Column("KEYS", "keys", Kind.NUMBER),
     Column("DATA", "bytes", Kind.BYTES),
+    Column("OPS/S", "ops", Kind.NUMBER),
     Column("NOTE", "note"),
     Column("IN SYNC", "isr", wide=True),
     Column("ADDING", "adding_replicas", wide=True),
@@ -89,6 +91,7 @@ PARTITION_COLUMNS = (
     Column("UNCLEAN ELECTIONS", "unclean_elections", Kind.NUMBER, wide=True),
     Column("LEADER EPOCH", "leader_epoch", Kind.NUMBER, wide=True),
     Column("PARTITION EPOCH", "partition_epoch", Kind.NUMBER, wide=True),
+    Column("CPU %", "cpu_percent", Kind.NUMBER, wide=True),
 )
 MEMBER_COLUMNS = (
     Column("NODE", "id"),
@@ -195,6 +198,7 @@ def keyspace_document(keyspace: Keyspace, partitions: int | None) -> dict[str, A
         "durability": enum_name(DURABILITY, keyspace.durability or Durability.DURABILITY_SYNC),
         "unclean_election": keyspace.unclean_election,
         "max_bytes": keyspace.max_bytes or None,
+        "max_ops": keyspace.max_ops or None,
         "created_ms": keyspace.created_ms,
     }
 
@@ -221,6 +225,8 @@ def partition_rows(status: GetStatusResponse) -> list[Row]:
         document["under_min_insync"] = is_under_min_insync(partition, keyspaces[partition.keyspace_id])
         document["keys"] = reported.keys if reported else None
         document["bytes"] = reported.bytes if reported else None
+        document["ops"] = reported.ops if reported else None
+        document["cpu_percent"] = reported.cpu_percent if reported else None
         if reported and reported.not_split:
             document["note"] = reported.not_split
         rows.append(document)

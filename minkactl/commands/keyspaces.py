@@ -5,13 +5,17 @@ from typing import TYPE_CHECKING
 import click
 
 from minkactl import options
+from minkactl.completion import complete_keyspace
 from minkactl.keys import parse_keys
 from minkactl.output import Listing, Page, emit, note
 from minkactl.session import Session
 from minkactl.watch import show
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from minka.control import Control
+    from minka.v1.admin_pb2 import GetStatusResponse
 
 
 def _page(control: "Control", name: str | None = None) -> Page:
@@ -32,7 +36,7 @@ def keyspaces(session: Session) -> None:
 
 @options.group()
 def keyspace() -> None:
-    """Create keyspaces."""
+    """Create a keyspace; show its keys as a map."""
 
 
 @keyspace.command()
@@ -141,3 +145,41 @@ def create(
         document = keyspace_document(created, len(points) + 1 if points is not None else partition_count)
     emit(Page(document, [Listing(CREATED_COLUMNS, [document])], [name]), session.output)
     note("its partitions come online as their nodes take them: minkactl keyspaces")
+
+
+@keyspace.command("map")
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@options.common()
+@options.pass_session
+def map_(session: Session, keyspace: str) -> None:
+    """Show a keyspace by ranges as a strip, as wide as the terminal, from its first key to its last.
+
+    Each range is as wide as its data, and has the colour and the letter of its node; a second strip shows its load.
+    Hot ranges are marked: those above --max-ops, or above twice the mean of the keyspace. Beneath are keys at which
+    ranges begin, as many as there is room for.
+
+    Examples:
+      minkactl keyspace map authors
+      minkactl keyspace map authors --watch
+      minkactl keyspace map authors -o json | jq -r '.[] | select(.hot != "").name'
+    """
+    show(session, lambda control: _map(control.status(), keyspace))
+
+
+def _map(status: "GetStatusResponse", name: str) -> Page:
+    """Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
+    from minka.errors import Code, MinkaError
+    from minkactl.range_views import DRAWN, is_by_ranges, keyspace_named, range_columns, range_rows
+
+    known = keyspace_named(status, name)
+    if not is_by_ranges(known):
+        raise MinkaError(Code.NOT_BY_RANGES, f"keyspace {name} is not partitioned by ranges: its keys have no map")
+    rows = range_rows(status, known)
+    documents = [{key: value for key, value in row.items() if key not in DRAWN} for row in rows]
+
+    def draw(_: bool) -> "RenderableType":
+        from minkactl import render
+
+        return render.strip(known, [node.id for node in status.table.nodes], rows)
+
+    return Page(documents, [Listing(range_columns(known), rows)], [row["name"] for row in rows], draw)

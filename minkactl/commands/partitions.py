@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minkactl import options
-from minkactl.completion import complete_keyspace, complete_node
+from minkactl.completion import complete_keyspace, complete_node, complete_partition
 from minkactl.keys import parse_key
 from minkactl.output import Column, Kind, Listing, Page, emit
 from minkactl.session import Session
 from minkactl.watch import show
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import RenderableType
+
     from minka.control import Control
+    from minka.v1.admin_pb2 import GetStatusResponse
     from minka.v1.cluster_pb2 import PartitionTable
+    from minkactl.output import Row
 
 LOCATE_COLUMNS = (
     Column("KEY", "key"),
@@ -46,34 +52,58 @@ def partitions(
     under_replicated: bool,
     under_min_insync: bool,
 ) -> None:
-    """List the partitions: state, leader, replicas, size.
+    """List the partitions: state, leader, replicas, size, keys read and written a second.
+
+    With --keyspace, one by ranges of keys is drawn: its bounds in order, and how much of --max-bytes each partition
+    has.
 
     Examples:
+      minkactl partitions --keyspace authors
       minkactl partitions --state offline
       minkactl partitions --under-replicated -o wide
       minkactl partitions --node athens -o name
       minkactl partitions locate flights 2013-01-01/UA/1545/EWR/0
+      minkactl partitions explain 7
     """
     if ctx.invoked_subcommand is not None:
         return
 
-    def fetch(control: "Control") -> Page:
-        from minkactl.views import PARTITION_COLUMNS, partition_rows
-
-        status = control.status()
-        _check_names(status.table, node, keyspace)
-        rows = [
-            row
-            for row in partition_rows(status)
-            if (node is None or node in row["replicas"])
+    def wanted(row: "Row") -> bool:
+        return bool(
+            (node is None or node in row["replicas"])
             and keyspace in (None, row["keyspace"])
             and state in (None, row["state"])
             and (row["under_replicated"] or not under_replicated)
             and (row["under_min_insync"] or not under_min_insync)
-        ]
-        return Page(rows, [Listing(PARTITION_COLUMNS, rows, "No such partition.")], [row["name"] for row in rows])
+        )
+
+    def fetch(control: "Control") -> Page:
+        status = control.status()
+        _check_names(status.table, node, keyspace)
+        return _page(status, keyspace, wanted)
 
     show(ctx.ensure_object(Session), fetch)
+
+
+def _page(status: "GetStatusResponse", keyspace: str | None, wanted: "Callable[[Row], bool]") -> Page:
+    """The partitions; those of one keyspace by ranges with their bounds and bars."""
+    from minkactl.range_views import is_by_ranges, keyspace_named, range_columns, range_rows
+    from minkactl.views import PARTITION_COLUMNS, partition_rows
+
+    rows = [row for row in partition_rows(status) if wanted(row)]
+    names = [row["name"] for row in rows]
+    known = keyspace_named(status, keyspace) if keyspace is not None else None
+    if known is None or not is_by_ranges(known):
+        return Page(rows, [Listing(PARTITION_COLUMNS, rows, "No such partition.")], names)
+    shown = [row for row in range_rows(status, known) if wanted(row)]
+    listing = Listing(range_columns(known), shown, "No such partition.")
+
+    def draw(wide: bool) -> "RenderableType":
+        from minkactl import render
+
+        return render.ranges(listing, wide)
+
+    return Page(rows, [listing], names, draw)
 
 
 def _check_names(table: "PartitionTable", node: str | None, keyspace: str | None) -> None:
@@ -97,6 +127,41 @@ def locate(session: Session, keyspace: str, key: str) -> None:
         table = control.table()
     document = located(table, keyspace, key)
     emit(Page(document, [Listing(LOCATE_COLUMNS, [document])], [document["name"]]), session.output)
+
+
+@partitions.command()
+@click.argument("partition", metavar="ID", shell_complete=complete_partition)
+@options.common()
+@options.pass_session
+def explain(session: Session, partition: str) -> None:
+    """Say what a partition is, how large and how busy, what is under way, why it is or isn't split, and what to do.
+
+    ID is its id, or its name: 7, authors/7.
+
+    Examples:
+      minkactl partitions explain 7
+      minkactl partitions explain authors/7 -o json | jq -r .verdict
+    """
+    show(session, lambda control: _explained(control, partition))
+
+
+def _explained(control: "Control", asked: str) -> Page:
+    """Raises UNKNOWN_PARTITION."""
+    from minka.v1.admin_pb2 import GetOperationsResponse
+    from minkactl.explain import COLUMNS, explanation, subject
+
+    status = control.status()
+    running = [one.id for one in status.running]
+    operations = control.operations(running, with_migrations=True) if running else GetOperationsResponse()
+    document = explanation(subject(status, operations, asked))
+    rows = [*document["sentences"], *({"about": "next", "sentence": text} for text in document["next"])]
+
+    def draw(_: bool) -> "RenderableType":
+        from minkactl import render
+
+        return render.sentences(rows)
+
+    return Page(document, [Listing(COLUMNS, rows)], [document["partition"]["name"]], draw)
 
 
 def located(table: "PartitionTable", keyspace: str, key: str) -> dict[str, Any]:

@@ -123,6 +123,7 @@ class ReplicaManager:
         self._controller_term = 0
         self._closing = False
         self._changed_stats: set[int] = set()
+        self._noted: set[int] = set()  # of which there was a `not_split` to tell
         self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
         self._committer = Committer(log_db, clock, self._on_durable, self._on_applied, self._on_marker)
         self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data)
@@ -560,9 +561,11 @@ class ReplicaManager:
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
         """Of the partitions that this node leads; with `changed_only`, those that changed since the last call."""
-        ids = self._changed_stats if changed_only else self._replicas.keys()
+        # Why one isn't split is found, and found to be over, without a write to it.
+        noted = {replica.id for replica in self._replicas.values() if replica.not_split}
+        ids = self._changed_stats | noted | self._noted if changed_only else self._replicas.keys()
         leading = [replica for id_ in ids if (replica := self._replicas.get(id_)) and replica.role is Role.LEADER]
-        self._changed_stats = set()
+        self._changed_stats, self._noted = set(), noted
         return [_stats(replica) for replica in leading]
 
     def migrations(self) -> list[MigrationProgress]:

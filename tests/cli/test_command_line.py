@@ -300,6 +300,8 @@ class TestCompletion:
         assert self.complete(f"minkactl reassign {there} --to athens,by") == (["athens,byzantium"], "")
         environ = {"MINKA_ENDPOINTS": node.address}
         assert self.complete("minkactl partitions locate ", environ=environ) == (["flights"], "")
+        assert self.complete("minkactl keyspace map ", environ=environ) == (["flights"], "")
+        assert self.complete("minkactl partitions explain ", environ=environ)[0] == [str(id_) for id_ in range(1, 10)]
 
     def test_commands_and_contexts(self, run: Run) -> None:
         run("context", "set", "prod", "a:1")

@@ -1,0 +1,288 @@
+"""Why a partition is split, or isn't: what it is, its figures beside the limits, what is under way and in the way."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from minka.errors import Code, MinkaError
+from minka.in_sync import is_under_min_insync
+from minka.ranges import KeyRange
+from minka.v1.admin_pb2 import GetOperationsResponse, GetStatusResponse
+from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition, PartitionState
+from minka.v1.coordinator_pb2 import ReplicaStats
+from minkactl import units
+from minkactl.documents import enum_name
+from minkactl.output import Column
+from minkactl.progress import MIGRATION_STATE
+from minkactl.range_views import is_by_ranges, range_rows
+from minkactl.views import keyspace_document, partition_rows, replica_stats
+
+# As the controller has them (minkad/core/controller/splits.py).
+SPLITS_AT_ONCE: Final = 16
+MAX_PARTITIONS_A_NODE: Final = 5000
+
+COLUMNS: Final = (Column("ABOUT", "about"), Column("SENTENCE", "sentence"))
+_ENDED: Final = (MigrationState.MIGRATION_STATE_COMPLETED, MigrationState.MIGRATION_STATE_CANCELLED)
+_HAS_LEADER: Final = (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
+
+Advice = tuple[str, str]  # a sentence without its full stop, and what to do
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A partition, and what is known of it."""
+
+    status: GetStatusResponse
+    operations: GetOperationsResponse  # the running ones
+    row: Partition
+    keyspace: Keyspace
+    stats: ReplicaStats | None
+
+    @property
+    def name(self) -> str:
+        """keyspace/slot."""
+        return f"{self.keyspace.name}/{self.row.slot}"
+
+    @property
+    def too_large(self) -> bool:
+        """Whether it has more than `max_bytes`."""
+        return self.stats is not None and 0 < self.keyspace.max_bytes < self.stats.bytes
+
+    @property
+    def too_busy(self) -> bool:
+        """Whether more than `max_ops` keys are read and written a second."""
+        return self.stats is not None and 0 < self.keyspace.max_ops < self.stats.ops
+
+
+def subject(status: GetStatusResponse, operations: GetOperationsResponse, asked: str) -> Subject:
+    """The partition of this id, or keyspace/slot. Raises UNKNOWN_PARTITION."""
+    keyspaces = {one.id: one for one in status.table.keyspaces}
+    for row in status.table.partitions:
+        keyspace = keyspaces[row.keyspace_id]
+        if asked in (str(row.id), f"{keyspace.name}/{row.slot}"):
+            return Subject(status, operations, row, keyspace, replica_stats(status).get(row.id))
+    raise MinkaError(Code.UNKNOWN_PARTITION, f"no partition {asked!r}")
+
+
+def explanation(about: Subject) -> dict[str, Any]:
+    """Everything that `minkactl partitions explain` says: figures, sentences by subject, and what to do next."""
+    verdict, why, following = _verdict(about)
+    sentences = [("partition", text) for text in _identity(about)]
+    sentences += [("replicas", text) for text in _replicas(about)]
+    sentences += [("size", _size(about))]
+    sentences += [("load", text) for text in _load(about)]
+    sentences += [("under way", text) for text in _under_way(about)]
+    sentences += [("split", text) for text in why]
+    return {
+        "partition": next(row for row in partition_rows(about.status) if row["id"] == about.row.id),
+        "keyspace": keyspace_document(about.keyspace, None),
+        "too_large": about.too_large,
+        "too_busy": about.too_busy,
+        "size_percent": _percent(about.stats and about.stats.bytes, about.keyspace.max_bytes),
+        "load_percent": _percent(about.stats and about.stats.ops, about.keyspace.max_ops),
+        "node_load_percent": _percent(about.stats and about.stats.ops, _node_ops(about)),
+        "verdict": verdict,
+        "sentences": [{"about": topic, "sentence": _sentence(about, text)} for topic, text in sentences],
+        "next": following,
+    }
+
+
+def _sentence(about: Subject, text: str) -> str:
+    """With a capital, unless it begins with a name; and a full stop."""
+    names = {one.id for one in about.status.table.nodes} | {one.name for one in about.status.table.keyspaces}
+    begins_with_name = text.partition(" ")[0].partition("/")[0] in names
+    return f"{text if begins_with_name else text[:1].upper() + text[1:]}."
+
+
+def _percent(part: int | None, whole: int) -> int | None:
+    return round(100 * part / whole) if part is not None and whole else None
+
+
+def _node_ops(about: Subject) -> int:
+    """The load of everything that its leader leads."""
+    led = {one.id for one in about.status.table.partitions if one.leader == about.row.leader}
+    return sum(one.ops for one in about.status.replicas if one.partition_id in led)
+
+
+def _identity(about: Subject) -> Iterator[str]:
+    row, keyspace = about.row, about.keyspace
+    if is_by_ranges(keyspace):
+        yield f"{about.name} is the range {KeyRange(row.start_key, row.end_key)} of {keyspace.name}"
+    else:
+        yield f"{about.name} is slot {row.slot} of {keyspace.partition_count:,} of {keyspace.name}"
+
+
+def _replicas(about: Subject) -> Iterator[str]:
+    row = about.row
+    others = ", ".join(node for node in row.replicas if node != row.leader)
+    leads = f"{row.leader} leads it" if row.leader else "nobody leads it"
+    yield leads + (f"; its other replicas are on {others}" if others else "; it has no other replica")
+    missing = [node for node in row.replicas if node not in row.isr]
+    in_sync = f"{len(row.isr)} of {len(row.replicas)} are in sync, without {', '.join(missing)}"
+    needed = max(about.keyspace.min_insync, 1)
+    yield f"{in_sync if missing else 'all are in sync'}; a write needs {needed}"
+
+
+def _size(about: Subject) -> str:
+    stats, limit = about.stats, about.keyspace.max_bytes
+    if stats is None:
+        return _unknown(about)
+    text = f"{units.size(stats.bytes)} in about {units.counted(stats.keys, 'key')}"
+    if limit:
+        return f"{text}: {_percent(stats.bytes, limit):,} % of max_bytes ({units.size(limit)})"
+    return f"{text}; the keyspace has no max_bytes" if is_by_ranges(about.keyspace) else text
+
+
+def _load(about: Subject) -> Iterator[str]:
+    stats, limit, leader = about.stats, about.keyspace.max_ops, about.row.leader
+    if stats is None:
+        yield _unknown(about)
+        return
+    text = f"{units.counted(stats.ops, 'key')} read and written a second"
+    if limit:
+        text += f": {_percent(stats.ops, limit):,} % of max_ops ({limit:,})"
+    elif is_by_ranges(about.keyspace):
+        text += "; the keyspace has no max_ops"
+    yield text
+    if leader and (whole := _node_ops(about)):
+        yield f"{_percent(stats.ops, whole)} % of what is read and written where {leader} leads ({whole:,} a second)"
+    if leader and stats.cpu_percent:
+        yield f"{stats.cpu_percent} % of one processor of {leader}"
+    if is_by_ranges(about.keyspace) and not about.too_busy and (why := _why_hot(about)):
+        yield f"it is hot, {why}"
+
+
+def _why_hot(about: Subject) -> str:
+    rows = range_rows(about.status, about.keyspace)
+    return next(str(row["hot"]) for row in rows if row["id"] == about.row.id)
+
+
+def _unknown(about: Subject) -> str:
+    if not about.status.from_controller:
+        return f"not known: {about.status.served_by}, which answered, is not the active controller"
+    return "not known: its leader has not reported it yet"
+
+
+def _under_way(about: Subject) -> list[str]:
+    """What happens to it now; what it waits for, if it does."""
+    row, found = about.row, [text for text, _ in _changing(about)]
+    if row.target_replicas:
+        joining = f", {', '.join(row.adding_replicas)} is to join" if row.adding_replicas else ""
+        found.append(f"it is being reassigned to {', '.join(row.target_replicas)}{joining}")
+    if row.successor:
+        found.append(f"its leadership goes to {row.successor}")
+    for migration in about.operations.migrations:
+        if migration.partition_id == row.id and migration.state not in _ENDED:
+            state = enum_name(MIGRATION_STATE, migration.state).replace("_", " ")
+            found.append(f"a migration of operation {migration.operation_id} is {state}{_amount(about)}")
+    found += [
+        f"operation {blocker.operation_id} waits for it: {blocker.reason}"
+        for blocker in about.operations.blockers
+        if blocker.partition_id == row.id
+    ]
+    return found or ["nothing"]
+
+
+def _amount(about: Subject) -> str:
+    for progress in about.operations.progress:
+        if progress.partition_id == about.row.id and progress.bytes_total:
+            return f": {units.size(progress.bytes_done)} of {units.size(progress.bytes_total)}"
+    return ""
+
+
+def _changing(about: Subject) -> list[Advice]:
+    """That its bounds are about to change."""
+    row, name = about.row, about.keyspace.name
+    watch = f"minkactl partitions --keyspace {name} --watch"
+    if row.merge_into:
+        return [(f"it is being merged: it becomes part of {name}/{row.merge_into}", watch)]
+    if row.merge_from:
+        return [(f"it is being merged: {name}/{row.merge_from}, which is next, becomes part of it", watch)]
+    if row.splitting:
+        half, other = ("upper", row.split_to) if row.split_to else ("lower", row.split_from)
+        return [(f"it is being split: {name}/{other} is its {half} half's", watch)]
+    return []
+
+
+def obstacles(about: Subject) -> list[Advice]:
+    """Why it can't be split now, as the controller decides it, and what helps."""
+    row, found = about.row, _changing(about)
+    holders = [node for node in row.isr if node != row.leader]
+    if row.state not in _HAS_LEADER:
+        found.append(("it has no leader", f"start {', '.join(holders) or ', '.join(row.replicas)}"))
+    if row.target_replicas:
+        found.append(("it is being reassigned", "minkactl operations"))
+    if row.successor:
+        found.append((f"its leadership goes to {row.successor}", "minkactl operations"))
+    if is_under_min_insync(row, about.keyspace):
+        missing = [node for node in row.replicas if node not in row.isr]
+        needed = max(1, about.keyspace.min_insync)
+        found.append((f"{len(row.isr)} of {needed} replicas are in sync", f"start {', '.join(missing)}"))
+    return found
+
+
+def _caps(about: Subject) -> list[Advice]:
+    """What keeps it from being split by itself, and not by hand."""
+    rows, found = about.status.table.partitions, []
+    if sum(one.splitting for one in rows) // 2 >= SPLITS_AT_ONCE:
+        found.append((f"{SPLITS_AT_ONCE} splits are under way, which is the most", "minkactl operations"))
+    for node in about.row.replicas:
+        if sum(node in (*one.replicas, *one.removing_replicas) for one in rows) >= MAX_PARTITIONS_A_NODE:
+            text = f"{node} has {MAX_PARTITIONS_A_NODE:,} partitions, and more are not made by themselves"
+            found.append((text, "add a node, and: minkactl reassign"))
+    return found
+
+
+def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
+    """Whether it is to be split, in a word; the sentences why; what to do."""
+    keyspace, stats = about.keyspace, about.stats
+    by_hand = f"minkactl split {keyspace.name} --partition {about.row.id} --dry-run"
+    if not is_by_ranges(keyspace):
+        return "by_hash", ["it is never split: it is one of a keyspace by the hash of its keys"], _elsewhere(about)
+    if changing := _changing(about):
+        return "under_way", ["its bounds change now; it is looked at again after that"], [changing[0][1]]
+    in_the_way = obstacles(about)
+    over = " and ".join(["too large"] * about.too_large + ["too busy"] * about.too_busy)
+    if stats is not None and stats.not_split:
+        text = f"its leader says why it isn't split: {stats.not_split.rstrip('.')}"
+        return "not_split", [text], [*_without_split(about), *_remedies(in_the_way)]
+    if over:
+        in_the_way += _caps(about)
+        if in_the_way:
+            return "blocked", [f"it is {over}, and {text}" for text, _ in in_the_way], _remedies(in_the_way)
+        text = f"it is {over}, and nothing is in the way: its leader measures it, and then proposes the split"
+        if about.too_large:
+            text += "; until it is compacted, older versions of overwritten keys count"
+        return "due", [text], [f"minkactl partitions explain {about.row.id} --watch", by_hand]
+    by_hand_too = [f"by hand it can't be split either: {text}" for text, _ in in_the_way]
+    following = _remedies(in_the_way) or [by_hand]
+    if not (keyspace.max_bytes or keyspace.max_ops):
+        return "no_limits", ["it isn't split by itself: the keyspace has no limits", *by_hand_too], following
+    if stats is None:
+        return "unknown", ["whether it is too large or too busy is not known", *by_hand_too], ["minkactl status"]
+    return "within_limits", [f"it isn't split: it is {_within(keyspace)}", *by_hand_too], following
+
+
+def _within(keyspace: Keyspace) -> str:
+    if keyspace.max_bytes and keyspace.max_ops:
+        return "neither too large nor too busy"
+    return "not too large" if keyspace.max_bytes else "not too busy"
+
+
+def _remedies(found: list[Advice]) -> list[str]:
+    return list(dict.fromkeys(remedy for _, remedy in found))
+
+
+def _without_split(about: Subject) -> list[str]:
+    """What helps where no key divides it."""
+    found = []
+    if about.too_large:
+        found.append("if all its data is one key's: keep the value in parts, under several keys")
+    if about.too_busy or not found:
+        found.append("if its load is one key's: spread it over several keys, or read from followers (get_stale)")
+        found += _elsewhere(about)
+    return found
+
+
+def _elsewhere(about: Subject) -> list[str]:
+    return [f"move what else {about.row.leader} has: minkactl reassign --dry-run"] if about.row.leader else []

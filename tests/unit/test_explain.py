@@ -1,0 +1,32 @@
+"""What minkactl says is in the way of a split is what the controller refuses it for."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minka.v1.admin_pb2 import GetOperationsResponse, GetStatusResponse
+from minka.v1.cluster_pb2 import Keyspace, Partition, Partitioning, PartitionState
+from minkactl.explain import obstacles, subject
+from minkad.core.controller.splits import obstacle
+
+NODES = ["athens", "byzantium", "cyrene"]
+
+
+@given(
+    st.sampled_from(PartitionState.values()[1:]), st.booleans(), st.booleans(), st.booleans(), st.integers(1, 3),
+    st.integers(1, 3),
+)  # fmt: skip
+def test_as_the_controller(state: Any, splitting: bool, moves: bool, hands: bool, in_sync: int, needed: int) -> None:
+    row = Partition(
+        id=7, keyspace_id=1, replicas=NODES, isr=NODES[:in_sync], leader="athens", state=state, splitting=splitting,
+        split_to=8 if splitting else 0, target_replicas=NODES if moves else [], successor="cyrene" if hands else "",
+    )  # fmt: skip
+    keyspace = Keyspace(id=1, name="authors", min_insync=needed, partitioning=Partitioning.PARTITIONING_RANGES)
+    status = GetStatusResponse()
+    status.table.keyspaces.append(keyspace)
+    status.table.partitions.append(row)
+    found = obstacles(subject(status, GetOperationsResponse(), "7"))
+    refusal: Any = SimpleNamespace(keyspaces={1: keyspace})
+    assert bool(found) == (obstacle(refusal, row) is not None)

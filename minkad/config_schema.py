@@ -117,6 +117,13 @@ class Migrations:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranges:
+    """Keyspaces by ranges."""
+
+    merge_after_s: int = field(default=300, metadata=_by(Integer(0, 31_536_000)))
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
     """Memory and disk of the databases."""
 
@@ -146,6 +153,7 @@ class Config:
     membership: Membership = field(default_factory=Membership)
     replication: Replication = field(default_factory=Replication)
     migrations: Migrations = field(default_factory=Migrations)
+    ranges: Ranges = field(default_factory=Ranges)
     storage: Storage = field(default_factory=Storage)
     log: Log = field(default_factory=Log)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

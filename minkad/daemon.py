@@ -235,6 +235,7 @@ class Daemon:
             failure_timeout=membership.failure_timeout_ms / 1000,
             stall_timeout=migrations.stall_timeout_s,
             caps=MigrationCaps(per_node=migrations.per_node, cluster=migrations.cluster),
+            merge_after=config.ranges.merge_after_s,
         )
 
     def _member_settings(self) -> MemberSettings:

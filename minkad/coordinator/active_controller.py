@@ -31,6 +31,7 @@ from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
     AlterIsr,
     CancelMigration,
+    ColdNeighbours,
     Command,
     FailNode,
     FailureDetector,
@@ -61,6 +62,7 @@ class ControllerSettings:
     failure_timeout: float
     stall_timeout: float
     caps: MigrationCaps
+    merge_after: float = 0.0  # for which neighbours are small and cold before they are merged; 0: never
 
 
 class ActiveController:
@@ -99,6 +101,7 @@ class ActiveController:
         self._outboxes: dict[str, NodeOutbox] = {}
         self._last_proposal: asyncio.Future[None] | None = None
         self._schedule_due = False
+        self._cold = ColdNeighbours()
         rows = [*committed.partitions.values(), *committed.merged.values()]
         everything = [NotifyNode(n, p.id) for p in rows for n in _members(p)]
         self.carry_out(everything)
@@ -248,6 +251,7 @@ class ActiveController:
             self._before_tick()
             self._fail_silent_nodes()
             self._cancel_stalled()
+            self._merge_cold()
             self._schedule_soon()
             await asyncio.sleep(TICK)
 
@@ -261,6 +265,15 @@ class ActiveController:
                 reason = f"no heartbeat for {self.detector.silence(node.id, now):.1f} s"
                 log.warning("node failed", extra={"node_id": node.id, "reason": reason})
                 self._record(self._decide(FailNode(node.id, reason)))
+
+    def _merge_cold(self) -> None:
+        command = self._cold.look(self.decided, self.leader_stats, self._now(), self.settings.merge_after)
+        if command is None:
+            return
+        try:
+            self._record(self._decide(command))
+        except MinkaError as error:
+            log.info("small neighbours are not merged", extra={"keyspace": command.keyspace, "reason": str(error)})
 
     def _note_progress(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
         self._progress[source] = list(migrations)

@@ -1,6 +1,7 @@
 """The controller: commands in, records out or a refusal. Pure; the time is an argument."""
 
 from minkad.core.controller.blockers import blockers_of, what_blocks
+from minkad.core.controller.cold_neighbours import ColdNeighbours
 from minkad.core.controller.commands import (
     AlterIsr,
     ApplyPlan,
@@ -39,6 +40,7 @@ __all__ = [
     "ApplyPlan",
     "CancelMigration",
     "CancelOperation",
+    "ColdNeighbours",
     "Command",
     "ControlledShutdown",
     "CreateCluster",

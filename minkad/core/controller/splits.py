@@ -32,19 +32,19 @@ class Ranges:
 
     def __init__(self, state: State, keyspace_id: int) -> None:
         rows = [row for row in state.partitions.values() if row.keyspace_id == keyspace_id]
-        self._rows = sorted(rows, key=lambda row: row.start_key)
-        self._starts = [row.start_key for row in self._rows]
+        self.rows = sorted(rows, key=lambda row: row.start_key)
+        self._starts = [row.start_key for row in self.rows]
 
     def at(self, key: bytes) -> Partition:
         """The one that has the key."""
-        return self._rows[bisect_right(self._starts, key) - 1]
+        return self.rows[bisect_right(self._starts, key) - 1]
 
     def pair_at(self, key: bytes) -> tuple[Partition, Partition] | None:
         """The one that begins at the key, behind the one that ends there; None where there are no such two."""
         place = bisect_left(self._starts, key)
         if not 0 < place < len(self._starts) or self._starts[place] != key:
             return None
-        return self._rows[place - 1], self._rows[place]
+        return self.rows[place - 1], self.rows[place]
 
 
 def request(state: State, command: Split, now_ms: int) -> list[Record]:

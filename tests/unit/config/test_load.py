@@ -277,6 +277,7 @@ def test_what_a_reload_may_change() -> None:
         "migrations.cluster",
         "migrations.per_node",
         "migrations.stall_timeout_s",
+        "ranges.merge_after_s",
     ]
 
 

@@ -1,0 +1,107 @@
+"""Which neighbours in keyspaces by ranges are merged of the controller's own accord: those that stay small and cold.
+
+What is merged is so small that it has to double before it is split again, and has to be so for a while, so that nothing
+goes back and forth. A bound that a person chose stays: who divides a keyspace before it is filled means it (as a split
+by hand is kept in CockroachDB until it is taken back).
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import pairwise
+from typing import Final
+
+from minka.v1.cluster_pb2 import Keyspace, OperationKind, Partition
+from minka.v1.coordinator_pb2 import ReplicaStats
+from minkad.core.controller.commands import Merge
+from minkad.core.controller.splits import Ranges, obstacle
+from minkad.core.state import State, is_by_ranges
+
+INTERVAL_S: Final = 1.0
+SHARE: Final = 0.5  # of the limits of one partition that two may have together
+MAX_BYTES: Final = 64 * 1024 * 1024  # where a keyspace has no limit of bytes
+AT_ONCE: Final = 16  # bounds in one operation
+
+_Pair = tuple[int, int, int, int]  # ids and generations
+
+
+class ColdNeighbours:
+    """Times are seconds of the active controller's monotonic clock. A new controller begins to count anew."""
+
+    def __init__(self) -> None:
+        self._looked_at = float("-inf")
+        self._since: dict[_Pair, float] = {}
+
+    def look(
+        self, state: State, stats: Callable[[], Collection[ReplicaStats]], now: float, after: float
+    ) -> Merge | None:
+        """The merges that are due in one keyspace: of neighbours that have been small and cold for `after` seconds, 0:
+        never. `stats`: what the leaders last reported.
+        """
+        if not after or now - self._looked_at < INTERVAL_S:
+            return None
+        self._looked_at = now
+        keyspaces = [keyspace for keyspace in state.keyspaces.values() if _splits_itself(keyspace)]
+        if not keyspaces:
+            return None
+        known = {one.partition_id: one for one in stats()}
+        since: dict[_Pair, float] = {}
+        due: Merge | None = None
+        for keyspace in keyspaces:
+            merge = self._look_at(state, keyspace, known, now, after, since)
+            due = due or merge
+        self._since = since
+        return due
+
+    def _look_at(
+        self,
+        state: State,
+        keyspace: Keyspace,
+        known: Mapping[int, ReplicaStats],
+        now: float,
+        after: float,
+        since: dict[_Pair, float],
+    ) -> Merge | None:
+        keys: list[bytes] = []
+        taken: set[int] = set()
+        for before, behind in _pairs(state, keyspace, known):
+            pair = (before.id, behind.id, before.generation, behind.generation)
+            since[pair] = self._since.get(pair, now)
+            if now - since[pair] >= after and before.id not in taken and len(keys) < AT_ONCE:
+                taken.add(behind.id)
+                keys.append(behind.start_key)
+        if not keys or not _is_free(state, keyspace):
+            return None
+        sizes = {id_: one.bytes for id_, one in known.items()}
+        return Merge(keyspace.name, keys, "minkad", f"small and cold for {after:.0f} s", sizes)
+
+
+def _splits_itself(keyspace: Keyspace) -> bool:
+    return is_by_ranges(keyspace) and bool(keyspace.max_bytes or keyspace.max_ops)
+
+
+def _is_free(state: State, keyspace: Keyspace) -> bool:
+    """Whether no operation runs that moves partitions, or changes the keyspace's ranges."""
+    cuts = (OperationKind.OPERATION_KIND_SPLIT, OperationKind.OPERATION_KIND_MERGE)
+    return not any(
+        operation.migration_count or (operation.kind in cuts and operation.keyspace_id == keyspace.id)
+        for operation in state.running_operations()
+    )
+
+
+def _pairs(
+    state: State, keyspace: Keyspace, known: Mapping[int, ReplicaStats]
+) -> Iterator[tuple[Partition, Partition]]:
+    """The neighbours that are small and cold, in order."""
+    for before, behind in pairwise(Ranges(state, keyspace.id).rows):
+        one, other = known.get(before.id), known.get(behind.id)
+        if one is None or other is None or behind.keeps_start:
+            continue
+        if obstacle(state, before) is not None or obstacle(state, behind) is not None:
+            continue
+        is_small = one.bytes + other.bytes <= SHARE * keyspace.max_bytes if keyspace.max_bytes else _fits(one, other)
+        is_cold = not keyspace.max_ops or one.ops + other.ops <= SHARE * keyspace.max_ops
+        if is_small and is_cold:
+            yield before, behind
+
+
+def _fits(one: ReplicaStats, other: ReplicaStats) -> bool:
+    return one.bytes + other.bytes <= MAX_BYTES

@@ -12,6 +12,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import GroupResult, WriteBody
 from minkad.shard.entries import SplitMarker, decode_entry, is_marker
+from minkad.shard.load import Load
 from minkad.shard.partition_log import PartitionLog
 from minkad.storage.data_database import Applied, DataDatabase
 from minkad.storage.log_database import LogDatabase
@@ -141,6 +142,7 @@ class Replica:
         "is_async",
         "leader_watermark",
         "led_before",
+        "load",
         "lock",
         "log",
         "lost",
@@ -193,7 +195,8 @@ class Replica:
         self.making = False  # it applies nothing until the new partition that its log says is made of it
         self.flushing = False
         self.untrimmed = False
-        self.not_split = ""  # why it is not split although it is too large or too busy
+        self.not_split = ""  # why it is not split although it is too large
+        self.load = Load()
         self.unflushed = 0  # bytes applied since the last flush
         self.retain: dict[str, int] = {}  # node -> it has everything up to this offset, and needs the rest of the log
         self.lost: set[str] = set()  # of those, whom the log does not wait for any longer than a few flushes

@@ -64,6 +64,7 @@ KEYSPACE_COLUMNS = (
     Column("DURABILITY", "durability", wide=True),
     Column("UNCLEAN", "unclean_election", wide=True),
     Column("MAX DATA", "max_bytes", Kind.BYTES, wide=True),
+    Column("MAX OPS", "max_ops", Kind.NUMBER, wide=True),
     Column("CREATED", "created_ms", Kind.TIME, wide=True),
 )
 _OF_A_NEW_ONE = ("name", "partitions", "by", "replicas", "min_insync", "durability", "unclean_election", "id")
@@ -195,6 +196,7 @@ def keyspace_document(keyspace: Keyspace, partitions: int | None) -> dict[str, A
         "durability": enum_name(DURABILITY, keyspace.durability or Durability.DURABILITY_SYNC),
         "unclean_election": keyspace.unclean_election,
         "max_bytes": keyspace.max_bytes or None,
+        "max_ops": keyspace.max_ops or None,
         "created_ms": keyspace.created_ms,
     }
 

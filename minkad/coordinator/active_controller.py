@@ -38,6 +38,7 @@ from minkad.core.controller import (
     Register,
     ReportReplicas,
     ResumeAll,
+    Spreading,
     check_caller,
     decide,
     isr_refusal,
@@ -99,6 +100,7 @@ class ActiveController:
         self._outboxes: dict[str, NodeOutbox] = {}
         self._last_proposal: asyncio.Future[None] | None = None
         self._schedule_due = False
+        self._spreading = Spreading()
         everything = [NotifyNode(n, p.id) for p in committed.partitions.values() for n in _members(p)]
         self.carry_out(everything)
         self._ticker = asyncio.create_task(self._tick(), name="active controller")
@@ -247,6 +249,7 @@ class ActiveController:
             self._before_tick()
             self._fail_silent_nodes()
             self._cancel_stalled()
+            self._spread_load()
             self._schedule_soon()
             await asyncio.sleep(TICK)
 
@@ -260,6 +263,12 @@ class ActiveController:
                 reason = f"no heartbeat for {self.detector.silence(node.id, now):.1f} s"
                 log.warning("node failed", extra={"node_id": node.id, "reason": reason})
                 self._record(self._decide(FailNode(node.id, reason)))
+
+    def _spread_load(self) -> None:
+        command = self._spreading.look(self.decided, self.leader_stats, self._now())
+        if command is not None and (records := self._decide(command)):
+            log.info("moving a partition by load", extra={"partition": command.partition_id, "reason": command.reason})
+            self._record(records)
 
     def _note_progress(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
         self._progress[source] = list(migrations)

@@ -12,6 +12,7 @@ from minkad.core.controller import (
     preferred,
     replicas,
     splits,
+    spreading,
 )
 from minkad.core.controller.commands import (
     AlterIsr,
@@ -36,6 +37,7 @@ from minkad.core.controller.commands import (
     ReportReplicas,
     ResumeAll,
     Split,
+    SpreadLoad,
     UndrainNode,
 )
 from minkad.core.state import State
@@ -92,3 +94,5 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:  # noqa
             return splits.propose(state, command)
         case FinishSplit():
             return splits.finish(state, command)
+        case SpreadLoad():
+            return spreading.spread_load(state, command, now_ms)

@@ -52,11 +52,12 @@ class Sample:
 class Load:
     """Of one replica."""
 
-    __slots__ = ("cpu_percent", "generation", "looked_at", "not_split", "ops", "sample", "served")
+    __slots__ = ("cpu_percent", "generation", "last", "looked_at", "not_split", "ops", "sample", "served")
 
     def __init__(self) -> None:
         self.served = 0  # since the last tick
         self.ops = 0.0  # a second, of late
+        self.last = 0.0  # a second, between the last two ticks
         self.cpu_percent = 0.0
         self.sample: Sample | None = None  # while it is too busy
         self.looked_at = 0.0  # for a key to split at; at first, since when it is too busy
@@ -75,6 +76,11 @@ class Load:
         self.served += operations
         if self.sample is not None:
             self.sample.add_scan((start, end), operations)
+
+    @property
+    def steady_ops(self) -> float:
+        """A second, where it lasts: a peak is over at once, though what is known of late forgets it by and by."""
+        return min(self.ops, 2 * self.last)
 
     def begin(self, now: float, generation: int) -> None:
         """It is too busy: look closer."""
@@ -120,7 +126,8 @@ class Meter:
         self.processors = self.processors * kept + (cpu - self._cpu_at) / seconds * (1 - kept)
         for replica in used:
             load = replica.load
-            ops = load.ops * kept + load.served / seconds * (1 - kept)
+            load.last = load.served / seconds
+            ops = load.ops * kept + load.last * (1 - kept)
             load.ops = ops if load.served or ops >= 0.5 else 0.0
             load.cpu_percent = 100 * self.processors * load.ops / self.ops
             load.served = 0

@@ -109,9 +109,9 @@ class LoadCheck:
         keyspace = self._known_keyspace(replica.row.keyspace_id)
         if keyspace is None or not keyspace.max_ops:
             return False
-        load, meter = replica.load, self._meter
-        is_busy_node = meter.processors >= _BUSY_PROCESSORS and load.ops >= _LEAST_OPS
-        return load.ops > keyspace.max_ops or (is_busy_node and load.ops >= _SHARE_OF_NODE * meter.ops)
+        ops, meter = replica.load.steady_ops, self._meter
+        is_busy_node = meter.processors >= _BUSY_PROCESSORS and ops >= _LEAST_OPS
+        return ops > keyspace.max_ops or (is_busy_node and ops >= _SHARE_OF_NODE * meter.ops)
 
     async def _split(self, replica: Replica) -> None:
         """Raises MinkaError; then it is looked at again later."""

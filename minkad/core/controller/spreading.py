@@ -12,7 +12,7 @@ from minkad.core.state import AUTOMATIC, State
 
 INTERVAL_S: Final = 1.0
 SUSTAINED_S: Final = 5.0
-SETTLE_S: Final = 5.0  # from the end of a move on, until what is reported is of afterwards
+SETTLE_S: Final = 2.0  # from the end of a move on, until most of what is reported is of afterwards
 AFTER_FAILURE_S: Final = 60.0  # instead, where a person or a problem has ended it
 
 

@@ -47,6 +47,22 @@ def test_rates_follow_and_come_to_rest() -> None:
     assert node.stubs[1].load.reported() == (0, 0, "")
 
 
+def test_a_peak_does_not_last() -> None:
+    """Whatever its height: two seconds are two seconds, not those as well in which the rate is forgotten."""
+    node = Node(1)
+    load = node.stubs[1].load
+    for _ in range(2):
+        node.second(p1=100_000)
+    assert load.steady_ops > 50_000
+    node.second(p1=10)
+    assert load.ops > 30_000
+    assert load.steady_ops == 20
+    for _ in range(20):
+        node.second(p1=600)
+        node.second(p1=1000)
+    assert load.steady_ops > 600, "what goes up and down lasts"
+
+
 def test_a_late_tick_is_a_longer_second() -> None:
     node = Node(1)
     for _ in range(10):

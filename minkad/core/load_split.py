@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from minka.ranges import KeyRange, readable
 
@@ -20,8 +20,7 @@ MAX_CROSSED: Final = 0.5  # of the load: what crosses is asked of both halves
 _SHOWN_CHARACTERS: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """A key, and what share of the load is only below it, only from it on, and on both sides."""
 
     key: bytes

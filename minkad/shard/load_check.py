@@ -102,6 +102,7 @@ class LoadCheck:
             if error.code is Code.SPLIT_REFUSED:
                 load.not_split = f"too busy, and not split yet: {error.message}"
             log.info("a busy partition is not split yet", extra={"partition": replica.id, "reason": str(error)})
+        await asyncio.sleep(0)  # it took milliseconds, and others wait
 
     def _is_too_busy(self, replica: Replica) -> bool:
         if not replica.is_ready or replica.row.splitting:

@@ -8,7 +8,7 @@ import os
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -29,6 +29,7 @@ _USERS: Final = 16
 _SHARE_OF_PUTS: Final = 0.1
 _BEFORE_S: Final = (2.0, 5.0)  # the rates are known, and nothing is split yet
 _SHOWN_S: Final = (5, 10, 15, 20, 30, 45, 60, 90, 120)
+_SMOOTHED: Final = 5  # seconds
 _BATCH: Final = 5_000
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 EVEN: Final = 1.25
@@ -151,6 +152,13 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def _smoothed(seen: Sequence[Second]) -> Iterator[tuple[Second, float]]:
+    """With the skew of the last five seconds."""
+    for end in range(_SMOOTHED, len(seen) + 1):
+        last = seen[end - _SMOOTHED : end]
+        yield last[-1], _skew([sum(second.ops[node] for second in last) for node in last[0].ops])
+
+
 def _report(report: Report, name: str, seen: list[Second], calls: list[Call], moves: int) -> None:
     end = seen[-1].at
     windows = {"before": _BEFORE_S, "after": (end - 15.0, end)}
@@ -170,7 +178,7 @@ def _report(report: Report, name: str, seen: list[Second], calls: list[Call], mo
         rate = (last.asked - first.asked) / (last.at - first.at)
         sample = Sample(rate, percentile(took, 50), percentile(took, 99), took[-1])
         report.add(report.case(f"{name}: gets and puts, {when}", "keys/s"), MINKA, sample)
-    uneven = [second.at for second in seen if second.skew > EVEN]
+    uneven = [last.at for last, skew in _smoothed(seen) if skew > EVEN]
     over_time = {f"at {at} s": next(s.skew for s in seen if s.at >= at) for at in _SHOWN_S if at <= end}
     case = report.case(f"{name}: until the busiest / mean stays below {EVEN}", "s")
     report.add(case, MINKA, Sample(uneven[-1] if uneven else 0.0, details=over_time))

@@ -43,7 +43,7 @@ class LoadCheck:
         changed: Callable[[Replica], None],
         clock: Callable[[], float],
     ) -> None:
-        """`changed`: its figures are others than before."""
+        """`changed`: its figures are others than before; last for one that was used, when they are 0."""
         self._node_id = node_id
         self._log_db = log_db
         self._known_keyspace = known_keyspace
@@ -52,7 +52,6 @@ class LoadCheck:
         self._changed = changed
         self._clock = clock
         self._meter = Meter(replicas, clock)
-        self._reported: dict[int, tuple[int, int, str]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -77,15 +76,7 @@ class LoadCheck:
             used = self._meter.tick()
             for replica in used:
                 await self._look(replica)
-            self._report(used)
-
-    def _report(self, used: list[Replica]) -> None:
-        """An idle partition is told of once more, with zeros, and then no more."""
-        figures = {replica.id: replica.load.reported() for replica in used}
-        for replica in used:
-            if self._reported.get(replica.id) != figures[replica.id]:
                 self._changed(replica)
-        self._reported = figures
 
     async def _look(self, replica: Replica) -> None:
         load, now = replica.load, self._clock()

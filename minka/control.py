@@ -105,10 +105,12 @@ class Control:
         unclean_election: bool = False,
         split_points: Sequence[bytes] | None = None,
         max_bytes: int = 0,
+        max_ops: int = 0,
     ) -> cluster_pb2.Keyspace:
         """Create a keyspace; its number of partitions is fixed for life. With `split_points`, ascending, it is
         partitioned by ranges instead, and `partition_count` and `hash_function` count for nothing; a partition with
-        more than `max_bytes` (0: no limit) is split by itself then.
+        more than `max_bytes`, or with more than `max_ops` keys read and written a second (0: no limit), is split by
+        itself then.
 
         `replicas` 0: 3 in a cluster of three nodes or more, else 1; `min_insync` 0: a majority of three replicas and
         more, else 1; `durability` unspecified: SYNC. The controller decides it when it creates the keyspace.
@@ -116,7 +118,7 @@ class Control:
         try:
             ranges = None
             if split_points is not None:
-                ranges = admin_pb2.Ranges(split_points=split_points, max_bytes=max_bytes)
+                ranges = admin_pb2.Ranges(split_points=split_points, max_bytes=max_bytes, max_ops=max_ops)
             request = admin_pb2.CreateKeyspaceRequest(
                 name=name,
                 partition_count=partition_count,

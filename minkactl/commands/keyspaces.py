@@ -71,6 +71,13 @@ def keyspace() -> None:
     help="With --ranges: a partition with more is split by itself: 64MiB, 1GiB. Default: none is.",
 )
 @click.option(
+    "--max-ops",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --ranges: a partition with more keys read and written a second is split by itself, and a half may move "
+    "to a node that is less busy. Default: none is.",
+)
+@click.option(
     "--replicas",
     type=click.IntRange(min=1),
     metavar="N",
@@ -105,6 +112,7 @@ def create(
     ranges: bool,
     split_at: str | None,
     max_bytes: int | None,
+    max_ops: int | None,
     replicas: int | None,
     min_insync: int | None,
     durability: str,
@@ -118,12 +126,12 @@ def create(
       minkactl keyspace create cache --partitions 64 --replicas 1
       minkactl keyspace create legacy --partitions 9 --hash md5
       minkactl keyspace create authors --ranges --split-at b,d
-      minkactl keyspace create events --ranges --max-bytes 1GiB
+      minkactl keyspace create events --ranges --max-bytes 1GiB --max-ops 5000
     """
     if (partition_count is None) != ranges:
         raise click.UsageError("give --partitions or --ranges, one of them", click.get_current_context())
-    if (split_at is not None or max_bytes is not None) and not ranges:
-        raise click.UsageError("--split-at and --max-bytes go with --ranges", click.get_current_context())
+    if not ranges and any(option is not None for option in (split_at, max_bytes, max_ops)):
+        raise click.UsageError("--split-at, --max-bytes and --max-ops go with --ranges", click.get_current_context())
     points = None if not ranges else parse_keys(split_at) if split_at is not None else []
     with session.control() as control:
         from minka.v1.cluster_pb2 import Durability, HashFunction
@@ -141,6 +149,7 @@ def create(
             unclean_election=unclean_election,
             split_points=points,
             max_bytes=max_bytes or 0,
+            max_ops=max_ops or 0,
         )
         document = keyspace_document(created, len(points) + 1 if points is not None else partition_count)
     emit(Page(document, [Listing(CREATED_COLUMNS, [document])], [name]), session.output)

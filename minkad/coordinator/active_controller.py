@@ -39,6 +39,7 @@ from minkad.core.controller import (
     Register,
     ReportReplicas,
     ResumeAll,
+    Spreading,
     check_caller,
     decide,
     isr_refusal,
@@ -102,6 +103,7 @@ class ActiveController:
         self._last_proposal: asyncio.Future[None] | None = None
         self._schedule_due = False
         self._cold = ColdNeighbours()
+        self._spreading = Spreading()
         rows = [*committed.partitions.values(), *committed.merged.values()]
         everything = [NotifyNode(n, p.id) for p in rows for n in _members(p)]
         self.carry_out(everything)
@@ -252,6 +254,7 @@ class ActiveController:
             self._fail_silent_nodes()
             self._cancel_stalled()
             self._merge_cold()
+            self._spread_load()
             self._schedule_soon()
             await asyncio.sleep(TICK)
 
@@ -274,6 +277,12 @@ class ActiveController:
             self._record(self._decide(command))
         except MinkaError as error:
             log.info("small neighbours are not merged", extra={"keyspace": command.keyspace, "reason": str(error)})
+
+    def _spread_load(self) -> None:
+        command = self._spreading.look(self.decided, self.leader_stats, self._now())
+        if command is not None and (records := self._decide(command)):
+            log.info("moving a partition by load", extra={"partition": command.partition_id, "reason": command.reason})
+            self._record(records)
 
     def _note_progress(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
         self._progress[source] = list(migrations)

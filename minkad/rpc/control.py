@@ -261,6 +261,7 @@ class AdminService(AdminServicer):
             request.unclean_election,
             list(request.ranges.split_points) if request.HasField("ranges") else None,
             request.ranges.max_bytes,
+            request.ranges.max_ops,
         )
         await self._coordinator.controller().submit(command)
         return CreateKeyspaceResponse(keyspace=self._coordinator.state.keyspace_named(request.name))

@@ -33,6 +33,7 @@ from minkad.shard.in_sync import InSyncSets
 from minkad.shard.inventory import Inventory
 from minkad.shard.leadership import Leadership
 from minkad.shard.links import ReplicationLinks
+from minkad.shard.load_check import LoadCheck
 from minkad.shard.merging import Merging
 from minkad.shard.partition_log import PartitionLog
 from minkad.shard.receiving import Receiving
@@ -204,6 +205,17 @@ class ReplicaManager:
             clock,
         )
 
+        self._load_check = LoadCheck(
+            node_id,
+            self._replicas,
+            log_db,
+            known_keyspace,
+            controller.propose_split,
+            self._adopt,
+            lambda replica: self._changed_stats.add(replica.id),
+            clock,
+        )
+
     # Start and end
 
     async def start(self) -> None:
@@ -221,6 +233,7 @@ class ReplicaManager:
             await turn()
         self._in_sync.start()
         self._size_check.start()
+        self._load_check.start()
 
     def _recovered(self, meta: ReplicaMeta) -> Replica:
         row = Partition.FromString(meta.row)
@@ -246,6 +259,7 @@ class ReplicaManager:
         """Stop serving, flush and close everything, so that the next start has nothing to replay."""
         self._closing = True
         await self._size_check.close()
+        await self._load_check.close()
         await self._in_sync.close()
         for leadership in list(self._leaderships.values()):
             leadership.close()
@@ -599,11 +613,14 @@ class ReplicaManager:
 def _stats(replica: Replica) -> ReplicaStats:
     size = replica.data.size()
     share = 2 if replica.untrimmed else 1  # a part of it is another partition's, likely the half
+    ops, cpu_percent, too_busy = replica.load.reported()
     return ReplicaStats(
         partition_id=replica.id,
         bytes=size.bytes // share,
         keys=size.keys // share,
         log_end_offset=replica.log.end,
         applied_offset=replica.applied,
-        not_split=replica.not_split,
+        ops=ops,
+        cpu_percent=cpu_percent,
+        not_split="; ".join(filter(None, (replica.not_split, too_busy))),
     )

@@ -13,6 +13,7 @@ from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import GroupResult, WriteBody
 from minkad.shard.entries import Keep, SplitMarker, decode_entry
+from minkad.shard.load import Load
 from minkad.shard.partition_log import PartitionLog
 from minkad.storage.data_database import Applied, DataDatabase
 from minkad.storage.log_database import LogDatabase
@@ -145,6 +146,7 @@ class Replica:
         "kept",
         "leader_watermark",
         "led_before",
+        "load",
         "lock",
         "log",
         "lost",
@@ -200,7 +202,8 @@ class Replica:
         self.untrimmed = False  # there may be keys outside of the range
         self.keeping = False  # the log will say soon which keys stay
         self.kept: KeyRange | None = None  # the log has said so, and what was removed still takes room
-        self.not_split = ""  # why it is not split although it is too large or too busy
+        self.not_split = ""  # why it is not split although it is too large
+        self.load = Load()
         self.unflushed = 0  # bytes applied since the last flush
         self.retain: dict[str, int] = {}  # node -> it has everything up to this offset, and needs the rest of the log
         self.lost: set[str] = set()  # of those, whom the log does not wait for any longer than a few flushes

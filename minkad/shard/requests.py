@@ -260,6 +260,7 @@ class Requests:
         if committer.pending_bytes + self._waiting_bytes + len(body) > self._max_pending_bytes:
             raise self._overloaded()
         committer.pending_bytes += len(body)
+        replica.load.count(write.keys)
         epoch = replica.row.leader_epoch
         offset = replica.log.append(epoch, body)
         replica.pending.append(Pending(offset, epoch, write, len(body), ticket, index))
@@ -273,6 +274,7 @@ class Requests:
     def _read(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         keys = _checked_read(group.body)
         self._check_in_range(replica, keys)
+        replica.load.count(keys)
         replica.open()
         if len(keys) > _INLINE_KEYS:
             self._spawn(self._read_many(replica, keys, group, ticket, index, deadline))
@@ -300,12 +302,14 @@ class Requests:
             start = keys[-1]
         elif not is_all:
             end = keys[-1] + b"\x00"
+        replica.load.count_page(start, end, len(keys))
         ticket.fill(index, GroupResult(None, wire.encode(wire.ScanPage(keys, values, start, end))))
 
     def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int) -> None:
         keys = _checked_read(group.body)
         self._check_in_range(replica, keys)
         age_ms = math.ceil(self._age(replica) * 1000)
+        replica.load.count(keys)
         replica.open()
         if len(keys) > _INLINE_KEYS:
             self._spawn(self._read_many_stale(replica, keys, age_ms, ticket, index))

@@ -77,6 +77,8 @@ def test_debug_shows_the_traceback(run: Run) -> None:
         ["keyspace", "create", "x", "--partitions", "0"],
         ["keyspace", "create", "x", "--partitions", "3", "--ranges"],
         ["keyspace", "create", "x", "--partitions", "3", "--split-at", "b"],
+        ["keyspace", "create", "x", "--partitions", "3", "--max-ops", "1000"],
+        ["keyspace", "create", "x", "--ranges", "--max-ops", "0"],
         ["keyspace", "create", "x", "--ranges", "--split-at", "0xabc"],
         ["keyspace", "create", "x", "--ranges", "--split-at", "@/nowhere"],
         ["status", "--timeout", "0"],
@@ -173,6 +175,11 @@ def test_create_a_keyspace_by_ranges(run: Run, node: AnsweringNode, tmp_path: Pa
         request = node.requests("CreateKeyspace")[-1]
         assert request.HasField("ranges")
         assert list(request.ranges.split_points) == points
+        assert (request.ranges.max_bytes, request.ranges.max_ops) == (0, 0)
+    limits = ["--max-bytes", "1MiB", "--max-ops", "5000", "-o", "json"]
+    result = run("keyspace", "create", "authors", "--ranges", *limits, "--endpoints", node.address)
+    request = node.requests("CreateKeyspace")[-1]
+    assert (request.ranges.max_bytes, request.ranges.max_ops) == (1 << 20, 5000)
 
 
 class TestEndpoints:

@@ -27,12 +27,14 @@ from minkad.core.controller.commands import (
     ReportReplicas,
     ResumeAll,
     Split,
+    SpreadLoad,
     UndrainNode,
 )
 from minkad.core.controller.decide import decide
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.isr import check_caller, isr_refusal
 from minkad.core.controller.schedule import MigrationCaps, schedule, unfinished
+from minkad.core.controller.spreading import Spreading
 from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 
 __all__ = [
@@ -63,6 +65,8 @@ __all__ = [
     "ReportReplicas",
     "ResumeAll",
     "Split",
+    "SpreadLoad",
+    "Spreading",
     "UndrainNode",
     "VoterSettings",
     "blockers_of",

@@ -13,7 +13,7 @@ from minka.v1.cluster_pb2 import Keyspace, OperationKind, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkad.core.controller.commands import Merge
 from minkad.core.controller.splits import Ranges, obstacle
-from minkad.core.state import State, is_by_ranges
+from minkad.core.state import AUTOMATIC, State, is_by_ranges
 
 INTERVAL_S: Final = 1.0
 SHARE: Final = 0.5  # of the limits of one partition that two may have together
@@ -71,7 +71,7 @@ class ColdNeighbours:
         if not keys or not _is_free(state, keyspace):
             return None
         sizes = {id_: one.bytes for id_, one in known.items()}
-        return Merge(keyspace.name, keys, "minkad", f"small and cold for {after:.0f} s", sizes)
+        return Merge(keyspace.name, keys, AUTOMATIC, f"small and cold for {after:.0f} s", sizes)
 
 
 def _splits_itself(keyspace: Keyspace) -> bool:

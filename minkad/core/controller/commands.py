@@ -63,6 +63,7 @@ class CreateKeyspace:
     unclean_election: bool = False
     split_points: Sequence[bytes] | None = None
     max_bytes: int = 0  # of a partition by ranges; 0: no limit
+    max_ops: int = 0  # a second; the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ProposeSplit:
-    """The leader of a partition finds it too large."""
+    """The leader of a partition finds it too large, or too busy."""
 
     node_id: str
     partition_id: int
@@ -216,6 +217,19 @@ class FinishMerge:
     partition_epoch: int
     merged_id: int
     merged_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadLoad:
+    """The nodes are not equally busy: a partition is to have these replicas, the first of which is to lead it. One copy
+    is made, or (`source` and `target` empty) none.
+    """
+
+    partition_id: int
+    target_replicas: Sequence[str]
+    source: str
+    target: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,4 +266,5 @@ Command = (
     | FinishSplit
     | Merge
     | FinishMerge
+    | SpreadLoad
 )

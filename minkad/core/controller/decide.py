@@ -13,6 +13,7 @@ from minkad.core.controller import (
     preferred,
     replicas,
     splits,
+    spreading,
 )
 from minkad.core.controller.commands import (
     AlterIsr,
@@ -39,6 +40,7 @@ from minkad.core.controller.commands import (
     ReportReplicas,
     ResumeAll,
     Split,
+    SpreadLoad,
     UndrainNode,
 )
 from minkad.core.state import State
@@ -99,3 +101,5 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:  # noqa
             return merges.request(state, command, now_ms)
         case FinishMerge():
             return merges.finish(state, command)
+        case SpreadLoad():
+            return spreading.spread_load(state, command, now_ms)

@@ -23,6 +23,7 @@ MAX_PARTITIONS_IN_CLUSTER: Final = 65536
 MAX_REPLICAS: Final = 9
 DEFAULT_REPLICAS: Final = 3  # where the cluster has as many nodes
 LEAST_MAX_BYTES: Final = 64 * 1024  # a keyspace by ranges is not to fall into dust
+LEAST_MAX_OPS: Final = 100  # the same; and with fewer a second there is too little to tell by where to split
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
@@ -60,7 +61,8 @@ def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
         keyspace.partitioning = Partitioning.PARTITIONING_HASH
         keyspace.partition_count, keyspace.hash = count, command.hash
     else:
-        keyspace.partitioning, keyspace.max_bytes = Partitioning.PARTITIONING_RANGES, command.max_bytes
+        keyspace.partitioning = Partitioning.PARTITIONING_RANGES
+        keyspace.max_bytes, keyspace.max_ops = command.max_bytes, command.max_ops
     partitions = []
     for slot, placed in enumerate(assign_replicas(nodes, count, replicas)):
         partition = _new_partition(state.next_partition_id + slot, keyspace.id, slot, placed)
@@ -109,11 +111,11 @@ def _check_arguments(state: State, command: CreateKeyspace, partition_count: int
     check_room(state, partition_count)
     if command.split_points is None and command.hash not in HASH_FUNCTIONS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"hash function {command.hash} is not known")
-    if command.max_bytes and (command.split_points is None or command.max_bytes < LEAST_MAX_BYTES):
-        raise MinkaError(
-            Code.INVALID_ARGUMENT,
-            f"max_bytes {command.max_bytes}: {LEAST_MAX_BYTES} at least, and only of a keyspace by ranges",
-        )
+    limits = (("max_bytes", command.max_bytes, LEAST_MAX_BYTES), ("max_ops", command.max_ops, LEAST_MAX_OPS))
+    for name, limit, least in limits:
+        if limit and (command.split_points is None or limit < least):
+            text = f"{name} {limit}: {least} at least, and only of a keyspace by ranges"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
     if state.keyspace_named(command.name) is not None:
         raise MinkaError(Code.KEYSPACE_EXISTS, f"keyspace {command.name} exists already", keyspace=command.name)
 

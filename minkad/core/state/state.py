@@ -42,7 +42,8 @@ from minkad.core.state.transitions import (
     check_partition_row,
 )
 
-KEPT_OPERATIONS = 20
+KEPT_OPERATIONS = 20  # of those that people asked for, and as many of the others
+AUTOMATIC = "minkad"  # who has asked for what the controller does of its own accord
 KEPT_REMOVALS = 1000
 
 
@@ -293,10 +294,12 @@ class State:
         self.operations[operation.id] = operation
 
     def _forget_old_operations(self) -> None:
-        running = {o.id for o in self.running_operations()}
-        for operation_id in sorted(self.operations.keys() - running)[:-KEPT_OPERATIONS]:
-            del self.operations[operation_id]
-            del self.migrations[operation_id]
+        ended = [o for o in self.operations.values() if o.state != OperationState.OPERATION_STATE_RUNNING]
+        for is_automatic in (False, True):
+            ids = sorted(o.id for o in ended if (o.requested_by == AUTOMATIC) == is_automatic)
+            for operation_id in ids[:-KEPT_OPERATIONS]:
+                del self.operations[operation_id]
+                del self.migrations[operation_id]
 
     # Snapshots
 

@@ -15,12 +15,21 @@ from minka.v1.coordinator_pb2 import (
     IsrChange,
     ReplicaOutcome,
     ReplicaResult,
+    ReplicaStats,
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
-from minkad.core.controller import ApplyPlan, CreateCluster, CreateKeyspace, LimitOperation, MigrationCaps
+from minkad.core.controller import (
+    ApplyPlan,
+    CreateCluster,
+    CreateKeyspace,
+    HandOver,
+    LimitOperation,
+    MigrationCaps,
+    SpreadLoad,
+)
 from minkad.core.placement import plan_reassign
 from minkad.core.state import State
 
@@ -167,6 +176,42 @@ def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for() -> No
         await until(lambda: h.state.operations[operation].state == OperationState.OPERATION_STATE_FAILED)
         assert "no progress for 60 s" in h.state.operations[operation].outcome
         assert not any(p.adding_replicas for p in h.state.partitions.values())
+        h.controller.close()
+
+    asyncio.run(run())
+
+
+def test_a_busy_node_gives_up_a_leadership() -> None:
+    """Of what the leaders report, once it has lasted."""
+
+    async def run() -> None:
+        h = Harness()
+        await h.begin("a", "b", "c", replicas=3)
+        nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
+        await h.controller.submit(CreateKeyspace("authors", 0, nothing, 3, split_points=[b"k"], max_ops=100))
+        await until(lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in h.state.partitions.values()))
+        low, high = (p for p in h.state.partitions.values() if p.start_key or p.end_key)
+        await h.controller.submit(
+            SpreadLoad(high.id, [low.leader, *(n for n in high.replicas if n != low.leader)], "", "", "test")
+        )
+        await until(lambda: h.state.partitions[high.id].successor == low.leader)
+        await h.controller.submit(
+            HandOver(high.leader, high.id, h.state.partitions[high.id].partition_epoch, low.leader)
+        )
+        await until(lambda: not h.state.running_operations())
+        stats = [ReplicaStats(partition_id=p.id, ops=1000) for p in (low, high)]
+        h.controller.heartbeat(HeartbeatRequest(node_id=low.leader, incarnation="1", replicas=stats))
+        await h.look_around()
+        h.now += 2
+        await h.look_around()
+        h.now += 4
+        await h.look_around()
+        assert not h.state.running_operations()
+        h.now += 2
+        await until(lambda: bool(h.state.running_operations()))
+        (operation,) = h.state.running_operations()
+        assert operation.requested_by == "minkad"
+        assert "has 1,000 operations a second" in operation.reason
         h.controller.close()
 
     asyncio.run(run())

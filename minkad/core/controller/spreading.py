@@ -1,0 +1,86 @@
+"""Moves by load: when the controller makes one of its own accord, and how it is recorded."""
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationKind, OperationState
+from minka.v1.coordinator_pb2 import ReplicaStats
+from minka.v1.records_pb2 import OperationStarted, Record
+from minkad.core.controller.commands import SpreadLoad
+from minkad.core.placement.spread import MAX_SKEW, NodeLoads, best_shift
+from minkad.core.state import AUTOMATIC, State
+
+INTERVAL_S: Final = 1.0
+SUSTAINED_S: Final = 5.0
+SETTLE_S: Final = 2.0  # from the end of a move on, until most of what is reported is of afterwards
+AFTER_FAILURE_S: Final = 60.0  # instead, where a person or a problem has ended it
+
+
+class Spreading:
+    """One move at a time, where the nodes have been uneven for a while. Times are seconds of the active controller's
+    monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._looked_at = float("-inf")
+        self._since: float | None = None
+        self._rest_until = float("-inf")
+        self._move = 0  # the operation of the last one, until it has ended
+
+    def look(self, state: State, stats: Callable[[], Collection[ReplicaStats]], now: float) -> SpreadLoad | None:
+        """The move that is due. `stats`: what the leaders last reported."""
+        if now - self._looked_at < INTERVAL_S:
+            return None
+        self._looked_at = now
+        if not any(keyspace.max_ops for keyspace in state.keyspaces.values()) or not self._may_move(state, now):
+            self._since = None
+            return None
+        reported = stats()
+        ops = {one.partition_id: one.ops for one in reported}
+        if NodeLoads(state, ops).skew <= MAX_SKEW:
+            self._since = None
+            return None
+        self._since = now if self._since is None else self._since
+        if now - self._since < SUSTAINED_S:
+            return None
+        self._since = now  # where nothing helps, it is looked for again after as long
+        shift = best_shift(state, ops, {one.partition_id: one.bytes for one in reported})
+        if shift is None:
+            return None
+        self._move = state.next_operation_id
+        return SpreadLoad(shift.partition_id, shift.target_replicas, shift.source, shift.target, shift.reason)
+
+    def _may_move(self, state: State, now: float) -> bool:
+        if any(operation.kind != OperationKind.OPERATION_KIND_SPLIT for operation in state.running_operations()):
+            return False
+        if self._move:
+            ended = state.operations.get(self._move)
+            went_well = ended is not None and ended.state == OperationState.OPERATION_STATE_SUCCEEDED
+            self._rest_until = now + (SETTLE_S if went_well else AFTER_FAILURE_S)
+            self._move = 0
+        return now >= self._rest_until
+
+
+def spread_load(state: State, command: SpreadLoad, now_ms: int) -> list[Record]:
+    """An operation with one migration; nothing where another one runs."""
+    if state.running_operation() is not None:
+        return []
+    operation = Operation(
+        id=state.next_operation_id,
+        kind=OperationKind.OPERATION_KIND_REASSIGN,
+        state=OperationState.OPERATION_STATE_RUNNING,
+        requested_by=AUTOMATIC,
+        reason=command.reason,
+        created_ms=now_ms,
+        migration_count=1,
+    )
+    migration = Migration(
+        operation_id=operation.id,
+        partition_id=command.partition_id,
+        source=command.source,
+        target=command.target,
+        target_replicas=command.target_replicas,
+        state=MigrationState.MIGRATION_STATE_PENDING,
+        reason=command.reason,
+    )
+    return [Record(operation_started=OperationStarted(operation=operation, migrations=[migration]))]

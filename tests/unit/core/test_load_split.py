@@ -1,0 +1,145 @@
+"""Where a partition that is too busy is split, from what was asked of it."""
+
+from bisect import bisect_right
+from itertools import accumulate
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minka.ranges import ALL_KEYS, KeyRange
+from minkad.core.load_split import MAX_SHARE, MIN_SPANS, Cut, NoCut, Span, best_cut
+
+KEYS = [b"%04d" % i for i in range(1000)]
+
+
+def points(*keys: bytes) -> list[Span]:
+    return [(key, key) for key in keys]
+
+
+def zipf(rng: Random, keys: list[bytes], exponent: float = 1.0) -> list[bytes]:
+    """As many draws: the first key most often, the n-th a n-th as often."""
+    cumulative = list(accumulate(1 / (rank + 1) ** exponent for rank in range(len(keys))))
+    return [keys[bisect_right(cumulative, rng.random() * cumulative[-1])] for _ in keys]
+
+
+def cut(spans: list[Span], bounds: KeyRange = ALL_KEYS) -> Cut:
+    found = best_cut(spans, bounds)
+    assert isinstance(found, Cut), found
+    return found
+
+
+def refusal(spans: list[Span], bounds: KeyRange = ALL_KEYS) -> str:
+    found = best_cut(spans, bounds)
+    assert isinstance(found, NoCut), found
+    return found.reason
+
+
+def test_even_load_is_halved() -> None:
+    found = cut(points(*KEYS))
+    assert found == Cut(b"0500", 0.5, 0.5, 0.0)
+
+
+@pytest.mark.parametrize("exponent", [0.8, 1.0, 1.2])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_zipf(exponent: float, in_order: bool) -> None:
+    """The more there is asked of a key, the nearer to it; also where the keys asked for most lie side by side."""
+    rng = Random(1)
+    keys = KEYS if in_order else rng.sample(KEYS, len(KEYS))
+    asked = zipf(rng, keys, exponent)
+    found = cut(points(*asked))
+    most = asked.count(keys[0]) / len(asked)
+    assert abs(found.below - found.above) <= most, "no nearer than the key asked for most"
+    assert abs(found.below - sum(key < found.key for key in asked) / len(asked)) < 1e-9
+
+
+def test_one_hot_key() -> None:
+    assert refusal(points(*KEYS[:100], *[b"hot"] * 900)) == "one key, hot, has 90% of its load"
+    assert refusal(points(b"a", *[b"k" * 500] * 999)) == f"one key, {'k' * 60}…, has 100% of its load"
+    assert refusal(points(*[b"\xff\xfe"] * 200)) == "one key, 0xfffe, has 100% of its load"
+
+
+def test_a_hot_key_beside_others_is_parted_from_them() -> None:
+    assert cut(points(*KEYS[:400], *[b"z"] * 600)).key == b"z"
+    assert cut(points(*[b"0"] * 600, *KEYS[:400])).key == b"0000"
+
+
+def test_scans_that_cross_everywhere() -> None:
+    scans = [(b"0000", b"1000")] * 950
+    assert refusal([*points(*KEYS[:50]), *scans]) == "no key divides its load: 95% of it are scans across the best one"
+
+
+def test_the_key_that_fewest_scans_cross() -> None:
+    """Not the middle key, where there are scans, but the next one behind them."""
+    scans = [*[(b"0300", b"0520")] * 200, *[(b"0800", b"0900")] * 200]
+    found = cut([*points(*KEYS), *scans])
+    assert found == Cut(b"0520", 720 / 1400, 680 / 1400, 0.0)
+    both_sides = [(KEYS[i], KEYS[i + 100]) for i in range(0, 900, 100)] * 20
+    found = cut(both_sides)
+    assert found.key in {start for start, _ in both_sides}
+    assert found.crossed == 0.0
+
+
+def test_a_queue_that_is_read_at_its_head() -> None:
+    assert refusal([(b"", b"0010")] * 500) == 'no key divides its load: all of it begins at ""'
+    assert refusal([(b"0003", b"")] * 500) == "no key divides its load: all of it begins at 0003"
+    text = "no key divides its load: at the best one, 91% of it stay together"
+    assert refusal([*points(*[b"0005"] * 50), *[(b"0100", b"0110")] * 500]) == text
+
+
+def test_too_few_say_nothing() -> None:
+    assert refusal(points(*KEYS[: MIN_SPANS - 1])) == ""
+    assert refusal(points(*KEYS), KeyRange(b"x", b"")) == "", "those of the other half count for nothing"
+
+
+keys = st.binary(min_size=1, max_size=3)
+point = keys.map(lambda key: (key, key))
+scan = st.tuples(st.binary(max_size=3), st.binary(max_size=3)).filter(lambda span: not span[1] or span[0] < span[1])
+bound = st.tuples(st.binary(max_size=2), st.binary(max_size=2)).filter(lambda b: not b[1] or b[0] < b[1])
+
+
+def is_key(span: Span) -> bool:
+    return span[0] == span[1] != b""
+
+
+def side(span: Span, key: bytes) -> str:
+    if span[0] >= key:
+        return "above"
+    return "below" if is_key(span) or (span[1] and span[1] <= key) else "crossed"
+
+
+@given(st.lists(point | scan, min_size=1, max_size=60), bound)
+def test_a_cut_is_what_it_says(few: list[Span], bounds: tuple[bytes, bytes]) -> None:
+    """A sampled key behind the start and before the end, and the shares are those of the load inside."""
+    range_, spans = KeyRange(*bounds), few * MIN_SPANS
+    inside = [s for s in spans if (range_.contains(s[0]) if is_key(s) else KeyRange(*s).overlaps(range_))]
+    found = best_cut(spans, range_)
+    if isinstance(found, NoCut):
+        assert bool(found.reason) == (len(inside) >= MIN_SPANS)
+        return
+    assert found.key > range_.start
+    assert range_.contains(found.key)
+    assert found.key in {start for start, _ in inside}
+    sides = [side(span, found.key) for span in inside]
+    shares = [sides.count(name) / len(sides) for name in ("below", "above", "crossed")]
+    assert shares == pytest.approx([found.below, found.above, found.crossed])
+    assert found.helps
+    badness = found.crossed + abs(found.below - found.above)
+    for key in {start for start, _ in inside if start > range_.start and range_.contains(start)}:
+        sides = [side(span, key) for span in inside]
+        below, above, crossed = (sides.count(name) / len(sides) for name in ("below", "above", "crossed"))
+        if Cut(key, below, above, crossed).helps:
+            assert badness <= crossed + abs(below - above) + 1e-9
+
+
+@given(st.lists(keys, min_size=1, max_size=60))
+def test_of_keys_alone_only_one_hot_key_is_in_the_way(few: list[bytes]) -> None:
+    spans = points(*few) * MIN_SPANS
+    found = best_cut(spans, ALL_KEYS)
+    hottest = max(few.count(key) for key in few) / len(few)
+    if isinstance(found, NoCut):
+        assert hottest > 0.5
+        assert found.reason.startswith("one key")
+    elif hottest <= 0.5:
+        assert max(found.below, found.above) <= MAX_SHARE

@@ -1,0 +1,114 @@
+"""Merges of the controller's own accord: of what stays small and cold, and nothing goes back and forth."""
+
+import pytest
+
+from minka.v1.cluster_pb2 import HashFunction
+from minka.v1.coordinator_pb2 import ReplicaStats
+from minkad.core.controller import ColdNeighbours, CreateKeyspace, Merge, ProposeSplit
+from tests.unit.core.model import Controller
+from tests.unit.core.test_ranges import NODES, finish, rows_of, split
+
+MIB = 1 << 20
+AFTER = 60.0
+
+
+class Cold:
+    """A keyspace that split itself at b, d, f, and the time."""
+
+    def __init__(self, max_bytes: int = 4 * MIB, max_ops: int = 1000) -> None:
+        self.c = c = Controller()
+        c.register(*NODES)
+        nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
+        c.run(CreateKeyspace("authors", 0, nothing, 3, split_points=[], max_bytes=max_bytes, max_ops=max_ops))
+        c.deliver()
+        for key in (b"f", b"d", b"b"):
+            self.split_itself(key)
+        self.now = 1000.0
+        self.stats = {row.id: ReplicaStats(partition_id=row.id, bytes=1000, ops=1) for row in rows_of(c)}
+        self.cold = ColdNeighbours()
+
+    def split_itself(self, key: bytes) -> None:
+        row = rows_of(self.c)[0]
+        self.c.run(ProposeSplit(row.leader, row.id, row.generation, key))
+        finish(self.c)
+        self.c.deliver()
+
+    def look(self, seconds: float = 1.0) -> Merge | None:
+        self.now += seconds
+        return self.cold.look(self.c.state, lambda: list(self.stats.values()), self.now, AFTER)
+
+    def keys(self, seconds: float = 1.0) -> list[bytes]:
+        merge = self.look(seconds)
+        return [] if merge is None else list(merge.keys)
+
+
+def test_pairs_after_a_while() -> None:
+    cold = Cold()
+    assert cold.keys() == []
+    assert cold.keys(AFTER - 2) == []
+    merge = cold.look(2)
+    assert merge is not None
+    assert (list(merge.keys), merge.requested_by, merge.reason) == ([b"b", b"f"], "minkad", "small and cold for 60 s")
+    cold.c.run(merge)
+    cold.c.settle()
+    assert cold.keys(AFTER) == [], "one operation at a time"
+    finish(cold.c)
+    assert [row.end_key for row in rows_of(cold.c)] == [b"d", b""]
+    assert cold.keys() == [], "what has been merged is looked at anew"
+    assert cold.keys(AFTER) == [b"d"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("bytes", 2 * MIB), ("ops", 500)])
+def test_what_would_soon_be_split_again(field: str, value: int) -> None:
+    cold = Cold()
+    _, second, *_ = rows_of(cold.c)
+    setattr(cold.stats[second.id], field, value)
+    cold.look()
+    assert cold.keys(AFTER) == [b"f"]
+
+
+def test_the_time_begins_anew() -> None:
+    cold = Cold()
+    first, *_ = rows_of(cold.c)
+    cold.look()
+    cold.stats[first.id].ops = 900
+    cold.look(AFTER - 5)
+    cold.stats[first.id].ops = 0
+    assert cold.keys(10) == [b"d"], "not the first"
+    assert cold.keys(AFTER) == [b"b", b"f"]
+    cold.cold = ColdNeighbours()
+    assert cold.keys(AFTER) == [], "another controller"
+
+
+def test_what_a_person_chose_stays() -> None:
+    cold = Cold()
+    split(cold.c, b"e")
+    finish(cold.c)
+    cold.c.deliver()
+    for row in rows_of(cold.c):
+        cold.stats.setdefault(row.id, ReplicaStats(partition_id=row.id))
+    cold.look()
+    assert cold.keys(AFTER) == [b"b", b"f"]
+    assert b"e" not in cold.keys(5 * AFTER)
+
+
+def test_no_limit_and_never() -> None:
+    cold = Cold(max_bytes=0, max_ops=0)
+    cold.look()
+    assert cold.look(AFTER) is None, "it doesn't split itself"
+    cold = Cold(max_bytes=0)
+    first, *_ = rows_of(cold.c)
+    cold.stats[first.id].bytes = 64 * MIB
+    cold.look()
+    assert cold.keys(AFTER) == [b"d"]
+    cold = Cold()
+    cold.look()
+    assert cold.cold.look(cold.c.state, lambda: list(cold.stats.values()), cold.now + AFTER, 0.0) is None
+
+
+def test_nothing_is_known_of_one() -> None:
+    cold = Cold()
+    first, *_ = rows_of(cold.c)
+    del cold.stats[first.id]
+    cold.look()
+    assert cold.keys(AFTER) == [b"d"]

@@ -68,6 +68,7 @@ class LeaderContext:
     advance: Callable[[Replica], None]  # its high watermark may move
     propose: Callable[["Leadership"], None]  # its `proposed` is to be recorded
     on_fence: Callable[[float], None]
+    is_made: Callable[[int], bool]  # whether what a split makes is here
 
 
 KnownKeyspace = Callable[[int], Keyspace | None]

@@ -177,6 +177,8 @@ class Leadership:
         node = follower.node_id
         if not follower.sending or node in self.replica.row.removing_replicas:
             return
+        if self._is_behind_split():
+            return
         if node not in self._joining:
             now = self._context.clock()
             keeps_up = now - self._caught_up[node].at <= self._context.settings.lag_timeout
@@ -187,6 +189,13 @@ class Leadership:
         has_all = follower.matched >= max(self.replica.high_watermark, self.replica.ready_at)
         if has_all and self.proposed is None and not self.replica.fenced:
             self._propose([*self.replica.row.isr, node])
+
+    def _is_behind_split(self) -> bool:
+        """Whether a copy of the partition may be one of which the other half, which is yet to be made elsewhere, can't
+        be made. None is before the leader, who has applied what it began with, has come to the marker.
+        """
+        row = self.replica.row
+        return row.splitting and (not row.split_to or not self.replica.is_ready or self._context.is_made(row.split_to))
 
     def check(self, now: float, stalled: bool) -> None:
         """Let those leave who have not caught up for long. Called often. `stalled`: this node itself stood still."""

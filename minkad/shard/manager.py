@@ -165,6 +165,7 @@ class ReplicaManager:
             self._committer.advance,
             self._in_sync.propose,
             on_fence,
+            lambda id_: (replica := self._replicas.get(id_)) is not None and replica.is_made,
         )
         self.inventory = Inventory(
             self._replicas, log_db, data_dir / "partitions", self._new_data, self._requests.changed

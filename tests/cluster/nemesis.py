@@ -4,19 +4,18 @@ import contextlib
 import random
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import minka.aio
 from minka.control import Control
-from minka.errors import Code, MinkaError
+from minka.errors import MinkaError
 from minka.hashing import murmur3
-from minka.v1.cluster_pb2 import HashFunction, OperationState, PartitionTable
+from minka.ranges import KeyRange
+from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionTable
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import DEADLINE, QUICK, eventually, settled
 from tests.cluster.disks import MIB, Disk
@@ -27,6 +26,7 @@ from tests.cluster.undo import NotPermitted, Undo
 NODES: Final = ("athens", "byzantium", "cyrene", "ephesus")  # the first three vote
 REPLICAS: Final = 3
 KEYSPACE: Final = "registers"
+RANGES: Final = "ranges"  # the same, by ranges
 PARTITIONS: Final = 6
 BALLAST: Final = "ballast"  # a keyspace of one partition, for what fills a disk
 CLEARANCE_S: Final = QUICK["membership"]["clearance_ms"] / 1000
@@ -53,13 +53,13 @@ class Lab:
         """The partition table, from any node."""
         return self.control.table()
 
-    def leader_of(self, key: bytes) -> str:
-        """The node that leads the key's partition in KEYSPACE, once there is one."""
-        return eventually(f"a leader for {key!r}", lambda: self._leader(KEYSPACE, murmur3(key) % PARTITIONS))
+    def leader_of(self, key: bytes, keyspace: str = KEYSPACE) -> str:
+        """The node that leads the key's partition in KEYSPACE or RANGES, once there is one."""
+        return eventually(f"a leader for {key!r}", lambda: self._leader(keyspace, key))
 
     def leader_of_ballast(self) -> str:
         """The node that leads BALLAST's only partition, once there is one."""
-        return eventually("a leader for the ballast", lambda: self._leader(BALLAST, 0))
+        return eventually("a leader for the ballast", lambda: self._leader(BALLAST, b""))
 
     def controller(self) -> str:
         """The active controller, once there is one."""
@@ -85,7 +85,12 @@ class Lab:
             if not node.running
         ]
         assert not ended, f"ended by themselves: {'; '.join(ended)}"
-        eventually("a cluster that is well again", self._is_well)
+        try:
+            eventually("a cluster that is well again", self._is_well)
+        except AssertionError as error:
+            rows = [row for row in self.table().partitions if sorted(row.isr) != sorted(row.replicas) or row.splitting]
+            running = self.control.operations().operations[:3]
+            raise AssertionError(f"{error}; not well: {rows}; operations: {running}") from error
 
     def _is_well(self) -> bool:
         status = self.control.status()
@@ -97,10 +102,21 @@ class Lab:
             and all(sorted(p.isr) == sorted(p.replicas) for p in partitions)
         )
 
-    def _leader(self, keyspace: str, slot: int) -> str | None:
+    def _leader(self, keyspace: str, key: bytes) -> str | None:
+        rows = self.rows(keyspace)
+        slot = murmur3(key) % PARTITIONS if keyspace == KEYSPACE else 0
+        return next(p.leader for p in rows if is_in(p, slot, key, by_ranges=keyspace == RANGES)) or None
+
+    def rows(self, keyspace: str) -> list[Partition]:
+        """The partitions of a keyspace."""
         table = self.table()
         number = next(k.id for k in table.keyspaces if k.name == keyspace)
-        return next(p.leader for p in table.partitions if p.keyspace_id == number and p.slot == slot) or None
+        return [p for p in table.partitions if p.keyspace_id == number]
+
+
+def is_in(row: Partition, slot: int, key: bytes, *, by_ranges: bool) -> bool:
+    """Whether the partition has the slot, or the key."""
+    return KeyRange(row.start_key, row.end_key).contains(key) if by_ranges else row.slot == slot
 
 
 @contextlib.contextmanager
@@ -123,6 +139,7 @@ def laboratory(undo: Undo, config: Mapping[str, Any] = QUICK) -> Iterator[Lab]:
         lab = Lab(cluster, network, disks, control, loop, missing)
         eventually("all nodes are LIVE", lambda: settled(control.status().table, len(NODES)))
         control.create_keyspace(KEYSPACE, PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3, REPLICAS)
+        control.create_keyspace(RANGES, 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, REPLICAS, split_points=[])
         control.create_keyspace(BALLAST, 1, HashFunction.HASH_FUNCTION_MURMUR3, REPLICAS)
         lab.wait_well()
         yield lab
@@ -148,7 +165,8 @@ def keys_of_all_partitions(prefix: str) -> list[bytes]:
 class Nemesis:
     """The faults. Each method is one; it returns when the fault is undone, not when the cluster is well again."""
 
-    def __init__(self, lab: Lab, rng: random.Random, keys: Sequence[bytes]) -> None:
+    def __init__(self, lab: Lab, rng: random.Random, keys: Sequence[bytes], keyspace: str = KEYSPACE) -> None:
+        self._keyspace = keyspace
         self._lab = lab
         self._cluster = lab.cluster
         self._rng = rng
@@ -227,7 +245,7 @@ class Nemesis:
                     await client.put(b"ballast-%d" % self._rng.randrange(8), self._rng.randbytes(MIB))
 
     def _a_leader(self) -> str:
-        return self._lab.leader_of(self._rng.choice(self._keys))
+        return self._lab.leader_of(self._rng.choice(self._keys), self._keyspace)
 
     def _kill(self, name: str) -> None:
         self._cluster.kill(name)
@@ -269,52 +287,3 @@ NETWORK_FAULTS: Final[tuple[Callable[[Nemesis], None], ...]] = (
     Nemesis.lose_one_way,
 )
 DISK_FAULTS: Final[tuple[Callable[[Nemesis], None], ...]] = (Nemesis.fill_a_disk,)
-
-
-class Reassigner:
-    """Moves replicas back and forth, one operation after the other, on a thread of its own, until it is left."""
-
-    def __init__(self, lab: Lab, rng: random.Random) -> None:
-        self.started = 0
-        self.succeeded = 0
-        self._control = Control(lab.cluster.endpoints, timeout=2.0)
-        self._rng = rng
-        self._stop = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="reassigner")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._control.close()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                # Refused while the controller is away, the table changes, or too few nodes live.
-                with contextlib.suppress(MinkaError):
-                    self._reassign()
-                self._stop.wait(0.05)
-        except BaseException as error:  # noqa: BLE001  # raised again in the test's own thread
-            self._error = error
-
-    def _reassign(self) -> None:
-        to = self._rng.sample(NODES, self._rng.randint(max(2, REPLICAS), len(NODES)))
-        plan = self._control.plan_reassign(to, [KEYSPACE])
-        if not plan.moves:
-            return
-        operation = self._control.apply_plan(plan, "nemesis")
-        self.started += 1
-        while operation.state == OperationState.OPERATION_STATE_RUNNING and not self._stop.wait(0.05):
-            try:
-                operation = self._control.operations([operation.id]).operations[0]
-            except MinkaError as error:
-                if error.code is Code.UNKNOWN_OPERATION:
-                    raise
-        self.succeeded += operation.state == OperationState.OPERATION_STATE_SUCCEEDED

@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.cluster.admin import Admin, Divider, Reassigner
 from tests.cluster.history import Recorder
 from tests.cluster.linearizability import Event, Kind, Outcome, Verdict, check
 from tests.cluster.nemesis import (
     DISK_FAULTS,
     KEYSPACE,
     NETWORK_FAULTS,
+    PARTITIONS,
     PROCESS_FAULTS,
+    RANGES,
     Lab,
     Nemesis,
-    Reassigner,
     keys_of_all_partitions,
     laboratory,
 )
@@ -57,23 +59,41 @@ def test_histories_are_linearizable_through_a_reassignment_and_all_sorts_of_faul
     run(lab, f"all-{seed}", random.Random(seed).sample(permitted, 3), reassign=True)
 
 
+@pytest.mark.seeds(2)
+@pytest.mark.timeout(120)
+def test_histories_are_linearizable_while_ranges_are_split_and_merged(lab: Lab, seed: int) -> None:
+    """Two faults of those that are permitted, in turn."""
+    permitted = [*PROCESS_FAULTS, *(NETWORK_FAULTS if lab.network else ()), *(DISK_FAULTS if lab.disks else ())]
+    faults = [permitted[number % len(permitted)] for number in (2 * seed, 2 * seed + 1)]
+    rng = random.Random(f"ranges-{seed}")
+    keys = [b"%d-%04d" % (seed, number) for number in rng.sample(range(10_000), PARTITIONS)]
+    judge(lab, f"ranges-{seed}", faults, rng, keys, RANGES, Divider(lab, rng, keys))
+
+
 def run(lab: Lab, name: str, faults: list[Fault], *, reassign: bool) -> None:
+    """In a keyspace by hash."""
+    rng = random.Random(name)
+    admin = Reassigner(lab, rng) if reassign else None
+    judge(lab, name, faults, rng, keys_of_all_partitions(name), KEYSPACE, admin)
+
+
+def judge(
+    lab: Lab, name: str, faults: list[Fault], rng: random.Random, keys: list[bytes], keyspace: str, admin: Admin | None
+) -> None:
     """Record what clients see before, during and after the faults, and judge it."""
     lab.repair()
-    rng = random.Random(name)
-    keys = keys_of_all_partitions(name)
-    with Recorder(lab.loop, lab.cluster.endpoints, KEYSPACE, keys, rng.randrange(2**32)) as recorder:
+    with Recorder(lab.loop, lab.cluster.endpoints, keyspace, keys, rng.randrange(2**32)) as recorder:
         recorder.wait_written()
-        nemesis = Nemesis(lab, rng, keys)
-        with Reassigner(lab, rng) if reassign else contextlib.nullcontext() as reassigner:
+        nemesis = Nemesis(lab, rng, keys, keyspace)
+        with admin if admin is not None else contextlib.nullcontext():
             for fault in faults:
                 fault(nemesis)
         lab.wait_well()
         recorder.wait_written()
         history = recorder.stop()
     result = check(history)
-    moved = f", {reassigner.succeeded} of {reassigner.started} reassignments done" if reassigner else ""
-    log.info("%s: %s%s", name, summary(history), moved)
+    done = f", {admin.succeeded} of {admin.started} operations done" if admin else ""
+    log.info("%s: %s%s", name, summary(history), done)
     assert result.verdict is Verdict.LINEARIZABLE, f"{result.verdict.value}: {result.key!r}: {result.reason}"
 
 

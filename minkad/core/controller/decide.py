@@ -100,6 +100,6 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:  # noqa
         case Merge():
             return merges.request(state, command, now_ms)
         case FinishMerge():
-            return merges.finish(state, command)
+            return merges.finish(state, command, now_ms)
         case SpreadLoad():
             return spreading.spread_load(state, command, now_ms)

@@ -35,8 +35,8 @@ def isr_refusal(state: State, node_id: str, change: IsrChange) -> Code | None:
     if node_id not in change.isr or len(set(change.isr)) != len(change.isr):
         return Code.INVALID_ARGUMENT
     joining = set(change.isr) - set(partition.isr)
-    if joining and partition.splitting:
-        return Code.INELIGIBLE_REPLICA  # who is in sync has to have been so since the split began: see splits.py
+    if joining and partition.splitting and not partition.split_to:
+        return Code.INELIGIBLE_REPLICA  # the other half's leader knows who can make this one: see splits.py
     eligible = {n for n in partition.replicas if n not in partition.removing_replicas and is_up(state.nodes.get(n))}
     return Code.INELIGIBLE_REPLICA if joining - eligible else None
 

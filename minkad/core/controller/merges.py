@@ -25,7 +25,14 @@ from minka.v1.cluster_pb2 import (
 )
 from minka.v1.records_pb2 import OperationStarted, PartitionsMerged, Record
 from minkad.core.controller.commands import FinishMerge, Merge
-from minkad.core.controller.rows import appoint, changed, operation_with, partitions_changed, replace
+from minkad.core.controller.rows import (
+    appoint,
+    changed,
+    migration_in_state,
+    operation_with,
+    partitions_changed,
+    replace,
+)
 from minkad.core.controller.selectors import Live
 from minkad.core.controller.splits import MAX_KEYS, Ranges, keyspace_by_ranges, obstacle, refuse_if_cut
 from minkad.core.placement.plan import refuse_if_running
@@ -166,6 +173,8 @@ def _obstacle(state: State, pair: Pair, live: Live) -> str | None:
         is_begun = before.merge_from == behind.id
         if not is_begun and (row.merge_from or row.merge_into):
             return f"{name} is being merged with another one"
+        if not is_begun and state.running_migration(row.id) is not None:
+            return f"{name}: it is being reassigned"
         if (reason := obstacle(state, row, ignore_merge=is_begun)) is not None:
             return f"{name}: {reason}"
     if before.leader != behind.leader and not _under_one_leader(pair, live):
@@ -234,7 +243,7 @@ def outcome(state: State, operation: Operation) -> str | None:
 # The end
 
 
-def finish(state: State, command: FinishMerge) -> list[Record]:
+def finish(state: State, command: FinishMerge, now_ms: int) -> list[Record]:
     """The range of the one behind is the other's; nothing where it is already.
 
     Raises UNKNOWN_PARTITION, NOT_LEADER and STALE_EPOCH with the rows: both have to be as the leader knew them, so that
@@ -256,7 +265,7 @@ def finish(state: State, command: FinishMerge) -> list[Record]:
     if not is_known or (before.merge_from, behind.merge_into) != (behind.id, before.id):
         text = f"partitions {before.id} and {behind.id} are at epochs {epochs[0]} and {epochs[1]}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=rows)
-    return [_merged(before, behind), *_progress(state, behind)]
+    return [_merged(before, behind), *_progress(state, behind), *_no_moves(state, behind, before.id, now_ms)]
 
 
 def _merged(before: Partition, behind: Partition) -> Record:
@@ -287,6 +296,18 @@ def _progress(state: State, behind: Partition) -> list[Record]:
         Record(operation_changed=operation_with(operation, change))
         for operation in _running(state)
         if operation.keyspace_id == behind.keyspace_id and behind.start_key in operation.merge_keys
+    ]
+
+
+def _no_moves(state: State, behind: Partition, into: int, now_ms: int) -> list[Record]:
+    """Migrations of what is gone that have not begun don't."""
+    reason = f"it was merged into partition {into}"
+    cancelled = MigrationState.MIGRATION_STATE_CANCELLED
+    return [
+        migration_in_state(migration, cancelled, now_ms, reason)
+        for operation in state.running_operations()
+        for migration in state.migrations[operation.id].values()
+        if migration.partition_id == behind.id and migration.state == MigrationState.MIGRATION_STATE_PENDING
     ]
 
 

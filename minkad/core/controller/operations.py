@@ -268,7 +268,7 @@ def finish(state: State, operation: Operation, now_ms: int, outcome: str = "", *
     cancelled = [m for m in migrations if m.state == _M.MIGRATION_STATE_CANCELLED]
     said = [outcome] if outcome else []
     if migrations:
-        what = "replicas" if any(_moves_one_of_several(state, operation, m) for m in migrations) else "partitions"
+        what = "replicas" if any(_moves_one_of_several(state, m) for m in migrations) else "partitions"
         said.append(f"{len(migrations) - len(cancelled)} of {len(migrations)} {what} moved")
     if operation.cancelled:
         said.append(operation.outcome)
@@ -288,10 +288,10 @@ def finish(state: State, operation: Operation, now_ms: int, outcome: str = "", *
     return Record(operation_finished=operation_with(operation, change))
 
 
-def _moves_one_of_several(state: State, operation: Operation, migration: Migration) -> bool:
+def _moves_one_of_several(state: State, migration: Migration) -> bool:
     partition = state.partitions.get(migration.partition_id)  # None: it was merged into another one
-    keyspace_id = operation.keyspace_id if partition is None else partition.keyspace_id
-    return bool(migration.source) and state.keyspaces[keyspace_id].replicas > 1
+    is_one_of_several = partition is not None and state.keyspaces[partition.keyspace_id].replicas > 1
+    return bool(migration.source) and is_one_of_several
 
 
 def _name(state: State, partition_id: int) -> str:

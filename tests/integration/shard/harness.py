@@ -376,7 +376,7 @@ class Cluster:
         ):
             result.error = Code.STALE_EPOCH.name
         elif not set(change.isr) <= set(row.replicas) - set(row.removing_replicas) - self.dead or (
-            row.splitting and set(change.isr) - set(row.isr)
+            row.splitting and not row.split_to and set(change.isr) - set(row.isr)
         ):
             result.error = Code.INELIGIBLE_REPLICA.name
         else:
@@ -449,7 +449,7 @@ class Cluster:
                 raise MinkaError(Code.STALE_EPOCH, "a row has changed", partitions=[before, behind])
             state = State(partitions=dict(self.rows), next_partition_id=max(self.rows) + 1)
             command = FinishMerge(request.node_id, before.id, epochs[0], behind.id, epochs[1])
-            (record,) = merges.finish(state, command)
+            (record,) = merges.finish(state, command, 0)
             self.rows[before.id] = before = record.partitions_merged.remaining
             self.gone[behind.id] = record.partitions_merged.gone
             del self.rows[behind.id]

@@ -442,6 +442,57 @@ def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path) -> None:
+    """They come back, and join again: otherwise the split would wait for them, and they for the split."""
+
+    async def scenario(c: Cluster) -> None:
+        c.keyspace.min_insync = 2
+        athens, byzantium, cyrene = await c.add(*NODES)
+        await c.create("athens", 1, followers=NODES[1:])
+        await athens.put(1, ROWS)
+        for node in (byzantium, cyrene):
+            await node.kill()
+        c.split(1, KEY)
+        for id_ in (1, 2):
+            c.change(id_, lambda row: row.isr.__setitem__(slice(None), ["athens"]))
+        await c.tell_all(1, 2)
+        await until(lambda: athens.replica(1).log.end > athens.replica(1).applied)
+        assert not athens.replica(2).is_made
+        for node in (byzantium, cyrene):
+            await node.start()
+        await c.tell_all(1, 2)
+        await ended(c)
+        await until(lambda: all(len(c.rows[id_].isr) == 3 for id_ in (1, 2)))
+        await assert_halves(athens)
+
+    run(tmp_path, scenario)
+
+
+def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
+    """A copy that is taken behind it has nothing of which to make the other half."""
+
+    async def scenario(c: Cluster) -> None:
+        athens, byzantium, cyrene = await c.add(*NODES)
+        await c.create("athens", 1, followers=NODES[1:])
+        await athens.put(1, ROWS)
+        await cyrene.kill()
+        await c.fail("cyrene")
+        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        await begin(c)
+        await until(lambda: byzantium.replica(2).is_made and athens.replica(2).is_made)
+        await cyrene.start()
+        await c.back("cyrene")
+        await until(lambda: cyrene.replica(1).applied == athens.replica(1).log.end)
+        await athens.put(1, {b"0": b"last"}, generation=2)
+        await until(lambda: cyrene.replica(1).applied == athens.replica(1).log.end)
+        assert not any("cyrene" in change.isr for change in c.isr_changes)
+        c.before_finish_split.clear()
+        await until(lambda: all("cyrene" in c.rows[id_].isr for id_ in (1, 2)))
+        await assert_halves(athens, LOWER | {b"0": b"last"})
+
+    run(tmp_path, scenario)
+
+
 def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the leader's own proposals, in the middle."""
     limit = 64 * 1024

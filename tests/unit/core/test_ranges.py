@@ -333,7 +333,7 @@ def test_the_leader_dies_in_between() -> None:
     assert all(row.leader for row in rows_of(c))
 
 
-def test_in_sync_sets_shrink_together_and_do_not_grow() -> None:
+def test_in_sync_sets_are_the_same() -> None:
     c = three(replicas=3)
     split(c, b"m")
     parent, child = rows_of(c)
@@ -346,7 +346,10 @@ def test_in_sync_sets_shrink_together_and_do_not_grow() -> None:
         change = IsrChange(
             partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=row.partition_epoch, isr=row.replicas
         )
-        assert isr_refusal(c.state, row.leader, change) is Code.INELIGIBLE_REPLICA
+        refusal = isr_refusal(c.state, row.leader, change)
+        assert refusal is (None if row.split_to else Code.INELIGIBLE_REPLICA)
+    c.alter_isr(parent, parent.replicas)
+    assert [set(row.isr) for row in rows_of(c)] == [set(NODES), set(NODES)]
     finish(c)
     c.settle()
     assert all(len(row.isr) == 3 for row in rows_of(c))
@@ -515,6 +518,22 @@ def test_a_merge_that_is_cancelled() -> None:
         c.run(late)
     assert refusal.value.code is Code.STALE_EPOCH
     assert c.state.operations[operation.id].outcome == "0 of 1 merged; cancelled by tester: no"
+
+
+def test_a_move_of_what_is_merged_meanwhile() -> None:
+    c = three(points=[b"d"], replicas=3)
+    c.register("delphi")
+    merge(c, b"d")
+    c.settle()
+    lower, upper = rows_of(c)
+    operation = c.begin(c.plan(partitions={upper.id: ["delphi", *upper.replicas[1:]], lower.id: lower.replicas[::-1]}))
+    c.settle()
+    assert not rows_of(c)[1].target_replicas
+    finish(c)
+    c.settle()
+    ended = c.operation(operation)
+    assert ended.state == OperationState.OPERATION_STATE_FAILED
+    assert f"partition {upper.id}: it was merged into partition {lower.id}" in ended.outcome
 
 
 def test_a_node_with_copies_of_what_was_merged_can_be_removed() -> None:

@@ -33,7 +33,7 @@ _SHOWN_S: Final = (5, 10, 15, 20, 30, 45, 60, 90, 120)
 _SMOOTHED: Final = 5  # seconds
 _BATCH: Final = 5_000
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-EVEN: Final = 1.25
+EVEN: Final = 1.35  # a tenth above what nodes are evened to
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ def _report(report: Report, name: str, seen: list[Second], calls: list[Call], mo
         first, last = inside[0], inside[-1]
         ops = {node: sum(second.ops[node] for second in inside) for node in first.ops}
         cpu = {node: last.cpu[node] - first.cpu[node] for node in first.cpu}
-        goal = Goal(at_most=EVEN + 0.1) if when == "after" else None
+        goal = Goal(at_most=EVEN) if when == "after" else None
         details: dict[str, float] = {"partitions": last.partitions}
         if when == "after":
             details |= {"moves": moves, "splits": last.partitions - 4}

@@ -41,8 +41,9 @@ from minkad.shard.sizing import SizeCheck
 from minkad.shard.splitting import Splitting
 from minkad.shard.trimming import Trimming
 from minkad.storage.checkpoint import remove_folder
-from minkad.storage.data_database import DataDatabase, Size
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.size_estimate import Size
 
 log: Final = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from typing import Final
 from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Durability, Partition
 from minka.v1.coordinator_pb2 import (
     MigrationProgress,
@@ -122,6 +123,7 @@ class ReplicaManager:
             has_clearance,
             self._newest_row,
             self._learn_keyspace,
+            self._clear,
             storage.max_pending,
         )
         self._in_sync = InSyncSets(
@@ -479,6 +481,11 @@ class ReplicaManager:
     async def install(self, messages: AsyncIterator[bytes]) -> bytes:
         """A leader's checkpoint: see `frames.SHIP_METHOD`."""
         return await self._receiving.install(messages)
+
+    async def _clear(self, replica: Replica, wanted: KeyRange, reverse: bool) -> KeyRange:
+        if replica.is_async:
+            await self._log_db.sync()  # the data is flushed, and must not be durable before the log
+        return await replica.data.clear(wanted, reverse)
 
     def _on_durable(self, replica: Replica) -> None:
         if replica.role is Role.FOLLOWER:

@@ -4,6 +4,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,7 +22,17 @@ from rocksdict import (
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
 from minka.wire import WriteBody
-from minkad.storage.rocks import KIB, MIB, base_options, is_stalled, page, pairs, storage_error, table_options
+from minkad.storage.rocks import (
+    KIB,
+    MIB,
+    DeletedAheadError,
+    base_options,
+    is_stalled,
+    page,
+    pairs,
+    storage_error,
+    table_options,
+)
 from minkad.storage.size_estimate import Size, SizeEstimate
 from minkad.storage.threads import on_thread
 
@@ -34,6 +45,9 @@ _FIRST_KEY: Final = b"\x00"
 _SLICE_KEYS: Final = 1000  # read before the loop gets its turn
 _SLICE_BYTES: Final = 1 * MIB
 _DEEPEST_SHARE: Final = 0.75
+_CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap
+# Of deleted keys and older versions, before a reader that holds the loop has them cleared away: about 5 ms.
+MAX_PASSED: Final = 20_000
 
 # Flushed by its owner long before it is full.
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
@@ -80,6 +94,7 @@ class DataDatabase:
         self._readers = 0
         self._no_readers = asyncio.Event()
         self._no_readers.set()
+        self._clearing = asyncio.Lock()
         self._closed = False
         self.applied = Applied()  # of the open database
 
@@ -179,34 +194,95 @@ class DataDatabase:
             raise self._failure("reading", error) from error
 
     def page(
-        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int
+        self,
+        start: bytes,
+        end: bytes,
+        reverse: bool,
+        max_rows: int,
+        max_bytes: int,
+        max_passed: int = 0,
+        max_seconds: float = inf,
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """See `rocks.page`. For few rows: about a microsecond each."""
+        """See `rocks.page`. For few rows: about a microsecond each. Raises DeletedAheadError: see `clear`."""
         if not self.exists():
             return [], [], True
         self.open()
         try:
-            return page(self._opened(), max(start, _FIRST_KEY), end, reverse, max_rows, max_bytes)
+            return page(
+                self._opened(), max(start, _FIRST_KEY), end, reverse, max_rows, max_bytes, max_passed, max_seconds
+            )
+        except DeletedAheadError:
+            raise
         except Exception as error:
             raise self._failure("reading", error) from error
 
+    async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
+        """Remove what is left of deleted keys and older versions at the beginning of this range, or at its end: by a
+        compaction, outside of the GIL, which is done once for all that wait for it. Which part of the range that was.
+
+        An iterator does not say how far it has come when it gives up, so there is nothing to go on from.
+        """
+        self.open()
+        part = self._begin_of(wanted, reverse)
+        async with self._clearing:
+            if self._is_passable(part, reverse):
+                return part
+            self._begin_flush()
+            try:
+                with _Reading(self):
+                    await on_thread(self._opened().compact_range, part.start, part.end or None, _all_levels())
+            except Exception as error:
+                raise self._failure("compacting", error) from error
+            if self._db is not None:
+                self._read_tables()
+        return part
+
+    def _begin_of(self, wanted: KeyRange, reverse: bool) -> KeyRange:
+        """A part of the range, at its begin in this direction, that has some of the tables that don't overlap."""
+        tables = [t for t in self._deepest() if t.last >= wanted.start and (not wanted.end or t.first < wanted.end)]
+        if reverse:
+            tables.reverse()
+        size = 0
+        for table in tables:
+            if size > _CLEARED_BYTES and reverse:
+                return KeyRange(max(wanted.start, table.last + b"\x00"), wanted.end)
+            if size > _CLEARED_BYTES:
+                return KeyRange(wanted.start, table.first)
+            size += table.size
+        return wanted
+
+    def _is_passable(self, part: KeyRange, reverse: bool) -> bool:
+        try:
+            self.page(part.start, part.end, reverse, 1, 1, MAX_PASSED)
+        except DeletedAheadError:
+            return False
+        return True
+
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = _SLICE_KEYS) -> Size:
-        """Exactly the keys and bytes there are now, by reading all; lets the loop run after every `slice_keys`."""
+        """Exactly the keys and bytes there are, by reading all; lets the loop run after every `slice_keys`. As they are
+        now, if nothing has to be cleared away meanwhile; see `clear`.
+        """
         size = Size()
         if not self.exists():
             return size
         self.open()
+        start, end = max(wanted.start, _FIRST_KEY), wanted.end
         with _Reading(self):
-            iterator = self._pairs(wanted)
-            try:
-                for key, value in iterator:
-                    size.keys += 1
-                    size.bytes += len(key) + len(value)
-                    if size.keys % slice_keys == 0:
-                        await asyncio.sleep(0)
-            finally:
-                iterator.close()  # a database with an open iterator can't be opened again
-        return size
+            while True:
+                iterator = self._pairs(start, end)
+                try:
+                    for key, value in iterator:
+                        start = key + b"\x00"
+                        size.keys += 1
+                        size.bytes += len(key) + len(value)
+                        if size.keys % slice_keys == 0:
+                            await asyncio.sleep(0)
+                    return size
+                except DeletedAheadError:
+                    pass
+                finally:
+                    iterator.close()  # a database with an open iterator can't be opened again
+                await self.clear(KeyRange(start, end), False)
 
     async def trim(self, keep: KeyRange) -> None:
         """Remove all keys but these, and what they took on the disk. Reads and writes of these go on meanwhile."""
@@ -253,8 +329,18 @@ class DataDatabase:
                 wanted += 1
             found += await self._keys_within(table, shares)
             passed += table.size
-        first, _, _ = self.page(_FIRST_KEY, b"", False, 1, 1)
+        first, _, _ = await self._page(_FIRST_KEY, b"", 1, 1)
         return [key for key in dict.fromkeys(found) if key > first[0]]
+
+    async def _page(
+        self, start: bytes, end: bytes, max_rows: int, max_bytes: int
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """`page` that clears away what is in its way."""
+        while True:
+            try:
+                return self.page(start, end, False, max_rows, max_bytes, MAX_PASSED)
+            except DeletedAheadError:
+                await self.clear(KeyRange(start, end), False)
 
     async def _keys_within(self, table: "_Table", shares: Sequence[float]) -> list[bytes]:
         """The keys at these shares of a table's bytes."""
@@ -263,7 +349,7 @@ class DataDatabase:
         begins: list[tuple[int, bytes]] = []  # where each key begins, in bytes
         size, start, is_all = 0, table.first, False
         while not is_all:
-            keys, values, is_all = self.page(start, table.last + b"\x00", False, _SLICE_KEYS, _SLICE_BYTES)
+            keys, values, is_all = await self._page(start, table.last + b"\x00", _SLICE_KEYS, _SLICE_BYTES)
             for key, value in zip(keys, values, strict=True):
                 begins.append((size, key))
                 size += len(key) + len(value)
@@ -288,12 +374,9 @@ class DataDatabase:
         """Leave one version of each key that was there at the beginning; what there is then, measured."""
         db, before = self.raw(), self._estimate.copy()
         self._begin_flush()
-        options = CompactOptions()
-        # A table that nothing overlaps is moved down as it is, with its deletions.
-        options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
         try:
             with _Reading(self):
-                await on_thread(db.compact_range, None, None, options)
+                await on_thread(db.compact_range, None, None, _all_levels())
         except Exception as error:
             raise self._failure("compacting", error) from error
         if self._db is not None:
@@ -354,9 +437,11 @@ class DataDatabase:
         assert self._db is not None, f"{self.path} is not open"
         return self._db
 
-    def _pairs(self, wanted: KeyRange) -> Generator[tuple[bytes, bytes], None, None]:
+    def _pairs(self, start: bytes, end: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         try:
-            yield from pairs(self._opened(), max(wanted.start, _FIRST_KEY), wanted.end or None)
+            yield from pairs(self._opened(), start, end or None, max_passed=MAX_PASSED)
+        except DeletedAheadError:
+            raise
         except Exception as error:
             raise self._failure("reading", error) from error
 
@@ -407,6 +492,13 @@ def _shortest(begins: Sequence[tuple[int, bytes]], place: int) -> bytes:
     key, before = begins[place][1], begins[place - 1][1] if place else b""
     differs = (index for index, (mine, other) in enumerate(zip(key, before, strict=False)) if mine != other)
     return key[: next(differs, len(before)) + 1] if place else key
+
+
+def _all_levels() -> CompactOptions:
+    """Also of a table that nothing overlaps, which would be moved down as it is, with its deletions."""
+    options = CompactOptions()
+    options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
+    return options
 
 
 def _puts(db: Rdict, level: str = "") -> Size:

@@ -55,10 +55,10 @@ class SizeEstimate:
     @property
     def error(self) -> float:
         """The standard error of the estimate as a share of it; infinite if nothing is known."""
-        if not self._bytes_variance and not self._keys_variance:
-            return 0.0
-        of_bytes = math.sqrt(self._bytes_variance) / max(1, self._bytes)
-        return max(of_bytes, math.sqrt(self._keys_variance) / max(1, self._keys))
+        # A block that has begun is counted whole, or not yet.
+        begun = self._step**2 / 6 if self._step > 1 and self._last else 0.0
+        of_bytes = math.sqrt(self._bytes_variance + begun * self._last**2) / max(1, self._bytes)
+        return max(of_bytes, math.sqrt(self._keys_variance + begun) / max(1, self._keys))
 
     def pick(self, count: int) -> list[tuple[int, int]]:
         """Which of the next so many written keys to look up before they are written, by their places; and for how many
@@ -98,6 +98,7 @@ class SizeEstimate:
 
     def measured(self, size: Size, before: "SizeEstimate") -> None:
         """So much there was when `before` was copied."""
+        self._step = self._skip = self._tail = 0  # the block that has begun is from before
         self._bytes, self._keys = size.bytes + self._bytes - before._bytes, size.keys + self._keys - before._keys
         if math.isfinite(before._bytes_variance):
             self._bytes_variance = max(0.0, self._bytes_variance - before._bytes_variance)

@@ -187,7 +187,8 @@ def test_it_survives(tmp_path: Path) -> None:
         model.write(names(10_000, seed=2), same(b"v" * 100, 10_000))
         after = DataDatabase(crashed_copy(model.data.path, tmp_path / "crashed"), Cache(MIB))
         after.open()
-        assert (after.size(), after.size_error()) == (size, error)
+        assert after.size() == size
+        assert 0.5 * error < after.size_error() <= error  # but for the block that had begun
         await after.close()
         await model.data.close()
         again = DataDatabase(model.data.path, Cache(MIB))

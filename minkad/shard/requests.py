@@ -27,7 +27,7 @@ _ANSWER_SECONDS: Final = 0.1
 # Of a page of a scan, which holds the loop: about 2 ms.
 MAX_PAGE_ROWS: Final = 2000
 MAX_PAGE_BYTES: Final = 512 * 1024
-_PAGE_SECONDS: Final = 0.005  # where many deleted keys are between them
+_PAGE_SECONDS: Final = 0.01  # where many deleted keys are between them
 
 
 class Requests:

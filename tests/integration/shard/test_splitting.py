@@ -34,13 +34,13 @@ NODES = ("athens", "byzantium", "cyrene")
 async def scanned(node: TestNode, partition_id: int, generation: int = 2, reverse: bool = False) -> list[bytes]:
     """All keys of the partition, page by page."""
     found: list[bytes] = []
-    start, end = b"", b""
+    row = node.replica(partition_id).row
+    start, end = row.start_key, row.end_key
     while True:
         body = wire.encode(wire.ScanBody(start, end, reverse, 170, 1 << 20))
         page = wire.decode_page(await node.ask(wire.Op.SCAN, partition_id, generation, body))
         found += page.keys
-        done = len(page.keys) < 170
-        if done:
+        if (page.start, page.end) == (start, end):
             return found
         start, end = (start, page.start) if reverse else (page.end, end)
 

@@ -3,7 +3,7 @@
 import sys
 from typing import Final
 
-from benchmarks import failover, keyspace, kv, move, raft, raft_restart, ranges, reassign, status
+from benchmarks import failover, keyspace, kv, move, raft, raft_restart, ranges, reassign, sizes, status
 from benchmarks.measure import measure, parse
 from minka.errors import MinkaError
 
@@ -17,6 +17,7 @@ ALL: Final = (
     ("failover", failover.run),
     ("status", status.run),
     ("ranges", ranges.run),
+    ("sizes", sizes.run),
 )
 
 

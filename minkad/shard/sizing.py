@@ -19,7 +19,7 @@ log: Final = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
 _RECHECK_S: Final = 10.0
-_MAX_ERROR: Final = 0.03  # then the size is within 10 % for all but one in a thousand
+MAX_ERROR: Final = 0.03  # then the size is within 10 % for all but one in a thousand
 _SURE: Final = 3.0  # standard errors
 
 
@@ -112,7 +112,7 @@ class SizeCheck:
         """Of the size or, if there is a limit, of whether it is above it."""
         data = replica.data
         size, error = data.size().bytes, data.size_error()
-        if error > _MAX_ERROR:
+        if error > MAX_ERROR:
             return True
         return 0 < limit < data.size_at_most().bytes and abs(size - limit) < _SURE * error * size
 

@@ -521,7 +521,7 @@ def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest.Monke
         await athens.put(1, {b"%05d" % n: b"v" * (n % 2 * 1000) for n in range(5000)})
         await athens.put(1, {b"%05d" % n: b"v" * 500 for n in range(5000)})
         data = athens.replica().data
-        assert data.size_error() > sizing._MAX_ERROR
+        assert data.size_error() > sizing.MAX_ERROR
         await until(lambda: data.size_error() == 0)
         assert data.size() == await data.count()
 

@@ -559,11 +559,12 @@ class ReplicaManager:
 
 def _stats(replica: Replica) -> ReplicaStats:
     size = replica.data.size()
-    share = 2 if replica.untrimmed else 1  # a part of it is another partition's, likely the half
+    # A part of it may be another partition's.
+    share = replica.data.share(KeyRange(replica.row.start_key, replica.row.end_key)) if replica.untrimmed else 1.0
     return ReplicaStats(
         partition_id=replica.id,
-        bytes=size.bytes // share,
-        keys=size.keys // share,
+        bytes=int(size.bytes * share),
+        keys=int(size.keys * share),
         log_end_offset=replica.log.end,
         applied_offset=replica.applied,
         not_split=replica.not_split,

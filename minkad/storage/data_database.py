@@ -393,6 +393,21 @@ class DataDatabase:
         """The standard error of `size`, as a share of it."""
         return self._estimate.error
 
+    def share(self, part: KeyRange) -> float:
+        """About which share of the data is in the range, at no cost: of a table that is across a bound, the half. So it
+        is right up to 16 MiB, or says a half of what is less.
+        """
+        if self._db is None:
+            return 0.5
+        total = inside = 0.0
+        for table in self._tables():
+            total += table.size
+            if part.contains(table.first) and part.contains(table.last):
+                inside += table.size
+            elif part.overlaps(KeyRange(table.first, table.last + b"\x00")):
+                inside += table.size / 2
+        return inside / total if total else 0.5
+
     def size_at_most(self) -> Size:
         """There is certainly no more; at no cost."""
         return self._most() if self._db is not None else self.size()

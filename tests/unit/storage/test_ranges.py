@@ -195,3 +195,28 @@ def test_counting_and_dividing_where_much_is_deleted(tmp_path: Path) -> None:
         await data.close()
 
     asyncio.run(scenario())
+
+
+def test_the_share_of_a_range(tmp_path: Path) -> None:
+    """By whole tables; a half where there is only one."""
+    rng = random.Random(1)
+    keys = [b"%06d" % n for n in range(80_000)]
+
+    async def scenario() -> None:
+        data = DataDatabase(tmp_path / "data", Cache(1 << 20))
+        assert data.share(KeyRange(b"", b"1")) == 0.5
+        data.write([WriteBody(keys[:100], [b"v"] * 100)], Applied(1, 1))
+        await data.flush()
+        assert data.share(KeyRange(b"", keys[10])) == data.share(KeyRange(keys[10])) == 0.5
+        for start in range(0, len(keys), 20_000):
+            part = keys[start : start + 20_000]
+            data.write([WriteBody(part, [rng.randbytes(1000) for _ in part])], Applied(2, 1))
+        await data.compact()
+        for place in (10_000, 40_000, 70_000):
+            lower, upper = data.share(KeyRange(b"", keys[place])), data.share(KeyRange(keys[place]))
+            assert lower + upper == pytest.approx(1)
+            assert lower == pytest.approx(place / len(keys), abs=0.5 * 16 / 80 * 1.1)
+        assert data.share(KeyRange()) == 1
+        await data.close()
+
+    asyncio.run(scenario())

@@ -11,7 +11,7 @@ from typing import Final
 # percent; then no more than costs little; then as few as still make some thousand for a database that is rewritten.
 _ALL_BELOW: Final = 512
 _USUAL_STEP: Final = 16
-_KEYS_LOOKED_UP: Final = 4096
+_KEYS_LOOKED_UP: Final = 16_384
 _MAX_STEP: Final = 256
 _FAR_BEYOND: Final = 0.95
 _FEW_VERSIONS: Final = 0.97  # of the bytes that were put are live

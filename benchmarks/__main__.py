@@ -3,7 +3,7 @@
 import sys
 from typing import Final
 
-from benchmarks import failover, keyspace, kv, move, raft, raft_restart, ranges, ranges_load, reassign, status
+from benchmarks import failover, keyspace, kv, move, raft, raft_restart, ranges, ranges_load, reassign, sizes, status
 from benchmarks.measure import measure, parse
 from minka.errors import MinkaError
 
@@ -18,6 +18,7 @@ ALL: Final = (
     ("status", status.run),
     ("ranges", ranges.run),
     ("ranges_load", ranges_load.run),
+    ("sizes", sizes.run),
 )
 
 

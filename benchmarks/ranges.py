@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
 from minka.aio import Client
 from minka.control import Control
+from minka.errors import MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
 from minkactl.playground import LocalCluster
@@ -20,18 +21,30 @@ KEYSPACE: Final = "bench"
 MAX_BYTES: Final = 4 * 1024 * 1024
 _BATCH: Final = 5_000
 _USERS: Final = 8  # who put, and as many who get
+_SCANNERS: Final = 2
+_SCANNED: Final = 1000
 _GAP_S: Final = 0.005
+_LOOK_S: Final = 0.5
 _AROUND_S: Final = 0.5  # before and after a split
 _SETTLED_S: Final = 120.0
 
 
 class Call(NamedTuple):
-    """One call of a user: what, on which key, when, and how long it took."""
+    """One call of a user: what, on which key (a scan: from which on), when, how long it took, and whether it failed."""
 
     kind: str
     key: bytes
     at: float
     took: float
+    error: str = ""
+
+
+class Moment(NamedTuple):
+    """What the partitions were at a time: seconds from the beginning, how many, and their bytes in ascending order."""
+
+    at: float
+    partitions: int
+    bytes: list[int]
 
 
 def run(report: Report) -> None:
@@ -111,15 +124,27 @@ async def _scan(report: Report, client: Client, count: int) -> None:
 
 
 async def _use(client: Client, kind: str, keys: list[bytes], number: int, calls: list[Call]) -> None:
+    """Until it is cancelled. `keys` may grow meanwhile."""
     rng = Random(number)
     while True:
-        key, began = rng.choice(keys), time.monotonic()
-        if kind == "put":
-            await client.put(key, bytes(100))
-        else:
-            await client.get(key)
-        calls.append(Call(kind, key, began, time.monotonic() - began))
+        key, began, error = rng.choice(keys), time.monotonic(), ""
+        try:
+            if kind == "put":
+                await client.put(key, bytes(100))
+            elif kind == "get":
+                assert await client.get(key) is not None, f"{key!r} is lost"
+            else:
+                await _scan_some(client, key)
+        except (MinkaError, AssertionError) as failure:
+            error = str(failure) or repr(failure)
+        calls.append(Call(kind, key, began, time.monotonic() - began, error))
         await asyncio.sleep(_GAP_S)
+
+
+async def _scan_some(client: Client, start: bytes) -> None:
+    found = [key async for key, _ in client.scan(start, limit=_SCANNED)]
+    assert found[0] == start, f"{start!r} is lost"
+    assert found == sorted(set(found)), f"a scan from {start!r} has keys twice or in disorder"
 
 
 async def _split_once(
@@ -151,13 +176,26 @@ def _p99(seconds: list[float]) -> Sample:
 
 
 async def _grow(report: Report, control: Control, endpoints: Sequence[str], count: int) -> None:
+    """Load while others read, write and scan what is there already, until no partition is too large."""
     keys = _keys(count)
+    calls: list[Call] = []
+    moments: list[Moment] = []
     async with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
         began = time.monotonic()
-        await _load(client, keys)
+        present = keys[:_BATCH]
+        await _load(client, present)
+        kinds = ["put", "get"] * _USERS + ["scan"] * _SCANNERS
+        users = [asyncio.create_task(_use(client, kind, present, number, calls)) for number, kind in enumerate(kinds)]
+        looking = asyncio.create_task(_look(control, began, moments))
+        for start in range(_BATCH, count, _BATCH):
+            await _load(client, keys[start : start + _BATCH])
+            present += keys[start : start + _BATCH]
         loaded = time.monotonic() - began
         await asyncio.to_thread(_wait, lambda: _is_settled(control))
         settled = time.monotonic() - began
+        for task in (*users, looking):
+            task.cancel()
+        await asyncio.gather(*users, looking, return_exceptions=True)
         found = 0
         async for page in client.scan_pages():
             found += len(page)
@@ -170,6 +208,40 @@ async def _grow(report: Report, control: Control, endpoints: Sequence[str], coun
     report.add(largest, MINKA, Sample(sizes[-1].bytes / MAX_BYTES))
     even = report.case(f"{name}: largest / smallest", "", goal=Goal(at_most=4.0))
     report.add(even, MINKA, Sample(sizes[-1].bytes / max(1, sizes[0].bytes)))
+    _add_users(report, name, calls)
+    _add_moments(report, name, moments)
+
+
+def _add_users(report: Report, name: str, calls: list[Call]) -> None:
+    errors = [call.error for call in calls if call.error]
+    case = report.case(f"{name}: errors of users meanwhile", "", goal=Goal(at_most=1))
+    report.add(case, MINKA, Sample(len(errors), details={"calls": len(calls)}))
+    report.notes += [f"an error of a user: {error}" for error in dict.fromkeys(errors)]
+    for kind in ("put", "get", "scan"):
+        case = report.case(f"{name}: {kind} meanwhile, p99", "ms")
+        report.add(case, MINKA, _p99([call.took for call in calls if call.kind == kind]))
+
+
+async def _look(control: Control, began: float, moments: list[Moment]) -> None:
+    """Until it is cancelled."""
+    while True:
+        status = await asyncio.to_thread(control.status)
+        sizes = sorted(stats.bytes for stats in status.replicas)
+        moments.append(Moment(time.monotonic() - began, len(status.table.partitions), sizes))
+        await asyncio.sleep(_LOOK_S)
+
+
+def _add_moments(report: Report, name: str, moments: list[Moment]) -> None:
+    """How uneven the partitions were on the way: the largest by the mean of all."""
+    uneven = [
+        (moment, moment.bytes[-1] * len(moment.bytes) / sum(moment.bytes)) for moment in moments if any(moment.bytes)
+    ]
+    ordered = sorted(share for _, share in uneven)
+    case = report.case(f"{name}: largest / mean on the way, at most", "")
+    report.add(case, MINKA, Sample(ordered[-1], details={"median": round(ordered[len(ordered) // 2], 2)}))
+    every = max(1, len(uneven) // 8)
+    steps = [f"{moment.at:.0f} s {moment.partitions} ({share:.2f})" for moment, share in uneven[::every]]
+    report.notes.append("partitions, and largest / mean, over time: " + ", ".join(steps))
 
 
 def _is_settled(control: Control) -> bool:

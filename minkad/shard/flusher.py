@@ -59,8 +59,8 @@ class Flusher:
             return  # its content was replaced meanwhile
         # Not a marker before what it asks for is done: it has to be in the log until then.
         replica.flushed = max(replica.flushed, min(applied.offset, replica.applied))
-        if replica.trim():
-            replica.stage_meta(self._log_db)
+        replica.trim()
+        replica.stage_meta(self._log_db)  # it has the size
 
     async def close(self) -> None:
         """Wait for what is under way."""

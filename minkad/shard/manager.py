@@ -12,6 +12,7 @@ from typing import Final
 from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Durability, Partition
 from minka.v1.coordinator_pb2 import (
     MigrationProgress,
@@ -55,8 +56,9 @@ from minkad.shard.sizing import SizeCheck
 from minkad.shard.splitting import Splitting
 from minkad.shard.trimming import Trimming
 from minkad.storage.checkpoint import remove_folder
-from minkad.storage.data_database import DataDatabase, Size
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.size_estimate import Size
 
 log: Final = logging.getLogger(__name__)
 
@@ -138,6 +140,7 @@ class ReplicaManager:
             self._newest_row,
             is_gone,
             self._learn_keyspace,
+            self._clear,
             storage.max_pending,
         )
         self._in_sync = InSyncSets(
@@ -193,6 +196,7 @@ class ReplicaManager:
             log_db,
             self._trimming.keep,
             self._requests.changed,
+            self._clear,
             controller.finish_merge,
         )
         self._size_check = SizeCheck(
@@ -538,6 +542,11 @@ class ReplicaManager:
         """A leader's checkpoint: see `frames.SHIP_METHOD`."""
         return await self._receiving.install(messages)
 
+    async def _clear(self, replica: Replica, wanted: KeyRange, reverse: bool) -> KeyRange:
+        if replica.is_async:
+            await self._log_db.sync()  # the data is flushed, and must not be durable before the log
+        return await replica.data.clear(wanted, reverse)
+
     def _on_durable(self, replica: Replica) -> None:
         if replica.role is Role.FOLLOWER:
             self._following.durable(replica)
@@ -613,12 +622,13 @@ class ReplicaManager:
 
 def _stats(replica: Replica) -> ReplicaStats:
     size = replica.data.size()
-    share = 2 if replica.untrimmed else 1  # a part of it is another partition's, likely the half
+    # A part of it may be another partition's.
+    share = replica.data.share(range_of(replica.row)) if replica.untrimmed else 1.0
     ops, cpu_percent, too_busy = replica.load.reported()
     return ReplicaStats(
         partition_id=replica.id,
-        bytes=size.bytes // share,
-        keys=size.keys // share,
+        bytes=int(size.bytes * share),
+        keys=int(size.keys * share),
         log_end_offset=replica.log.end,
         applied_offset=replica.applied,
         ops=ops,

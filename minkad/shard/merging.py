@@ -21,7 +21,9 @@ from minkad.shard.committer import Committer
 from minkad.shard.context import LeaderContext
 from minkad.shard.entries import decode_entry
 from minkad.shard.replica import Pending, Replica
+from minkad.storage.data_database import MAX_PASSED
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.rocks import DeletedAheadError
 
 log: Final = logging.getLogger(__name__)
 
@@ -46,9 +48,12 @@ class Merging:
         log_db: LogDatabase,
         keep: Callable[[Replica], None],
         changed: Callable[[int], asyncio.Future[None]],
+        clear: Callable[[Replica, KeyRange, bool], Awaitable[KeyRange]],
         finish_merge: Callable[[FinishMergeRequest], Awaitable[list[Partition]]],
     ) -> None:
-        """`keep`: the log is to say which keys stay. `changed` is done when a partition's row or replica changes."""
+        """`keep`: the log is to say which keys stay. `changed` is done when a partition's row or replica changes.
+        `clear`: see `DataDatabase.clear`.
+        """
         self._node_id = node_id
         self._replicas = replicas
         self._context = context
@@ -56,6 +61,7 @@ class Merging:
         self._log_db = log_db
         self._keep = keep
         self._changed = changed
+        self._clear = clear
         self._finish_merge = finish_merge
         self._closing = False
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by the partition that remains
@@ -117,7 +123,11 @@ class Merging:
         start, end = merge.range
         is_all = False
         while not is_all and merge.goes_on():
-            keys, values, is_all = behind.data.page(start, end, False, _PAGE_ROWS, _PAGE_BYTES)
+            try:
+                keys, values, is_all = behind.data.page(start, end, False, _PAGE_ROWS, _PAGE_BYTES, MAX_PASSED)
+            except DeletedAheadError:
+                await self._clear(behind, KeyRange(start, end), False)
+                continue
             if keys:
                 await self._append(merge, encode(WriteBody(keys, list(values))))
                 start = keys[-1] + b"\x00"

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,8 @@ from minka.wire import Group, GroupResult, Op, Request, Response, WriteBody
 from minkad.shard.committer import Committer
 from minkad.shard.following import Following
 from minkad.shard.replica import Pending, Replica, Role, Ticket
+from minkad.storage.data_database import MAX_PASSED
+from minkad.storage.rocks import DeletedAheadError
 
 # Up to so many keys, reading them at once is faster than on another thread.
 _INLINE_KEYS: Final = 64
@@ -24,6 +27,7 @@ _ANSWER_SECONDS: Final = 0.1
 # Of a page of a scan, which holds the loop: about 2 ms.
 MAX_PAGE_ROWS: Final = 2000
 MAX_PAGE_BYTES: Final = 512 * 1024
+_PAGE_SECONDS: Final = 0.01  # where many deleted keys are between them
 
 
 class Requests:
@@ -39,10 +43,12 @@ class Requests:
         newest_row: Callable[[int], Partition | None],
         is_gone: Callable[[int], bool],
         learn_keyspace: Callable[[Replica], None],
+        clear: Callable[[Replica, KeyRange, bool], Awaitable[KeyRange]],
         max_pending_bytes: int,
     ) -> None:
         """`newest_row`: what this node knows of a partition, replica here or not; `is_gone`: it was merged into another
-        one. `learn_keyspace` looks for what its keyspace asks for; `min_insync` is 0 before that is known.
+        one. `learn_keyspace` looks for what its keyspace asks for; `min_insync` is 0 before that is known. `clear`: see
+        `DataDatabase.clear`.
         """
         self._node_id = node_id
         self._replicas = replicas
@@ -52,6 +58,7 @@ class Requests:
         self._newest_row = newest_row
         self._is_gone = is_gone
         self._learn_keyspace = learn_keyspace
+        self._clear = clear
         self._max_pending_bytes = max_pending_bytes
         self._changed: dict[int, asyncio.Future[None]] = {}
         self._waiting_bytes = 0
@@ -130,7 +137,7 @@ class Requests:
             elif group.op == Op.READ_STALE:
                 self._read_stale(replica, group, ticket, index)
             elif group.op == Op.SCAN:
-                self._scan(replica, group, ticket, index)
+                self._scan(replica, group, ticket, index, deadline)
             else:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
         except MinkaError as error:
@@ -284,18 +291,26 @@ class Requests:
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the read was answered")
         ticket.fill(index, GroupResult(None, wire.encode(values)))
 
-    def _scan(self, replica: Replica, group: Group, ticket: Ticket, index: int) -> None:
-        """A page, at one moment: nothing else runs meanwhile."""
+    def _scan(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         body = _checked_scan(group.body)
         asked, mine = KeyRange(body.start, body.end), KeyRange(replica.row.start_key, replica.row.end_key)
         if not asked.overlaps(mine):
             text = f"partition {replica.id} has the keys {mine}, and those of {asked} are asked for"
             raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_neighbour(replica.row))
-        start, end = asked.clip(mine)
+        wanted = asked.clip(mine)
         replica.open()
-        keys, values, is_all = replica.data.page(
-            start, end, body.reverse, min(body.max_rows, MAX_PAGE_ROWS), min(body.max_bytes, MAX_PAGE_BYTES)
-        )
+        try:
+            page = self._page(replica, body, wanted, MAX_PASSED)
+        except DeletedAheadError:
+            self._spawn(self._scan_cleared(replica, body, wanted, group, ticket, index, deadline))
+            return
+        ticket.fill(index, GroupResult(None, wire.encode(page)))
+
+    def _page(self, replica: Replica, body: wire.ScanBody, wanted: KeyRange, max_passed: int) -> wire.ScanPage:
+        """A page, at one moment: nothing else runs meanwhile. Raises DeletedAheadError."""
+        start, end = wanted
+        rows, size = min(body.max_rows, MAX_PAGE_ROWS), min(body.max_bytes, MAX_PAGE_BYTES)
+        keys, values, is_all = replica.data.page(start, end, body.reverse, rows, size, max_passed, _PAGE_SECONDS)
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the scan was answered")
         if not is_all and body.reverse:
@@ -303,7 +318,34 @@ class Requests:
         elif not is_all:
             end = keys[-1] + b"\x00"
         replica.load.count_page(start, end, len(keys))
-        ticket.fill(index, GroupResult(None, wire.encode(wire.ScanPage(keys, values, start, end))))
+        return wire.ScanPage(keys, values, start, end)
+
+    async def _scan_cleared(
+        self,
+        replica: Replica,
+        body: wire.ScanBody,
+        wanted: KeyRange,
+        group: Group,
+        ticket: Ticket,
+        index: int,
+        deadline: float,
+    ) -> None:
+        """A page of the beginning of what is wanted, once the deleted keys are cleared away there."""
+        row, max_passed = replica.row, MAX_PASSED
+        try:
+            while not ticket.done.done():
+                part = await self._clear(replica, wanted, body.reverse)
+                if self._route(group) is not replica or replica.row is not row:
+                    break
+                max_passed *= 2  # so that it comes to an end however much is deleted meanwhile
+                with suppress(DeletedAheadError):
+                    page = self._page(replica, body, part, max_passed)
+                    ticket.fill(index, GroupResult(None, wire.encode(page)))
+                    return
+        except MinkaError as error:
+            ticket.fail(index, error)
+            return
+        self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
 
     def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int) -> None:
         keys = _checked_read(group.body)

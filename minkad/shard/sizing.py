@@ -1,5 +1,5 @@
 """Partitions that have grown too large are proposed to be split (Key-Range Partitions, Patterns of Distributed Systems:
-the split check).
+the split check). And sizes that have become too uncertain are measured.
 """
 
 import asyncio
@@ -19,19 +19,21 @@ log: Final = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
 _RECHECK_S: Final = 10.0
+MAX_ERROR: Final = 0.03  # then the size is within 10 % for all but one in a thousand
+_SURE: Final = 3.0  # standard errors
 
 
 @dataclass(slots=True)
 class _Checked:
-    """When a partition was last measured, and what was found."""
+    """When a partition was last measured or proposed in vain, and its bytes then."""
 
     at: float
     bytes: int
 
 
 class SizeCheck:
-    """One partition at a time. What is known at no cost is never less than the true size, but may be more: older
-    versions of overwritten keys count. So what seems too large is compacted first, outside of the GIL, and measured.
+    """One partition at a time. To measure is to compact, outside of the GIL. It is done where the estimate may be off
+    by too much, or where it does not say on which side of the maximum the partition is.
     """
 
     def __init__(
@@ -77,42 +79,54 @@ class SizeCheck:
             await asyncio.sleep(_INTERVAL_S)
             self._checked = {id_: checked for id_, checked in self._checked.items() if id_ in self._replicas}
             for replica in list(self._replicas.values()):
-                limit = self._limit(replica)
-                if limit and self._is_due(replica, limit):
+                if self._is_to_be_checked(replica):
                     try:
-                        await self._check(replica, limit)
+                        await self._check(replica)
                     except MinkaError as error:
                         names = {"partition": replica.id, "reason": str(error)}
-                        log.info("a large partition is not split yet", extra=names)
+                        log.info("a partition's size can't be dealt with yet", extra=names)
 
-    def _limit(self, replica: Replica) -> int:
-        """What it may have at most; 0: there is no limit, or it is not this node's to look."""
+    def _is_to_be_checked(self, replica: Replica) -> bool:
         row = replica.row
-        if not replica.is_ready or row.splitting or replica.untrimmed or not replica.data.is_open:
-            return 0
-        if row.merge_from or row.merge_into:
-            return 0
-        keyspace = self._known_keyspace(replica.row.keyspace_id)
-        return keyspace.max_bytes if keyspace is not None else 0
+        is_changing = row.splitting or row.merge_from or row.merge_into
+        return replica.is_ready and not is_changing and not replica.untrimmed and replica.data.is_open
+
+    async def _check(self, replica: Replica) -> None:
+        """Raises MinkaError; then it is looked at again later."""
+        keyspace, data = self._known_keyspace(replica.row.keyspace_id), replica.data
+        limit = keyspace.max_bytes if keyspace is not None else 0
+        is_large = 0 < limit < data.size().bytes
+        if not is_large:
+            replica.not_split = ""
+        is_uncertain = self._is_uncertain(replica, limit)
+        if not (is_uncertain or is_large) or not self._is_due(replica, limit):
+            return
+        if is_uncertain:
+            if replica.is_async:
+                await self._log_db.sync()  # the data must not be durable before the log
+            await data.compact()
+        self._checked[replica.id] = _Checked(self._clock(), data.size().bytes)
+        if 0 < limit < data.size().bytes and self._is_to_be_checked(replica):
+            await self._split(replica, limit)
+            del self._checked[replica.id]
+
+    def _is_uncertain(self, replica: Replica, limit: int) -> bool:
+        """Of the size or, if there is a limit, of whether it is above it."""
+        data = replica.data
+        size, error = data.size().bytes, data.size_error()
+        if error > MAX_ERROR:
+            return True
+        return 0 < limit < data.size_at_most().bytes and abs(size - limit) < _SURE * error * size
 
     def _is_due(self, replica: Replica, limit: int) -> bool:
-        size, checked = replica.data.size().bytes, self._checked.get(replica.id)
-        if size <= limit:
-            replica.not_split = ""
-            return False
-        if checked is None:
+        """Not again and again what is overwritten all the time or can't be split now."""
+        checked = self._checked.get(replica.id)
+        if checked is None or self._clock() - checked.at >= _RECHECK_S:
             return True
-        # Of what is only overwritten, not again at each write.
-        return size - checked.bytes >= limit // 4 or self._clock() - checked.at >= _RECHECK_S
+        return limit > 0 and replica.data.size().bytes - checked.bytes >= limit // 4
 
-    async def _check(self, replica: Replica, limit: int) -> None:
-        """Raises MinkaError; then it is looked at again later."""
-        if replica.is_async:
-            await self._log_db.sync()  # the data must not be durable before the log
-        size = (await replica.data.compact()).bytes
-        self._checked[replica.id] = _Checked(self._clock(), size)
-        if size <= limit:
-            return
+    async def _split(self, replica: Replica, limit: int) -> None:
+        size = replica.data.size().bytes
         generation = replica.row.generation
         try:
             (key,) = await self._split_keys(replica.id, 2)
@@ -124,5 +138,4 @@ class SizeCheck:
         request = ProposeSplitRequest(node_id=self._node_id, partition_id=replica.id, generation=generation, key=key)
         for row in await self._propose(request):
             self._learn(row)
-        del self._checked[replica.id]
         log.info("a partition was too large", extra={"partition": replica.id, "bytes": size, "max": limit})

@@ -2,24 +2,53 @@
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rocksdict import Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import (
+    BottommostLevelCompaction,
+    Cache,
+    CompactOptions,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
 
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
 from minka.wire import WriteBody
-from minkad.storage.rocks import KIB, MIB, base_options, is_stalled, page, pairs, storage_error, table_options
+from minkad.storage.rocks import (
+    KIB,
+    MIB,
+    DeletedAheadError,
+    base_options,
+    is_stalled,
+    page,
+    pairs,
+    storage_error,
+    table_options,
+)
+from minkad.storage.size_estimate import Size, SizeEstimate
 from minkad.storage.threads import on_thread
 
-# Users' keys are not empty, so nothing else collides with it; it is written in the same batch as the data.
+# Users' keys are not empty, so nothing else collides with it; it is written in the same batch as the data. Behind the
+# offset is the estimate of the size, which so is right for the data after a crash, and in every checkpoint of it.
 _APPLIED: Final = b""
+_APPLIED_BYTES: Final = 12
+_RECORD_BYTES: Final = _APPLIED_BYTES + len(SizeEstimate().encode())
 _FIRST_KEY: Final = b"\x00"
 _SLICE_KEYS: Final = 1000  # read before the loop gets its turn
 _SLICE_BYTES: Final = 1 * MIB
+_DEEPEST_SHARE: Final = 0.75
+_UNCLEAR_SHARE: Final = 0.05
+_CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap
+# Of deleted keys and older versions, before a reader that holds the loop has them cleared away: about 5 ms.
+MAX_PASSED: Final = 20_000
 
 # Flushed by its owner long before it is full.
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
@@ -40,15 +69,9 @@ class Applied:
     @classmethod
     def decode(cls, data: bytes | None) -> "Applied":
         """As it was stored; None: nothing is applied."""
-        return cls() if data is None else cls(int.from_bytes(data[:8], "big"), int.from_bytes(data[8:], "big"))
-
-
-@dataclass(slots=True)
-class Size:
-    """Bytes of keys and values, and keys; older versions of a key count until they are compacted away."""
-
-    bytes: int = 0
-    keys: int = 0
+        if data is None:
+            return cls()
+        return cls(int.from_bytes(data[:8], "big"), int.from_bytes(data[8:_APPLIED_BYTES], "big"))
 
 
 class DataDatabase:
@@ -65,11 +88,14 @@ class DataDatabase:
         self._options = WriteOptions()
         # A property, whatever its stub says.
         self._options.disable_wal = True  # type: ignore[method-assign, assignment]
-        self._flushed = size or Size()
+        self._estimate = SizeEstimate(size)
+        # All that was put and is not compacted away: no less than there is.
+        self._in_tables = Size()
         self._since_flush = Size()
         self._readers = 0
         self._no_readers = asyncio.Event()
         self._no_readers.set()
+        self._clearing = asyncio.Lock()
         self._closed = False
         self.applied = Applied()  # of the open database
 
@@ -91,10 +117,18 @@ class DataDatabase:
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             self._db = Rdict(str(self.path), _data_options(self._cache))
-            self.applied = Applied.decode(self._db.get(_APPLIED))
+            stored: bytes | None = self._db.get(_APPLIED)
         except Exception as error:
             raise self._failure("opening", error) from error
-        self._measure()
+        self.applied = Applied.decode(stored)
+        if stored is not None and len(stored) > _APPLIED_BYTES:
+            self._estimate = SizeEstimate.decode(stored[_APPLIED_BYTES:])
+            self._read_tables()
+        else:
+            self._read_tables()
+            self._estimate = SizeEstimate(self._in_tables)
+            if self._in_tables.keys:
+                self._estimate.doubt()
 
     def is_stalled(self) -> bool:
         """Whether `write` would have to wait, and the GIL with it, for the disk to keep up."""
@@ -103,23 +137,40 @@ class DataDatabase:
     def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
         """Apply in order, at once with `applied`. In memory: durable with the next flush."""
         self.open()
-        batch = WriteBatch(raw_mode=True)
-        size = self._since_flush
+        newest: dict[bytes, bytes | None] = {}
         for write in writes:
-            for key, value in zip(write.keys, write.values, strict=True):
-                if value is None:
-                    batch.delete(key)
-                    size.keys -= 2  # as RocksDB counts: the tombstone and what it hides
-                else:
-                    batch[key] = value
-            size.keys += len(write.keys)
-        batch[_APPLIED] = applied.encode()
-        size.bytes += batch.size_in_bytes()
+            newest.update(zip(write.keys, write.values, strict=True))
+        replaced = self._look_up(newest)
+        batch = WriteBatch(raw_mode=True)
+        added_bytes = added_keys = 0
+        for key, value in newest.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch[key] = value
+                added_bytes += len(key) + len(value)
+                added_keys += 1
+        self._estimate.written(added_bytes, added_keys, replaced)
+        batch[_APPLIED] = applied.encode() + self._estimate.encode()
         try:
             self._opened().write(batch, self._options)
         except Exception as error:
             raise self._failure("writing", error) from error
+        self._since_flush.bytes += added_bytes
+        self._since_flush.keys += added_keys
         self.applied = applied
+
+    def _look_up(self, newest: Mapping[bytes, bytes | None]) -> list[tuple[int, int]]:
+        """What the sampled ones of these keys have now; see `SizeEstimate.written`."""
+        picked = self._estimate.pick(len(newest))
+        if not picked:
+            return []
+        keys, get = list(newest), self._opened().get
+        try:
+            found = [(keys[place], get(keys[place]), weight) for place, weight in picked]
+        except Exception as error:
+            raise self._failure("reading", error) from error
+        return [(0 if value is None else len(key) + len(value), weight) for key, value, weight in found]
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """The values in the order of the keys; None where there is none. For few keys."""
@@ -144,34 +195,95 @@ class DataDatabase:
             raise self._failure("reading", error) from error
 
     def page(
-        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int
+        self,
+        start: bytes,
+        end: bytes,
+        reverse: bool,
+        max_rows: int,
+        max_bytes: int,
+        max_passed: int = 0,
+        max_seconds: float = inf,
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """See `rocks.page`. For few rows: about a microsecond each."""
+        """See `rocks.page`. For few rows: about a microsecond each. Raises DeletedAheadError: see `clear`."""
         if not self.exists():
             return [], [], True
         self.open()
         try:
-            return page(self._opened(), max(start, _FIRST_KEY), end, reverse, max_rows, max_bytes)
+            return page(
+                self._opened(), max(start, _FIRST_KEY), end, reverse, max_rows, max_bytes, max_passed, max_seconds
+            )
+        except DeletedAheadError:
+            raise
         except Exception as error:
             raise self._failure("reading", error) from error
 
+    async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
+        """Remove what is left of deleted keys and older versions at the beginning of this range, or at its end: by a
+        compaction, outside of the GIL, which is done once for all that wait for it. Which part of the range that was.
+
+        An iterator does not say how far it has come when it gives up, so there is nothing to go on from.
+        """
+        self.open()
+        part = self._begin_of(wanted, reverse)
+        async with self._clearing:
+            if self._is_passable(part, reverse):
+                return part
+            self._begin_flush()
+            try:
+                with _Reading(self):
+                    await on_thread(self._opened().compact_range, part.start, part.end or None, _all_levels())
+            except Exception as error:
+                raise self._failure("compacting", error) from error
+            if self._db is not None:
+                self._read_tables()
+        return part
+
+    def _begin_of(self, wanted: KeyRange, reverse: bool) -> KeyRange:
+        """A part of the range, at its begin in this direction, that has some of the tables that don't overlap."""
+        tables = [t for t in self._deepest() if t.last >= wanted.start and (not wanted.end or t.first < wanted.end)]
+        if reverse:
+            tables.reverse()
+        size = 0
+        for table in tables:
+            if size > _CLEARED_BYTES and reverse:
+                return KeyRange(max(wanted.start, table.last + b"\x00"), wanted.end)
+            if size > _CLEARED_BYTES:
+                return KeyRange(wanted.start, table.first)
+            size += table.size
+        return wanted
+
+    def _is_passable(self, part: KeyRange, reverse: bool) -> bool:
+        try:
+            self.page(part.start, part.end, reverse, 1, 1, MAX_PASSED)
+        except DeletedAheadError:
+            return False
+        return True
+
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = _SLICE_KEYS) -> Size:
-        """Exactly the keys and bytes there are now, by reading all; lets the loop run after every `slice_keys`."""
+        """Exactly the keys and bytes there are, by reading all; lets the loop run after every `slice_keys`. As they are
+        now, if nothing has to be cleared away meanwhile; see `clear`.
+        """
         size = Size()
         if not self.exists():
             return size
         self.open()
+        start, end = max(wanted.start, _FIRST_KEY), wanted.end
         with _Reading(self):
-            iterator = self._pairs(wanted)
-            try:
-                for key, value in iterator:
-                    size.keys += 1
-                    size.bytes += len(key) + len(value)
-                    if size.keys % slice_keys == 0:
-                        await asyncio.sleep(0)
-            finally:
-                iterator.close()  # a database with an open iterator can't be opened again
-        return size
+            while True:
+                iterator = self._pairs(start, end)
+                try:
+                    for key, value in iterator:
+                        start = key + b"\x00"
+                        size.keys += 1
+                        size.bytes += len(key) + len(value)
+                        if size.keys % slice_keys == 0:
+                            await asyncio.sleep(0)
+                    return size
+                except DeletedAheadError:
+                    pass
+                finally:
+                    iterator.close()  # a database with an open iterator can't be opened again
+                await self.clear(KeyRange(start, end), False)
 
     def keep(self, kept: KeyRange, applied: Applied) -> bool:
         """Remove all keys but these, at once with `applied`; whether there were any. It takes no time for many, and
@@ -185,7 +297,7 @@ class DataDatabase:
             batch.delete_range(key, kept.start)
         for key in above:
             batch.delete_range(kept.end, key + b"\x00")
-        batch[_APPLIED] = applied.encode()
+        batch[_APPLIED] = applied.encode() + self._estimate.encode()
         try:
             self._opened().write(batch, self._options)
         except Exception as error:
@@ -195,34 +307,39 @@ class DataDatabase:
 
     async def compact_outside(self, kept: KeyRange) -> None:
         """Free the room of what was removed outside of the range. Reads and writes go on meanwhile."""
-        db = self._opened()
         outside: list[tuple[bytes, bytes | None]] = [(_FIRST_KEY, kept.start)] if kept.start else []
         if kept.end:
             outside.append((kept.end, None))
+        if not outside:
+            return
+        db, before = self._opened(), self._most()
+        self._begin_flush()  # a compaction flushes what it needs
         try:
             with _Reading(self):
                 for start, end in outside:
                     await on_thread(db.compact_range, start, end)
         except Exception as error:
             raise self._failure("compacting", error) from error
-        if outside and self._db is not None:
-            self._since_flush = Size()  # nearly: a compaction flushes what it needs
-            self._measure()
+        if self._db is not None:
+            self._in_tables = _puts(db)
+            self._estimate.reduced(before, self._most())
+            if self._since_flush.bytes > _UNCLEAR_SHARE * before.bytes:
+                self._estimate.doubt()  # what was written meanwhile hides how much was removed
 
     async def split_keys(self, parts: int) -> list[bytes]:
         """Keys that divide the data into so many parts of about the same bytes; fewer where there are too few keys.
 
         RocksDB knows of each table its first key and its size, and the tables of the deepest level, which have nearly
-        all data, don't overlap: so it is known in which table a part ends. That table alone is read. Where there are
-        only tables that overlap (the last few flushes), they are compacted first. So it costs no more for more data.
+        all data, don't overlap: so it is known in which table a part ends. That table alone is read. Where much is in
+        tables that overlap (the last few flushes), they are compacted first, which they are some 100 MiB at most. So it
+        costs no more for more data.
         """
         await self.flush()
         if not self.exists():
             return []
-        if max((table.level for table in self._tables()), default=0) == 0:
+        if sum(table.size for table in self._deepest()) < _DEEPEST_SHARE * sum(table.size for table in self._tables()):
             await self.compact()
-        tables = self._tables()
-        deepest = sorted((t for t in tables if t.level == max(t.level for t in tables)), key=lambda table: table.first)
+        deepest = self._deepest()
         total = sum(table.size for table in deepest)
         found: list[bytes] = []
         passed, wanted = 0, 1
@@ -233,8 +350,18 @@ class DataDatabase:
                 wanted += 1
             found += await self._keys_within(table, shares)
             passed += table.size
-        first, _, _ = self.page(_FIRST_KEY, b"", False, 1, 1)
+        first, _, _ = await self._page(_FIRST_KEY, b"", 1, 1)
         return [key for key in dict.fromkeys(found) if key > first[0]]
+
+    async def _page(
+        self, start: bytes, end: bytes, max_rows: int, max_bytes: int
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """`page` that clears away what is in its way."""
+        while True:
+            try:
+                return self.page(start, end, False, max_rows, max_bytes, MAX_PASSED)
+            except DeletedAheadError:
+                await self.clear(KeyRange(start, end), False)
 
     async def _keys_within(self, table: "_Table", shares: Sequence[float]) -> list[bytes]:
         """The keys at these shares of a table's bytes."""
@@ -243,7 +370,7 @@ class DataDatabase:
         begins: list[tuple[int, bytes]] = []  # where each key begins, in bytes
         size, start, is_all = 0, table.first, False
         while not is_all:
-            keys, values, is_all = self.page(start, table.last + b"\x00", False, _SLICE_KEYS, _SLICE_BYTES)
+            keys, values, is_all = await self._page(start, table.last + b"\x00", _SLICE_KEYS, _SLICE_BYTES)
             for key, value in zip(keys, values, strict=True):
                 begins.append((size, key))
                 size += len(key) + len(value)
@@ -251,6 +378,12 @@ class DataDatabase:
             await asyncio.sleep(0)
         places = (bisect_left(begins, (int(size * share), b"")) for share in shares if begins)
         return [_shortest(begins, min(place, len(begins) - 1)) for place in places]
+
+    def _deepest(self) -> list["_Table"]:
+        """The tables that don't overlap, in order; none where all that there is was flushed just now."""
+        tables = self._tables()
+        level = max((table.level for table in tables), default=0)
+        return sorted((table for table in tables if table.level == level > 0), key=lambda table: table.first)
 
     def _tables(self) -> list["_Table"]:
         """Of the database; that with the applied offset alone has no key."""
@@ -260,38 +393,59 @@ class DataDatabase:
 
     async def compact(self) -> Size:
         """Leave one version of each key that was there at the beginning; what there is then, measured."""
-        db, since = self.raw(), self._since_flush
-        self._since_flush = Size()
-        self._flushed = Size(self._flushed.bytes + since.bytes, self._flushed.keys + since.keys)
+        db, before = self.raw(), self._estimate.copy()
+        self._begin_flush()
         try:
             with _Reading(self):
-                await on_thread(db.compact_range, None, None)
+                await on_thread(db.compact_range, None, None, _all_levels())
         except Exception as error:
             raise self._failure("compacting", error) from error
         if self._db is not None:
-            self._measure()
-        return self._flushed
+            deepest = max((table["level"] for table in db.live_files()), default=0)
+            self._estimate.measured(_puts(db, f"-at-level{deepest}"), before)
+            self._read_tables()
+        return self.size()
 
     def size(self) -> Size:
         """An estimate at no cost."""
-        flushed, since = self._flushed, self._since_flush
-        return Size(max(0, flushed.bytes + since.bytes), max(0, flushed.keys + since.keys))
+        return self._estimate.size
+
+    def size_error(self) -> float:
+        """The standard error of `size`, as a share of it."""
+        return self._estimate.error
+
+    def share(self, part: KeyRange) -> float:
+        """About which share of the data is in the range, at no cost: of a table that is across a bound, the half. So it
+        is right up to 16 MiB, or says a half of what is less.
+        """
+        if self._db is None:
+            return 0.5
+        total = inside = 0.0
+        for table in self._tables():
+            total += table.size
+            if part.contains(table.first) and part.contains(table.last):
+                inside += table.size
+            elif part.overlaps(KeyRange(table.first, table.last + b"\x00")):
+                inside += table.size / 2
+        return inside / total if total else 0.5
+
+    def size_at_most(self) -> Size:
+        """There is certainly no more; at no cost."""
+        return self._most() if self._db is not None else self.size()
 
     async def flush(self) -> Applied:
         """Make what is applied durable; how far that is, at least. Writes go on meanwhile."""
         if self._db is None:
             return self.applied
         db, before = self._db, self.applied
-        since, self._since_flush = self._since_flush, Size()
-        # So that the sum stays right until the new tables are measured.
-        self._flushed = Size(self._flushed.bytes + since.bytes, self._flushed.keys + since.keys)
+        self._begin_flush()
         try:
             with _Reading(self):
                 await on_thread(db.flush)
         except Exception as error:
             raise self._failure("flushing", error) from error
         if self._db is not None:
-            self._measure()
+            self._read_tables()
         return before
 
     async def close(self) -> None:
@@ -319,23 +473,26 @@ class DataDatabase:
         assert self._db is not None, f"{self.path} is not open"
         return self._db
 
-    def _pairs(self, wanted: KeyRange) -> Generator[tuple[bytes, bytes], None, None]:
+    def _pairs(self, start: bytes, end: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         try:
-            yield from pairs(self._opened(), max(wanted.start, _FIRST_KEY), wanted.end or None)
+            yield from pairs(self._opened(), start, end or None, max_passed=MAX_PASSED)
+        except DeletedAheadError:
+            raise
         except Exception as error:
             raise self._failure("reading", error) from error
 
-    def _measure(self) -> None:
+    def _most(self) -> Size:
+        tables, since = self._in_tables, self._since_flush
+        return Size(tables.bytes + since.bytes, tables.keys + since.keys)
+
+    def _begin_flush(self) -> None:
+        """So that the sum stays right until the new tables are read."""
+        self._in_tables, self._since_flush = self._most(), Size()
+
+    def _read_tables(self) -> None:
         """Take over what the tables on disk say of themselves; costs tens of microseconds."""
-        db = self._opened()
-        text = db.property_value("rocksdb.aggregated-table-properties") or ""
-        table = dict(part.strip().rsplit("=", 1) for part in text.split(";") if "=" in part)
-        entries, deletions = int(table.get("# entries", 0)), int(table.get("# deletions", 0))
-        raw = int(table.get("raw key size", 0)) + int(table.get("raw value size", 0))
-        if entries:  # one at least is the applied offset
-            entries, raw = entries - 1, raw - len(self.applied.encode()) - 8
-        # Each key in a table has 8 bytes of RocksDB's behind it.
-        self._flushed = Size(raw - 8 * entries, entries - 2 * deletions)
+        self._in_tables = _puts(self._opened())
+        self._estimate.bounded(self._most())
 
     def _failure(self, doing: str, error: Exception) -> MinkaError:
         return error if isinstance(error, MinkaError) else storage_error(error, f"{doing} {self.path}")
@@ -371,6 +528,26 @@ def _shortest(begins: Sequence[tuple[int, bytes]], place: int) -> bytes:
     key, before = begins[place][1], begins[place - 1][1] if place else b""
     differs = (index for index, (mine, other) in enumerate(zip(key, before, strict=False)) if mine != other)
     return key[: next(differs, len(before)) + 1] if place else key
+
+
+def _all_levels() -> CompactOptions:
+    """Also of a table that nothing overlaps, which would be moved down as it is, with its deletions."""
+    options = CompactOptions()
+    options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
+    return options
+
+
+def _puts(db: Rdict, level: str = "") -> Size:
+    """Keys and values in the tables, in those of a level if one is named: each key as often as there are versions."""
+    text = db.property_value(f"rocksdb.aggregated-table-properties{level}") or ""
+    table = dict(part.strip().rsplit("=", 1) for part in text.split(";") if "=" in part)
+    entries, deletions = int(table.get("# entries", 0)), int(table.get("# deletions", 0))
+    raw_keys, raw_values = int(table.get("raw key size", 0)), int(table.get("raw value size", 0))
+    if not entries:
+        return Size()
+    # Each key has 8 bytes of RocksDB's behind it, a deletion is a key, and one entry at least is the applied offset.
+    key_bytes = (raw_keys - 8 * entries) * (entries - deletions) // entries
+    return Size(max(0, key_bytes + raw_values - _RECORD_BYTES), max(0, entries - deletions - 1))
 
 
 def _multi_get(db: Rdict, keys: list[bytes]) -> list[bytes | None]:

@@ -1,6 +1,9 @@
 """What all our RocksDB databases have in common: options, errors, iteration."""
 
 from collections.abc import Iterator
+from math import inf
+from time import perf_counter
+from typing import Final
 
 from rocksdict import BlockBasedOptions, Options, Rdict, RdictIter, ReadOptions
 
@@ -8,6 +11,11 @@ from minka.errors import Code, MinkaError
 
 KIB = 1024
 MIB = 1024 * KIB
+_INCOMPLETE: Final = "Result incomplete"
+
+
+class DeletedAheadError(Exception):
+    """There are more deleted keys and older versions between two keys than an iterator was to pass."""
 
 
 def storage_error(error: Exception, what: str) -> MinkaError:
@@ -55,15 +63,20 @@ def is_stalled(db: Rdict) -> bool:
     )
 
 
-def pairs(db: Rdict, start: bytes, end: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+def pairs(
+    db: Rdict, start: bytes, end: bytes | None, reverse: bool = False, max_passed: int = 0
+) -> Iterator[tuple[bytes, bytes]]:
     """The pairs with start <= key < end, in order. `end` None: to the last key.
 
+    Raises DeletedAheadError where more than `max_passed` deleted keys and older versions come (0: no limit).
     Raises what rocksdict raises, also where its own iterators end early and say nothing: at a damaged block.
     """
     # Not set_iterate_lower_bound: in rocksdict 0.3.29 it sets the upper bound.
     options = ReadOptions()
     if end is not None:
         options.set_iterate_upper_bound(end)
+    if max_passed:
+        options.set_max_skippable_internal_keys(max_passed)
     iterator: RdictIter = db.iter(options)
     step = iterator.prev if reverse else iterator.next
     if reverse:
@@ -73,20 +86,41 @@ def pairs(db: Rdict, start: bytes, end: bytes | None, reverse: bool = False) -> 
     while iterator.valid() and (not reverse or iterator.key() >= start):
         yield iterator.key(), iterator.value()
         step()
-    iterator.status()
+    _check_status(iterator)
+
+
+def _check_status(iterator: RdictIter) -> None:
+    try:
+        iterator.status()
+    except Exception as error:
+        if str(error).startswith(_INCOMPLETE):
+            raise DeletedAheadError from error
+        raise
 
 
 def page(
-    db: Rdict, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int
+    db: Rdict,
+    start: bytes,
+    end: bytes,
+    reverse: bool,
+    max_rows: int,
+    max_bytes: int,
+    max_passed: int = 0,
+    max_seconds: float = inf,
 ) -> tuple[list[bytes], list[bytes], bool]:
     """Keys and values with start <= key < end in order, `end` b"": to the last key; and whether these are all.
 
-    Up to so many rows and bytes, but one row at least. Not a generator, since the iterator has to be gone when this
-    returns; holds the GIL, about 1 µs a row. Raises what rocksdict raises.
+    Up to so many rows and bytes, and none more after so many seconds, but one row at least; and up to where more than
+    `max_passed` entries (0: no limit) of deleted keys and older versions would have to be passed, a quarter of a
+    microsecond each. Raises DeletedAheadError if that is before the first row. Not a generator, since the iterator has
+    to be gone when this returns; holds the GIL, about 1 µs a row. Raises what rocksdict raises.
     """
     options = ReadOptions()
     if end:
         options.set_iterate_upper_bound(end)
+    if max_passed:
+        options.set_max_skippable_internal_keys(max_passed)
+    until = perf_counter() + max_seconds
     iterator: RdictIter = db.iter(options)
     valid, key_of, value_of = iterator.valid, iterator.key, iterator.value
     step = iterator.prev if reverse else iterator.next
@@ -102,12 +136,17 @@ def page(
         if reverse and key < start:
             break
         size += len(key) + len(value)
-        if len(keys) == max_rows or (keys and size > max_bytes):
+        if len(keys) == max_rows or (keys and (size > max_bytes or perf_counter() > until)):
             return keys, values, False
         keys.append(key)
         values.append(value)
         step()
-    iterator.status()
+    try:
+        _check_status(iterator)
+    except DeletedAheadError:
+        if not keys:
+            raise
+        return keys, values, False
     return keys, values, True
 
 

@@ -11,7 +11,8 @@ from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
 from minka.wire import WriteBody
-from minkad.storage.data_database import Applied, DataDatabase, Size
+from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.size_estimate import Size
 from tests.unit.storage.crash import crashed_copy
 
 MIB = 1024 * 1024

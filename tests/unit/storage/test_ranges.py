@@ -12,7 +12,9 @@ from rocksdict import Cache
 
 from minka.ranges import KeyRange
 from minka.wire import WriteBody
-from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage import data_database
+from minkad.storage.data_database import MAX_PASSED, Applied, DataDatabase
+from minkad.storage.rocks import DeletedAheadError
 
 
 def database(path: Path, keys: Sequence[bytes], value: bytes = b"v" * 20, flush: int = 0) -> DataDatabase:
@@ -121,6 +123,106 @@ def test_one_huge_value(tmp_path: Path) -> None:
         data.write([WriteBody([b"a", b"b", b"c"], [b"v", b"v" * 1_000_000, b"v"])], Applied(1, 1))
         assert await data.split_keys(2) in ([b"b"], [b"c"])
         assert set(await data.split_keys(10)) <= {b"b", b"c"}
+        await data.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_deleted_keys_in_the_way(tmp_path: Path, reverse: bool, flushed: bool) -> None:
+    """A page does not pass very many of them, and has what comes before; they are cleared away, and are no more."""
+    many = 3 * MAX_PASSED
+    keys = [b"%06d" % n for n in range(many)]
+    few = {0, 1, many - 2, many - 1}
+
+    data = database(tmp_path / "data", keys, flush=many // 4 if flushed else 0)
+
+    async def scenario() -> None:
+        gone = [key for n, key in enumerate(keys) if n not in few]
+        data.write([WriteBody(gone, [None] * len(gone))], Applied(100, 1))
+        left = [keys[n] for n in sorted(few, reverse=reverse)]
+        found, _, is_all = data.page(b"", b"", reverse, 1000, 10**6, MAX_PASSED)
+        assert (found, is_all) == (left[:2], False)
+        start, end = (b"", found[-1]) if reverse else (found[-1] + b"\x00", b"")
+        with pytest.raises(DeletedAheadError):
+            data.page(start, end, reverse, 1000, 10**6, MAX_PASSED)
+        both = await asyncio.gather(*(data.clear(KeyRange(start, end), reverse) for _ in range(2)))
+        assert both == [KeyRange(start, end)] * 2
+        found, _, is_all = data.page(start, end, reverse, 1000, 10**6, MAX_PASSED)
+        assert (found, is_all) == (left[2:], True)
+        assert await data.compact() == await data.count()
+        await data.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_of_much_data_only_the_beginning_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reverse: bool
+) -> None:
+    """Some tables at least, and whole ones."""
+    rng = random.Random(1)
+    keys = [b"%06d" % n for n in range(40_000)]
+
+    async def scenario() -> None:
+        data = DataDatabase(tmp_path / "data", Cache(1 << 20))
+        data.write([WriteBody(keys, [rng.randbytes(1000) for _ in keys])], Applied(1, 1))
+        await data.compact()
+        data.write([WriteBody(keys[1:-1], [None] * (len(keys) - 2))], Applied(2, 1))
+        monkeypatch.setattr(data_database, "_CLEARED_BYTES", 1)
+        monkeypatch.setattr(data_database, "MAX_PASSED", 1000)
+        left, parts = KeyRange(keys[0] + b"\x00", keys[-1]), []
+        with pytest.raises(DeletedAheadError):
+            data.page(left.start, left.end, reverse, 1000, 10**6, 1000)
+        while left.start != left.end:
+            part = await data.clear(left, reverse)
+            assert data.page(part.start, part.end, reverse, 1000, 10**6, 1000) == ([], [], True)
+            assert part.end == left.end if reverse else part.start == left.start
+            left = KeyRange(left.start, part.start) if reverse else KeyRange(part.end, left.end)
+            parts.append(part)
+        assert len(parts) > 1
+        await data.close()
+
+    asyncio.run(scenario())
+
+
+def test_counting_and_dividing_where_much_is_deleted(tmp_path: Path) -> None:
+    keys = [b"%06d" % n for n in range(3 * MAX_PASSED)]
+    data = database(tmp_path / "data", keys, flush=MAX_PASSED)
+
+    async def scenario() -> None:
+        data.write([WriteBody(keys[10:-10], [None] * (len(keys) - 20))], Applied(100, 1))
+        assert (await data.count()).keys == 20
+        data.write([WriteBody(keys[10:-10], [b"v"] * (len(keys) - 20))], Applied(101, 1))
+        data.write([WriteBody(keys[10:-10], [None] * (len(keys) - 20))], Applied(102, 1))
+        (found,) = await data.split_keys(2)
+        assert sum(key < found for key in (*keys[:10], *keys[-10:])) in range(8, 13)
+        await data.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_share_of_a_range(tmp_path: Path) -> None:
+    """By whole tables; a half where there is only one."""
+    rng = random.Random(1)
+    keys = [b"%06d" % n for n in range(80_000)]
+
+    async def scenario() -> None:
+        data = DataDatabase(tmp_path / "data", Cache(1 << 20))
+        assert data.share(KeyRange(b"", b"1")) == 0.5
+        data.write([WriteBody(keys[:100], [b"v"] * 100)], Applied(1, 1))
+        await data.flush()
+        assert data.share(KeyRange(b"", keys[10])) == data.share(KeyRange(keys[10])) == 0.5
+        for start in range(0, len(keys), 20_000):
+            part = keys[start : start + 20_000]
+            data.write([WriteBody(part, [rng.randbytes(1000) for _ in part])], Applied(2, 1))
+        await data.compact()
+        for place in (10_000, 40_000, 70_000):
+            lower, upper = data.share(KeyRange(b"", keys[place])), data.share(KeyRange(keys[place]))
+            assert lower + upper == pytest.approx(1)
+            assert lower == pytest.approx(place / len(keys), abs=0.5 * 16 / 80 * 1.1)
+        assert data.share(KeyRange()) == 1
         await data.close()
 
     asyncio.run(scenario())

@@ -1,0 +1,141 @@
+"""How much a database holds, kept up to date while it is written, at a cost that does not grow with it."""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+# One of so many written keys is looked up: all where there are few keys, for whom chance would be an error of many
+# percent; then no more than costs little; then as few as still make some thousand for a database that is rewritten.
+_ALL_BELOW: Final = 512
+_USUAL_STEP: Final = 16
+_KEYS_LOOKED_UP: Final = 16_384
+_MAX_STEP: Final = 256
+_FAR_BEYOND: Final = 0.95
+_FEW_VERSIONS: Final = 0.97  # of the bytes that were put are live
+
+_STORED: Final = struct.Struct(">qqdd")
+
+
+@dataclass(slots=True)
+class Size:
+    """Bytes of keys and values, and keys."""
+
+    bytes: int = 0
+    keys: int = 0
+
+
+class SizeEstimate:
+    """Exact for what is new. For what is replaced or deleted, a sample: of each block of some keys in the order in
+    which they are written, one at random is looked up, and counts for all of them (stratified sampling; W. G. Cochran,
+    Sampling Techniques, chapter 5). So keys that are always or never there already make no error.
+
+    The variance of what was added so is estimated from neighbouring samples, so `error` says how far off it may be.
+    """
+
+    __slots__ = ("_bytes", "_bytes_variance", "_keys", "_keys_variance", "_last", "_random", "_skip", "_step", "_tail")
+
+    def __init__(self, size: Size | None = None, seed: int = 0) -> None:
+        """`seed`: of the choice of the keys that are looked up."""
+        self._random = Random(seed)
+        self._bytes = self._keys = 0
+        self._bytes_variance = self._keys_variance = 0.0
+        self._last = 0  # bytes of what the last sampled key replaced
+        self._step = self._skip = self._tail = 0  # of a block: its length, and what is before and behind the next pick
+        if size is not None:
+            self._bytes, self._keys = size.bytes, size.keys
+
+    @property
+    def size(self) -> Size:
+        """What there is."""
+        return Size(max(0, self._bytes), max(0, self._keys))
+
+    @property
+    def error(self) -> float:
+        """The standard error of the estimate as a share of it; infinite if nothing is known."""
+        # A block that has begun is counted whole, or not yet.
+        begun = self._step**2 / 6 if self._step > 1 and self._last else 0.0
+        of_bytes = math.sqrt(self._bytes_variance + begun * self._last**2) / max(1, self._bytes)
+        return max(of_bytes, math.sqrt(self._keys_variance + begun) / max(1, self._keys))
+
+    def pick(self, count: int) -> list[tuple[int, int]]:
+        """Which of the next so many written keys to look up before they are written, by their places; and for how many
+        keys each counts.
+        """
+        place = self._skip
+        if place >= count:
+            self._skip = place - count
+            return []
+        picked = []
+        while place < count:
+            if self._step:
+                picked.append((place, self._step))
+                place += self._tail
+            self._step = min(max(1, self._keys // _ALL_BELOW), max(_USUAL_STEP, self._keys // _KEYS_LOOKED_UP))
+            self._step = min(self._step, _MAX_STEP)
+            before = int(self._random.random() * self._step)
+            self._tail = self._step - before
+            place += before
+        self._skip = place - count
+        return picked
+
+    def written(self, bytes_: int, keys: int, replaced: Sequence[tuple[int, int]]) -> None:
+        """So much was written, keys and values, deletions not counted. For each key that was looked up: the bytes of
+        what was there, key and value, 0 for nothing; and for how many it counts.
+        """
+        self._bytes += bytes_
+        self._keys += keys
+        for found, step in replaced:
+            self._bytes -= step * found
+            self._keys -= step * (found > 0)
+            if step > 1:
+                weight = step * (step - 1) / 2
+                self._bytes_variance += weight * (found - self._last) ** 2
+                self._keys_variance += weight * ((found > 0) != (self._last > 0))
+            self._last = found
+
+    def measured(self, size: Size, before: "SizeEstimate") -> None:
+        """So much there was when `before` was copied."""
+        self._step = self._skip = self._tail = 0  # the block that has begun is from before
+        self._bytes, self._keys = size.bytes + self._bytes - before._bytes, size.keys + self._keys - before._keys
+        if math.isfinite(before._bytes_variance):
+            self._bytes_variance = max(0.0, self._bytes_variance - before._bytes_variance)
+            self._keys_variance = max(0.0, self._keys_variance - before._keys_variance)
+        else:
+            self._bytes_variance = self._keys_variance = 0.0
+
+    def bounded(self, most: Size) -> None:
+        """There can't be more than that. Where the estimate is far beyond it, what is below it is not known either."""
+        if self._bytes * (_FAR_BEYOND - 3 * self.error) > most.bytes:
+            self.doubt()
+        self._bytes, self._keys = min(self._bytes, most.bytes), min(self._keys, most.keys)
+
+    def reduced(self, before: Size, after: Size) -> None:
+        """Of all that was put, `before`, no more than `after` is left: what was removed is not known one by one."""
+        share = self._bytes / max(1, before.bytes)
+        if share < _FEW_VERSIONS:
+            self.doubt()  # what was overwritten may be all in the part that is left, or in the other
+            self._bytes, self._keys = int(after.bytes * share), int(after.keys * share)
+        else:
+            self._bytes, self._keys = after.bytes, after.keys
+
+    def doubt(self) -> None:
+        """It may be far off."""
+        self._bytes_variance = self._keys_variance = math.inf
+
+    def copy(self) -> "SizeEstimate":
+        """As it is now."""
+        return SizeEstimate.decode(self.encode())
+
+    def encode(self) -> bytes:
+        """As it is stored."""
+        return _STORED.pack(self._bytes, self._keys, self._bytes_variance, self._keys_variance)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "SizeEstimate":
+        """As it was stored."""
+        made = cls()
+        made._bytes, made._keys, made._bytes_variance, made._keys_variance = _STORED.unpack(data)
+        return made

@@ -1,0 +1,285 @@
+"""How much a database holds, as it is known without reading it.
+
+The tolerances are what so many samples give: where 1 of s keys is looked up, and a share q of n keys was there, the
+standard error is at most sqrt(n q (1 - q) s) keys. Four of them are allowed: once in 16,000 a seed would fail.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from rocksdict import Cache, Rdict
+
+from minka.wire import WriteBody
+from minkad.storage.data_database import Applied, DataDatabase, _data_options
+from minkad.storage.size_estimate import Size, SizeEstimate
+from tests.unit.storage.crash import crashed_copy
+
+MIB = 1024 * 1024
+SURE = 4.0
+
+Values = dict[bytes, bytes | None]
+
+
+class Model:
+    """A database, and what it has to have."""
+
+    def __init__(self, path: Path) -> None:
+        self.data = DataDatabase(path, Cache(MIB))
+        self.content: dict[bytes, bytes] = {}
+        self._offset = 0
+
+    def write(self, keys: list[bytes], values: list[bytes | None], batch: int = 500) -> None:
+        for start in range(0, len(keys), batch):
+            part = slice(start, start + batch)
+            self._offset += 1
+            self.data.write([WriteBody(keys[part], values[part])], Applied(self._offset, 1))
+        for key, value in zip(keys, values, strict=True):
+            if value is None:
+                self.content.pop(key, None)
+            else:
+                self.content[key] = value
+
+    def size(self) -> Size:
+        return Size(sum(len(key) + len(value) for key, value in self.content.items()), len(self.content))
+
+    def check(self, keys: float, bytes_: float) -> None:
+        """Off by no more than that; and no more than the estimate says itself."""
+        found, size, error = self.data.size(), self.size(), self.data.size_error()
+        assert abs(found.keys - size.keys) <= keys
+        assert abs(found.bytes - size.bytes) <= bytes_
+        assert abs(found.bytes - size.bytes) <= SURE * error * size.bytes + 100 * _step(size.keys)
+
+
+def _step(keys: int) -> int:
+    return max(1, min(keys // 512, 16))
+
+
+def run(path: Path, scenario: Callable[[Model], Coroutine[Any, Any, None]]) -> None:
+    async def with_model() -> None:
+        model = Model(path)
+        try:
+            await scenario(model)
+        finally:
+            await model.data.close()
+
+    asyncio.run(with_model())
+
+
+def names(count: int, seed: int = 1) -> list[bytes]:
+    rng = Random(seed)
+    return [rng.randbytes(16) for _ in range(count)]
+
+
+def same(value: bytes | None, count: int) -> list[bytes | None]:
+    return [value] * count
+
+
+@pytest.mark.parametrize("count", [1, 10, 1000, 50_000])
+def test_what_is_new_is_exact(tmp_path: Path, count: int) -> None:
+    async def scenario(model: Model) -> None:
+        model.write(names(count), same(b"v" * 100, count))
+        model.check(0, 0)
+        await model.data.flush()
+        model.check(0, 0)
+        assert model.data.size() == model.data.size_at_most()
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("count", [100, 20_000])
+def test_each_key_three_times(tmp_path: Path, count: int) -> None:
+    """All that is looked up is there: only the block that has begun is uncertain, and its step when there were few."""
+
+    async def scenario(model: Model) -> None:
+        keys = names(count)
+        for seed in range(3):
+            model.write(Random(seed).sample(keys, count), same(b"v" * 100, count))
+            await model.data.flush()
+        model.check(2 * _step(count), 2 * _step(count) * 116)
+        assert 3 * count <= model.data.size_at_most().keys <= 3 * count + 2  # the applied offset of each table
+
+    run(tmp_path, scenario)
+
+
+def test_some_keys_much_more_often(tmp_path: Path) -> None:
+    async def scenario(model: Model) -> None:
+        rng, count = Random(5), 20_000
+        keys = names(count)
+        weights = [1 / (rank + 1) for rank in range(count)]
+        for _ in range(3):
+            model.write(rng.choices(keys, weights, k=count), same(b"v" * 100, count))
+        most = SURE * math.sqrt(3 * count * 0.25 * 16)
+        model.check(most, most * 116)
+
+    run(tmp_path, scenario)
+
+
+def test_the_same_key_in_one_batch(tmp_path: Path) -> None:
+    """The last of its values counts, and none but that is written."""
+
+    async def scenario(model: Model) -> None:
+        model.write([b"a", b"b", b"a", b"b"] * 100, [b"1", b"2", b"333", None] * 100)
+        model.check(0, 0)
+        assert model.data.size() == Size(4, 1)
+
+    run(tmp_path, scenario)
+
+
+def test_deleted_half(tmp_path: Path) -> None:
+    async def scenario(model: Model) -> None:
+        keys = names(20_000)
+        model.write(keys, same(b"v" * 100, 20_000))
+        model.write(keys[::2], same(None, 10_000))
+        model.check(2 * 16, 2 * 16 * 116)
+        model.write(keys[::2], same(b"w" * 100, 10_000))
+        model.check(3 * 16, 3 * 16 * 116)
+
+    run(tmp_path, scenario)
+
+
+def test_deletions_of_what_is_not_there(tmp_path: Path) -> None:
+    async def scenario(model: Model) -> None:
+        keys, others = names(20_000), names(20_000, seed=2)
+        model.write(keys, same(b"v" * 100, 20_000))
+        model.write(others, same(None, 20_000))
+        model.check(0, 0)
+        mixed = [keys[i] if i % 2 else others[i] for i in range(20_000)]
+        model.write(mixed, same(None, 20_000))
+        most = SURE * math.sqrt(20_000 * 0.25 * 16)
+        model.check(most, most * 116)
+
+    run(tmp_path, scenario)
+
+
+def test_values_of_all_sizes(tmp_path: Path) -> None:
+    """The error is that of the sizes now, and it is known."""
+
+    async def scenario(model: Model) -> None:
+        rng, count = Random(3), 20_000
+        keys = names(count)
+        values: list[bytes | None] = [bytes(int(rng.expovariate(1 / 300))) for _ in range(count)]
+        model.write(keys, values)
+        for _ in range(2):
+            rng.shuffle(values)
+            model.write(keys, values)
+        # The standard deviation of exponentially distributed sizes is their mean.
+        most = SURE * math.sqrt(2 * count * 16) * 300
+        model.check(2 * 16, most)
+        assert 0.5 * most < SURE * model.data.size_error() * model.size().bytes < 2 * most
+
+    run(tmp_path, scenario)
+
+
+def test_it_survives(tmp_path: Path) -> None:
+    """A crash, and the end: it is stored with the data that it is of."""
+
+    async def scenario(model: Model) -> None:
+        keys = names(10_000)
+        for _ in range(3):
+            model.write(keys, same(b"v" * 100, 10_000))
+        await model.data.flush()
+        size, error = model.data.size(), model.data.size_error()
+        model.write(names(10_000, seed=2), same(b"v" * 100, 10_000))
+        after = DataDatabase(crashed_copy(model.data.path, tmp_path / "crashed"), Cache(MIB))
+        after.open()
+        assert after.size() == size
+        assert 0.5 * error < after.size_error() <= error  # but for the block that had begun
+        await after.close()
+        await model.data.close()
+        again = DataDatabase(model.data.path, Cache(MIB))
+        again.open()
+        assert again.size() == model.data.size()
+        await again.close()
+
+    run(tmp_path / "1", scenario)
+
+
+def test_a_compaction_measures(tmp_path: Path) -> None:
+    """What is written meanwhile counts as before."""
+
+    async def scenario(model: Model) -> None:
+        keys = names(20_000)
+        model.write(keys, [bytes(i % 1000) for i in range(20_000)])
+        model.write(keys[:10_000], [bytes(i % 700) for i in range(10_000)])
+        model.write(keys[5000:7000], same(None, 2000))
+        assert model.data.size_error() > 0
+        assert await model.data.compact() == model.size() == model.data.size_at_most()
+        assert model.data.size_error() == 0
+        compacting = asyncio.create_task(model.data.compact())
+        while not compacting.done():
+            model.write(names(100, seed=len(model.content)), same(b"v" * 10, 100))
+            await asyncio.sleep(0)
+        # What came before the flush of the compaction began is counted twice, until it is compacted again.
+        assert await model.data.compact() == model.size()
+
+    run(tmp_path, scenario)
+
+
+def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
+    """Nothing overlaps it, so it would be moved down as it is."""
+
+    async def scenario(model: Model) -> None:
+        keys = names(1000)
+        model.write(keys, same(None, 1000))
+        model.write([b"a"], [b"1"])
+        assert await model.data.compact() == Size(2, 1)
+        assert sum(table["num_entries"] for table in model.data.raw().live_files()) == 2
+
+    run(tmp_path, scenario)
+
+
+def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) -> None:
+    """As they were written before: and nothing is known of what was overwritten."""
+    db = Rdict(str(tmp_path), _data_options(Cache(MIB)))
+    db[b""] = Applied(7, 2).encode()
+    for value in (b"1", b"2"):
+        db[b"a"] = value
+        db.flush()
+    db.close()
+
+    async def scenario(model: Model) -> None:
+        model.data.open()
+        assert model.data.applied == Applied(7, 2)
+        assert model.data.size_error() == math.inf
+        assert (await model.data.compact()).keys == 1
+        assert model.data.size_error() == 0
+
+    run(tmp_path, scenario)
+
+
+def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path) -> None:
+    """No more than the tables have; and it is known not to be known."""
+
+    async def scenario(model: Model) -> None:
+        model.write(names(5000), same(b"v" * 100, 5000))
+        await model.data.flush()
+        db = model.data.raw()
+        db.delete_range(b"\x00", b"\x80")
+        db.compact_range(b"\x00", b"\x80")
+        await model.data.flush()
+        model.write([b"a"], [b"1"])
+        await model.data.flush()
+        size = await model.data.count()
+        assert abs(model.data.size().keys - size.keys) <= 2
+        assert model.data.size_error() == math.inf
+
+    run(tmp_path, scenario)
+
+
+def test_one_key_of_each_block_is_looked_up() -> None:
+    """At no fixed place of it, whatever the batches are."""
+    rng, estimate = Random(1), SizeEstimate(Size(100_000_000, 20_000))
+    step, written, places = 16, 0, []
+    while written < 160_000:
+        count = rng.choice([1, 1, 16, 1000])
+        places += [(written + place, weight) for place, weight in estimate.pick(count)]
+        written += count
+    assert {weight for _, weight in places} == {step}
+    assert [place // step for place, _ in places] == list(range(len(places)))
+    assert len(places) == pytest.approx(written / step, abs=1)
+    assert {place % step for place, _ in places} == set(range(step))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from minka import Client
 from minka.control import Control
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import HashFunction, OperationState
@@ -13,7 +14,7 @@ from minkactl.playground import LocalCluster
 from minkad import failpoints
 from minkad.shard import merging  # noqa: F401  # declares its failpoints
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
-from tests.cluster.ranges import NODES, SORTED, Readers, check, load_ballast, rows_of
+from tests.cluster.ranges import BALLAST, NODES, SORTED, Readers, check, load_ballast, rows_of
 from tests.cluster.workload import Workload
 
 BOUNDS = [SORTED[i] for i in range(500, 6000, 500)] + [b"key-2", b"key-3"]
@@ -48,6 +49,27 @@ def test_merges_under_load(replicas: int) -> None:
             assert len(rows_of(control)) == 1
             check(cluster, load)
             eventually("nothing is left of the others", lambda: not leftovers(cluster, 1))
+
+
+def test_what_has_become_small_is_merged_by_itself() -> None:
+    """It grows, splits itself, shrinks, and is one partition again; a bound that a person chose stays."""
+    config = {**QUICK, "ranges": {"merge_after_s": 1}}
+    with LocalCluster(3, config=config) as cluster, Control(cluster.endpoints) as control:
+        nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
+        control.create_keyspace("authors", 0, nothing, replicas=3, split_points=[b"chosen"], max_bytes=256 * 1024)
+        wait_settled(control, live=3)
+        load_ballast(cluster)
+        with Workload(cluster.endpoints, "authors", seed=1) as load:
+            eventually("it splits itself", lambda: len(rows_of(control)) >= 6)
+            with Client(cluster.endpoints, keyspace="authors", timeout=30.0) as client:
+                client.delete_many(BALLAST)
+                eventually("it merges itself", lambda: len(rows_of(control)) == 2, deadline=60)
+                assert [row.start_key for row in rows_of(control)] == [b"", b"chosen"]
+                load.stop()
+                assert load.failed == 0
+                assert len(list(client.scan())) == load.check()
+            merges = [operation for operation in control.operations().operations if operation.merged]
+            assert {operation.requested_by for operation in merges} == {"minkad"}
 
 
 def leftovers(cluster: LocalCluster, partition_id: int) -> list[str]:

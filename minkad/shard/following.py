@@ -143,12 +143,18 @@ class Following:
         follows = replica is not None and replica.role is Role.FOLLOWER
         if replica is None or not follows or replica.row.leader_epoch != append.leader_epoch:
             if append.probe:
-                self._asked[append.partition_id] = (append.leader_epoch, stream)
+                self._answer_later(append, stream)
             return  # one of the two is yet to be told of the newer row
         if append.probe:
             self._answer_probe(replica, stream)
         elif self._streams.get(replica.id) is stream and not replica.installing:
             self._append(replica, append, stream, known_at)
+
+    def _answer_later(self, append: Append, stream: Stream) -> None:
+        """When the row has come; a former leader that knows of no other asks in vain."""
+        asked = self._asked.get(append.partition_id)
+        if asked is None or asked[0] <= append.leader_epoch:
+            self._asked[append.partition_id] = (append.leader_epoch, stream)
 
     def _answer_probe(self, replica: Replica, stream: Stream) -> None:
         self._streams[replica.id] = stream

@@ -143,7 +143,11 @@ class Splitting:
         parent.making = True
         task = asyncio.create_task(self._make(parent), name=f"split of {parent.id}")
         self._making[parent.id] = task
-        task.add_done_callback(lambda _: self._making.pop(parent.id))
+        task.add_done_callback(lambda ended: self._made(parent, ended))
+
+    def _made(self, parent: Replica, task: asyncio.Task[None]) -> None:
+        if self._making.get(parent.id) is task:  # the next marker may have come already
+            del self._making[parent.id]
 
     async def _make(self, parent: Replica) -> None:
         entry, data = parent.pending[0], parent.data

@@ -105,12 +105,12 @@ class Lab:
     def _leader(self, keyspace: str, key: bytes) -> str | None:
         rows = self.rows(keyspace)
         slot = murmur3(key) % PARTITIONS if keyspace == KEYSPACE else 0
-        return next(p.leader for p in rows if is_in(p, slot, key, by_ranges=keyspace == RANGES)) or None
+        return next((p.leader for p in rows if is_in(p, slot, key, by_ranges=keyspace == RANGES)), None) or None
 
     def rows(self, keyspace: str) -> list[Partition]:
-        """The partitions of a keyspace."""
+        """The partitions of a keyspace; none as a node that has just begun sees them."""
         table = self.table()
-        number = next(k.id for k in table.keyspaces if k.name == keyspace)
+        number = next((k.id for k in table.keyspaces if k.name == keyspace), 0)
         return [p for p in table.partitions if p.keyspace_id == number]
 
 

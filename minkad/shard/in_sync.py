@@ -8,9 +8,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from minka.errors import Code, MinkaError
+from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, IsrChange
+from minkad.shard.background import BackgroundTask
 from minkad.shard.context import ReplicationSettings
 from minkad.shard.leadership import Leadership, Proposal
 
@@ -41,30 +42,22 @@ class InSyncSets:
         self._has_clearance = has_clearance
         self._learn = learn
         self._clock = clock
-        self._on_failure = on_failure
         self._waiting: dict[int, Leadership] = {}
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = [
+            BackgroundTask("who lags", self._watch, on_failure),
+            BackgroundTask("in-sync sets", self._ask, on_failure),
+        ]
 
     def start(self) -> None:
         """Begin."""
-        self._tasks = [
-            asyncio.create_task(self._watch(), name="who lags"),
-            asyncio.create_task(self._ask(), name="in-sync sets"),
-        ]
         for task in self._tasks:
-            task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("in-sync sets can't be kept", exc_info=error)
-            self._on_failure(MinkaError(Code.INTERNAL, f"{task.get_name()}: {error!r}"))
+            task.start()
 
     async def close(self) -> None:
         """End."""
         for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            await task.close()
 
     def propose(self, leadership: Leadership) -> None:
         """Have its `proposed` recorded."""

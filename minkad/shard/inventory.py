@@ -12,6 +12,7 @@ from minka.v1.cluster_pb2 import Partition
 from minkad.shard.replica import Replica, Role
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.split_keys import split_keys
 
 _MAX_PARTS: Final = 1000
 _POLL_SECONDS: Final = 1.0
@@ -58,7 +59,7 @@ class Inventory:
 
     async def split_keys(self, partition_id: int, parts: int) -> list[bytes]:
         """Keys that divide a partition that this node leads into so many parts of about the same bytes; see
-        `DataDatabase.split_keys`. Raises UNKNOWN_PARTITION, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
+        `minkad.storage.split_keys`. Raises UNKNOWN_PARTITION, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
         """
         if not 2 <= parts <= _MAX_PARTS:
             raise MinkaError(Code.INVALID_ARGUMENT, f"{parts} parts: 2 to {_MAX_PARTS} are possible")
@@ -72,7 +73,7 @@ class Inventory:
             raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
         if replica.is_async:
             await self._log_db.sync()  # the data is flushed, and must not be durable before the log
-        keys = await replica.data.split_keys(parts)
+        keys = await split_keys(replica.data, parts)
         if not keys:
             raise MinkaError(Code.NO_SPLIT_KEY, f"partition {partition_id} has no two keys")
         return keys

@@ -10,6 +10,7 @@ from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
 from minkad.core.load_split import NoCut, best_cut
+from minkad.shard.background import BackgroundTask
 from minkad.shard.context import KnownKeyspace
 from minkad.shard.load import Meter
 from minkad.shard.replica import Replica
@@ -45,30 +46,21 @@ class LoadCheck:
     ) -> None:
         """`changed`: its figures are others than before; last for one that was used, when they are 0."""
         self._node_id = node_id
-        self._log_db = log_db
         self._known_keyspace = known_keyspace
         self._propose = propose
         self._learn = learn
         self._changed = changed
         self._clock = clock
         self._meter = Meter(replicas, clock)
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("load check", self._run, log_db.fail)
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self._run(), name="load check")
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("loads can't be checked", exc_info=error)
-            self._log_db.fail(MinkaError(Code.INTERNAL, f"{task.get_name()}: {error!r}"))
+        self._task.start()
 
     async def close(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.close()
 
     async def _run(self) -> None:
         while True:

@@ -27,6 +27,7 @@ from minkad.core.state import range_of
 from minkad.failpoints import failpoint
 from minkad.shard.committer import Committer
 from minkad.shard.context import ControllerCalls, KnownKeyspace, LeaderContext, ReplicationSettings
+from minkad.shard.deletions import Deletions
 from minkad.shard.feed import Feed
 from minkad.shard.flusher import Flusher
 from minkad.shard.following import Following
@@ -47,7 +48,6 @@ from minkad.shard.replica import (
     ReplicaMeta,
     Role,
     decode_meta,
-    meta_key,
     role_in,
 )
 from minkad.shard.requests import Requests
@@ -65,7 +65,6 @@ log: Final = logging.getLogger(__name__)
 _MIB: Final = 1024 * 1024
 _TURN_SECONDS: Final = 0.003  # of work before the loop gets its turn
 _READY_POLL_SECONDS: Final = 1.0
-_DELETIONS_AT_ONCE: Final = 4
 _CLOSINGS_AT_ONCE: Final = 4
 _MAX_DEPARTED: Final = 10_000
 _REPLICATION: Final = ReplicationSettings()
@@ -121,8 +120,6 @@ class ReplicaManager:
         self._failed: dict[int, MinkaError] = {}
         self._feeds: dict[str, Feed] = {}
         self._leaderships: dict[int, Leadership] = {}
-        self._deletions: dict[int, asyncio.Task[None]] = {}
-        self._deleting = asyncio.Semaphore(_DELETIONS_AT_ONCE)
         self._controller_term = 0
         self._closing = False
         self._changed_stats: set[int] = set()
@@ -130,6 +127,15 @@ class ReplicaManager:
         self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
         self._committer = Committer(log_db, clock, self._on_durable, self._on_applied, self._on_marker)
         self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data)
+        self._deletions = Deletions(
+            self._replicas,
+            self._failed,
+            log_db,
+            data_dir / "partitions",
+            self._flusher,
+            self._receiving,
+            self._gone,
+        )
         self._following = Following(self._replicas, self._committer, self._receiving, clock)
         self._requests = Requests(
             node_id,
@@ -275,7 +281,7 @@ class ReplicaManager:
         await self._splitting.close()
         await self._merging.close()
         await self._trimming.close()
-        await asyncio.gather(*self._deletions.values(), return_exceptions=True)
+        await self._deletions.close()
         await self._flusher.close()
         slots = asyncio.Semaphore(_CLOSINGS_AT_ONCE)
         await asyncio.gather(*(self._close_one(replica, slots) for replica in self._replicas.values()))
@@ -462,7 +468,7 @@ class ReplicaManager:
         result = ReplicaResult(partition_id=row.id, partition_epoch=newest.partition_epoch)
         try:
             if role_in(newest, self._node_id) is Role.REMOVED:
-                await self._delete(newest)
+                await self._deletions.delete(newest)
                 result.outcome = ReplicaOutcome.REPLICA_OUTCOME_DELETED
                 return result
             if row.id in self._failed:
@@ -486,45 +492,13 @@ class ReplicaManager:
                 raise self._log_db.error
             await asyncio.wait([self._requests.changed(replica.id)], timeout=_READY_POLL_SECONDS)
 
-    # Deleting
-
     def _depart(self, row: Partition) -> None:
         self._departed[row.id] = row
         self._departed.move_to_end(row.id)
         if len(self._departed) > _MAX_DEPARTED:
             self._departed.popitem(last=False)
 
-    async def _delete(self, row: Partition) -> None:
-        """Nothing is left of the partition when this returns. Raises STORAGE_FAILED."""
-        if row.id not in self._deletions:
-            if row.id not in self._replicas and not self._path(row.id).exists():
-                return
-            task = asyncio.create_task(self._delete_now(row), name=f"delete {row.id}")
-            self._deletions[row.id] = task
-            task.add_done_callback(lambda _: self._deletions.pop(row.id))
-        await asyncio.shield(self._deletions[row.id])
-
-    async def _delete_now(self, row: Partition) -> None:
-        async with self._deleting:
-            replica = self._replicas.get(row.id)
-            if replica is not None:
-                async with replica.lock:
-                    await self._delete_replica(replica)
-            await self._receiving.discard(row.id)
-            await remove_folder(self._path(row.id))
-            self._failed.pop(row.id, None)
-
-    @failpoint("replica.delete")
-    async def _delete_replica(self, replica: Replica) -> None:
-        """First what makes it a replica, durably; a folder without that is never served."""
-        assert replica.role is Role.REMOVED, f"partition {replica.id} is to be deleted as {replica.role}"
-        self._flusher.forget(replica)
-        replica.drop_pending()
-        replica.log.reset(0, 0)
-        self._log_db.delete(meta_key(replica.id))
-        await self._log_db.sync()
-        await replica.data.close()
-        del self._replicas[replica.id]
+    def _gone(self, replica: Replica) -> None:
         self._depart(replica.row)
         self._requests.notify(replica.id)
 

@@ -11,6 +11,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
+from minkad.shard.background import BackgroundTask
 from minkad.shard.context import KnownKeyspace
 from minkad.shard.replica import Replica
 from minkad.storage.log_database import LogDatabase
@@ -56,23 +57,15 @@ class SizeCheck:
         self._learn = learn
         self._clock = clock
         self._checked: dict[int, _Checked] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("size check", self._run, log_db.fail)
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self._run(), name="size check")
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("sizes can't be checked", exc_info=error)
-            self._log_db.fail(MinkaError(Code.INTERNAL, f"{task.get_name()}: {error!r}"))
+        self._task.start()
 
     async def close(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.close()
 
     async def _run(self) -> None:
         while True:

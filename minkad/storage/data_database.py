@@ -1,12 +1,11 @@
 """The data of one partition: a RocksDB database without a WAL, since the partition's log says what a crash took."""
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from rocksdict import (
     BottommostLevelCompaction,
@@ -34,6 +33,7 @@ from minkad.storage.rocks import (
     table_options,
 )
 from minkad.storage.size_estimate import Size, SizeEstimate
+from minkad.storage.tables import FIRST_KEY, Table, deepest_of, puts, share_in, tables_of
 from minkad.storage.threads import on_thread
 
 # Users' keys are not empty, so nothing else collides with it; it is written in the same batch as the data. Behind the
@@ -41,10 +41,7 @@ from minkad.storage.threads import on_thread
 _APPLIED: Final = b""
 _APPLIED_BYTES: Final = 12
 _RECORD_BYTES: Final = _APPLIED_BYTES + len(SizeEstimate().encode())
-_FIRST_KEY: Final = b"\x00"
 _SLICE_KEYS: Final = 1000  # read before the loop gets its turn
-_SLICE_BYTES: Final = 1 * MIB
-_DEEPEST_SHARE: Final = 0.75
 _UNCLEAR_SHARE: Final = 0.05
 _CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap
 # Of deleted keys and older versions, before a reader that holds the loop has them cleared away: about 5 ms.
@@ -210,7 +207,7 @@ class DataDatabase:
         self.open()
         try:
             return page(
-                self._opened(), max(start, _FIRST_KEY), end, reverse, max_rows, max_bytes, max_passed, max_seconds
+                self._opened(), max(start, FIRST_KEY), end, reverse, max_rows, max_bytes, max_passed, max_seconds
             )
         except DeletedAheadError:
             raise
@@ -240,7 +237,7 @@ class DataDatabase:
 
     def _begin_of(self, wanted: KeyRange, reverse: bool) -> KeyRange:
         """A part of the range, at its begin in this direction, that has some of the tables that don't overlap."""
-        tables = [t for t in self._deepest() if t.last >= wanted.start and (not wanted.end or t.first < wanted.end)]
+        tables = [t for t in deepest_of(self.tables()) if wanted.overlaps(KeyRange(t.first, t.last + b"\x00"))]
         if reverse:
             tables.reverse()
         size = 0
@@ -267,7 +264,7 @@ class DataDatabase:
         if not self.exists():
             return size
         self.open()
-        start, end = max(wanted.start, _FIRST_KEY), wanted.end
+        start, end = max(wanted.start, FIRST_KEY), wanted.end
         with _Reading(self):
             while True:
                 iterator = self._pairs(start, end)
@@ -290,7 +287,7 @@ class DataDatabase:
         frees no room: `compact_outside` does.
         """
         self.open()
-        below, _, _ = self.page(_FIRST_KEY, kept.start, False, 1, 1) if kept.start else ([], [], True)
+        below, _, _ = self.page(FIRST_KEY, kept.start, False, 1, 1) if kept.start else ([], [], True)
         above, _, _ = self.page(kept.end, b"", True, 1, 1) if kept.end else ([], [], True)
         batch = WriteBatch(raw_mode=True)
         for key in below:
@@ -307,7 +304,7 @@ class DataDatabase:
 
     async def compact_outside(self, kept: KeyRange) -> None:
         """Free the room of what was removed outside of the range. Reads and writes go on meanwhile."""
-        outside: list[tuple[bytes, bytes | None]] = [(_FIRST_KEY, kept.start)] if kept.start else []
+        outside: list[tuple[bytes, bytes | None]] = [(FIRST_KEY, kept.start)] if kept.start else []
         if kept.end:
             outside.append((kept.end, None))
         if not outside:
@@ -321,75 +318,14 @@ class DataDatabase:
         except Exception as error:
             raise self._failure("compacting", error) from error
         if self._db is not None:
-            self._in_tables = _puts(db)
+            self._in_tables = puts(db, _RECORD_BYTES)
             self._estimate.reduced(before, self._most())
             if self._since_flush.bytes > _UNCLEAR_SHARE * before.bytes:
                 self._estimate.doubt()  # what was written meanwhile hides how much was removed
 
-    async def split_keys(self, parts: int) -> list[bytes]:
-        """Keys that divide the data into so many parts of about the same bytes; fewer where there are too few keys.
-
-        RocksDB knows of each table its first key and its size, and the tables of the deepest level, which have nearly
-        all data, don't overlap: so it is known in which table a part ends. That table alone is read. Where much is in
-        tables that overlap (the last few flushes), they are compacted first, which they are some 100 MiB at most. So it
-        costs no more for more data.
-        """
-        await self.flush()
-        if not self.exists():
-            return []
-        if sum(table.size for table in self._deepest()) < _DEEPEST_SHARE * sum(table.size for table in self._tables()):
-            await self.compact()
-        deepest = self._deepest()
-        total = sum(table.size for table in deepest)
-        found: list[bytes] = []
-        passed, wanted = 0, 1
-        for table in deepest:
-            shares = []
-            while wanted < parts and passed + table.size > total * wanted / parts:
-                shares.append((total * wanted / parts - passed) / table.size)
-                wanted += 1
-            found += await self._keys_within(table, shares)
-            passed += table.size
-        first, _, _ = await self._page(_FIRST_KEY, b"", 1, 1)
-        return [key for key in dict.fromkeys(found) if key > first[0]]
-
-    async def _page(
-        self, start: bytes, end: bytes, max_rows: int, max_bytes: int
-    ) -> tuple[list[bytes], list[bytes], bool]:
-        """`page` that clears away what is in its way."""
-        while True:
-            try:
-                return self.page(start, end, False, max_rows, max_bytes, MAX_PASSED)
-            except DeletedAheadError:
-                await self.clear(KeyRange(start, end), False)
-
-    async def _keys_within(self, table: "_Table", shares: Sequence[float]) -> list[bytes]:
-        """The keys at these shares of a table's bytes."""
-        if not shares:
-            return []
-        begins: list[tuple[int, bytes]] = []  # where each key begins, in bytes
-        size, start, is_all = 0, table.first, False
-        while not is_all:
-            keys, values, is_all = await self._page(start, table.last + b"\x00", _SLICE_KEYS, _SLICE_BYTES)
-            for key, value in zip(keys, values, strict=True):
-                begins.append((size, key))
-                size += len(key) + len(value)
-            start = keys[-1] + b"\x00" if keys else start
-            await asyncio.sleep(0)
-        places = (bisect_left(begins, (int(size * share), b"")) for share in shares if begins)
-        return [_shortest(begins, min(place, len(begins) - 1)) for place in places]
-
-    def _deepest(self) -> list["_Table"]:
-        """The tables that don't overlap, in order; none where all that there is was flushed just now."""
-        tables = self._tables()
-        level = max((table.level for table in tables), default=0)
-        return sorted((table for table in tables if table.level == level > 0), key=lambda table: table.first)
-
-    def _tables(self) -> list["_Table"]:
-        """Of the database; that with the applied offset alone has no key."""
-        files = self._opened().live_files()
-        tables = [_Table(file["level"], file["size"], file["start_key"], file["end_key"]) for file in files]
-        return [table._replace(first=max(table.first, _FIRST_KEY)) for table in tables if table.last]
+    def tables(self) -> list[Table]:
+        """The files that it consists of."""
+        return tables_of(self._opened())
 
     async def compact(self) -> Size:
         """Leave one version of each key that was there at the beginning; what there is then, measured."""
@@ -402,7 +338,7 @@ class DataDatabase:
             raise self._failure("compacting", error) from error
         if self._db is not None:
             deepest = max((table["level"] for table in db.live_files()), default=0)
-            self._estimate.measured(_puts(db, f"-at-level{deepest}"), before)
+            self._estimate.measured(puts(db, _RECORD_BYTES, f"-at-level{deepest}"), before)
             self._read_tables()
         return self.size()
 
@@ -415,19 +351,8 @@ class DataDatabase:
         return self._estimate.error
 
     def share(self, part: KeyRange) -> float:
-        """About which share of the data is in the range, at no cost: of a table that is across a bound, the half. So it
-        is right up to 16 MiB, or says a half of what is less.
-        """
-        if self._db is None:
-            return 0.5
-        total = inside = 0.0
-        for table in self._tables():
-            total += table.size
-            if part.contains(table.first) and part.contains(table.last):
-                inside += table.size
-            elif part.overlaps(KeyRange(table.first, table.last + b"\x00")):
-                inside += table.size / 2
-        return inside / total if total else 0.5
+        """About which share of the data is in the range, at no cost: right up to 16 MiB, or a half of what is less."""
+        return share_in(self.tables(), part) if self._db is not None else 0.5
 
     def size_at_most(self) -> Size:
         """There is certainly no more; at no cost."""
@@ -491,20 +416,11 @@ class DataDatabase:
 
     def _read_tables(self) -> None:
         """Take over what the tables on disk say of themselves; costs tens of microseconds."""
-        self._in_tables = _puts(self._opened())
+        self._in_tables = puts(self._opened(), _RECORD_BYTES)
         self._estimate.bounded(self._most())
 
     def _failure(self, doing: str, error: Exception) -> MinkaError:
         return error if isinstance(error, MinkaError) else storage_error(error, f"{doing} {self.path}")
-
-
-class _Table(NamedTuple):
-    """A file: its level, its bytes, its first and last key."""
-
-    level: int
-    size: int
-    first: bytes
-    last: bytes
 
 
 class _Reading:
@@ -523,31 +439,11 @@ class _Reading:
             self._database._no_readers.set()
 
 
-def _shortest(begins: Sequence[tuple[int, bytes]], place: int) -> bytes:
-    """What is between the key at this place and the one before, as short as can be: it will be a bound in the table."""
-    key, before = begins[place][1], begins[place - 1][1] if place else b""
-    differs = (index for index, (mine, other) in enumerate(zip(key, before, strict=False)) if mine != other)
-    return key[: next(differs, len(before)) + 1] if place else key
-
-
 def _all_levels() -> CompactOptions:
     """Also of a table that nothing overlaps, which would be moved down as it is, with its deletions."""
     options = CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
     return options
-
-
-def _puts(db: Rdict, level: str = "") -> Size:
-    """Keys and values in the tables, in those of a level if one is named: each key as often as there are versions."""
-    text = db.property_value(f"rocksdb.aggregated-table-properties{level}") or ""
-    table = dict(part.strip().rsplit("=", 1) for part in text.split(";") if "=" in part)
-    entries, deletions = int(table.get("# entries", 0)), int(table.get("# deletions", 0))
-    raw_keys, raw_values = int(table.get("raw key size", 0)), int(table.get("raw value size", 0))
-    if not entries:
-        return Size()
-    # Each key has 8 bytes of RocksDB's behind it, a deletion is a key, and one entry at least is the applied offset.
-    key_bytes = (raw_keys - 8 * entries) * (entries - deletions) // entries
-    return Size(max(0, key_bytes + raw_values - _RECORD_BYTES), max(0, entries - deletions - 1))
 
 
 def _multi_get(db: Rdict, keys: list[bytes]) -> list[bytes | None]:

@@ -237,7 +237,7 @@ def test_a_source_that_dies_while_it_deletes(tmp_path: Path, which: int) -> None
             athens, ephesus = await c.add("athens", "ephesus")
             await c.create("athens", 1)
             await athens.put(1, ROWS)
-            copies = snapshots_around(athens, athens.manager, "_delete_replica")
+            copies = snapshots_around(athens, athens.manager._deletions, "_delete_replica")
             await c.move("ephesus", 1)
             await until(lambda: len(copies) == 2)
             await restart_from(athens, copies[which])

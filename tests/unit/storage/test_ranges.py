@@ -15,6 +15,7 @@ from minka.wire import WriteBody
 from minkad.storage import data_database
 from minkad.storage.data_database import MAX_PASSED, Applied, DataDatabase
 from minkad.storage.rocks import DeletedAheadError
+from minkad.storage.split_keys import split_keys
 
 
 def database(path: Path, keys: Sequence[bytes], value: bytes = b"v" * 20, flush: int = 0) -> DataDatabase:
@@ -93,7 +94,7 @@ def test_keys_that_divide_evenly(tmp_path: Path, flush: int) -> None:
 
     async def scenario() -> None:
         for parts in (2, 3, 10):
-            found = await data.split_keys(parts)
+            found = await split_keys(data, parts)
             ranks = [sum(key < split for key in keys) / len(keys) for split in found]
             assert ranks == pytest.approx([n / parts for n in range(1, parts)], abs=0.01)
         await data.close()
@@ -109,7 +110,7 @@ def test_few_keys(tmp_path: Path, keys: list[bytes], expected: list[bytes]) -> N
         data = DataDatabase(tmp_path / "data", Cache(1 << 20))
         if keys:
             data.write([WriteBody(list(keys), [b"v"] * len(keys))], Applied(1, 1))
-        assert await data.split_keys(2) == expected
+        assert await split_keys(data, 2) == expected
         await data.close()
 
     asyncio.run(scenario())
@@ -121,8 +122,8 @@ def test_one_huge_value(tmp_path: Path) -> None:
     async def scenario() -> None:
         data = DataDatabase(tmp_path / "data", Cache(1 << 20))
         data.write([WriteBody([b"a", b"b", b"c"], [b"v", b"v" * 1_000_000, b"v"])], Applied(1, 1))
-        assert await data.split_keys(2) in ([b"b"], [b"c"])
-        assert set(await data.split_keys(10)) <= {b"b", b"c"}
+        assert await split_keys(data, 2) in ([b"b"], [b"c"])
+        assert set(await split_keys(data, 10)) <= {b"b", b"c"}
         await data.close()
 
     asyncio.run(scenario())
@@ -196,7 +197,7 @@ def test_counting_and_dividing_where_much_is_deleted(tmp_path: Path) -> None:
         assert (await data.count()).keys == 20
         data.write([WriteBody(keys[10:-10], [b"v"] * (len(keys) - 20))], Applied(101, 1))
         data.write([WriteBody(keys[10:-10], [None] * (len(keys) - 20))], Applied(102, 1))
-        (found,) = await data.split_keys(2)
+        (found,) = await split_keys(data, 2)
         assert sum(key < found for key in (*keys[:10], *keys[-10:])) in range(8, 13)
         await data.close()
 

@@ -1,0 +1,60 @@
+"""What RocksDB says of its tables (files), at no cost that grows with what is in them."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from rocksdict import Rdict
+
+from minka.ranges import KeyRange
+from minkad.storage.size_estimate import Size
+
+FIRST_KEY: Final = b"\x00"  # of users'; the record with the applied offset has none
+
+
+class Table(NamedTuple):
+    """A file: its level, its bytes, its first and last key."""
+
+    level: int
+    size: int
+    first: bytes
+    last: bytes
+
+
+def tables_of(db: Rdict) -> list[Table]:
+    """Of the database; that with the applied offset alone has no key. Raises what rocksdict raises."""
+    files = db.live_files()
+    tables = [Table(file["level"], file["size"], file["start_key"], file["end_key"]) for file in files]
+    return [table._replace(first=max(table.first, FIRST_KEY)) for table in tables if table.last]
+
+
+def deepest_of(tables: Sequence[Table]) -> list[Table]:
+    """Those that don't overlap, in order; none where all that there is was flushed just now."""
+    level = max((table.level for table in tables), default=0)
+    return sorted((table for table in tables if table.level == level > 0), key=lambda table: table.first)
+
+
+def share_in(tables: Sequence[Table], part: KeyRange) -> float:
+    """About which share of the data is in the range: of a table that is across a bound, the half."""
+    total = inside = 0.0
+    for table in tables:
+        total += table.size
+        if part.contains(table.first) and part.contains(table.last):
+            inside += table.size
+        elif part.overlaps(KeyRange(table.first, table.last + b"\x00")):
+            inside += table.size / 2
+    return inside / total if total else 0.5
+
+
+def puts(db: Rdict, record_bytes: int, level: str = "") -> Size:
+    """Keys and values in the tables, in those of a level if one is named: each key as often as there are versions.
+    `record_bytes` has the one entry that is not the user's.
+    """
+    text = db.property_value(f"rocksdb.aggregated-table-properties{level}") or ""
+    table = dict(part.strip().rsplit("=", 1) for part in text.split(";") if "=" in part)
+    entries, deletions = int(table.get("# entries", 0)), int(table.get("# deletions", 0))
+    raw_keys, raw_values = int(table.get("raw key size", 0)), int(table.get("raw value size", 0))
+    if not entries:
+        return Size()
+    # Each key has 8 bytes of RocksDB's behind it, a deletion is a key, and one entry at least is the record.
+    key_bytes = (raw_keys - 8 * entries) * (entries - deletions) // entries
+    return Size(max(0, key_bytes + raw_values - record_bytes), max(0, entries - deletions - 1))

@@ -59,6 +59,7 @@ class Coordinators:
         while not task.done():
             due = self._loop.next_due()
             assert due is not None, "it waits for nothing"
+            assert due < 10 * TIMEOUT, "it has no end"
             self.seconds = max(self.seconds, due)
             self._loop.turn()
         task.result()

@@ -6,7 +6,7 @@ from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkad.core.controller import ColdNeighbours, CreateKeyspace, Merge, ProposeSplit
 from tests.unit.core.model import Controller
-from tests.unit.core.test_ranges import NODES, finish, rows_of, split
+from tests.unit.core.ranges import NODES, finish, rows_of, split
 
 MIB = 1 << 20
 AFTER = 60.0

@@ -3,7 +3,8 @@
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import HashFunction, MigrationState, NodeState, OperationState, PartitionState
+from minka.v1.cluster_pb2 import HashFunction, MigrationState, Node, NodeState, OperationState, PartitionState
+from minka.v1.records_pb2 import Record
 from minkad.core.controller import (
     CancelMigration,
     CreateKeyspace,
@@ -103,6 +104,18 @@ def test_leaving_counts_only_for_the_present_process() -> None:
     assert c.state.nodes["athens"].state == NodeState.NODE_STATE_LIVE
     c.run(Leave("athens", "1"))
     assert c.state.nodes["athens"].state == NodeState.NODE_STATE_LEFT
+
+
+def test_leaving_of_who_never_registered_changes_nothing() -> None:
+    """Neither of a stranger, nor of a voter that has yet to register."""
+    c = Controller()
+    c.register("athens")
+    voter = Node(id="byzantium", raft_id=2, incarnation="1", state=NodeState.NODE_STATE_JOINING)
+    c.state.apply(Record(node_changed=voter))
+    before = c.state.to_snapshot()
+    for node in ("byzantium", "cyrene"):
+        c.run(Leave(node, "1"))
+    assert c.state.to_snapshot() == before
 
 
 def four_nodes(caps: MigrationCaps | None = None) -> Controller:

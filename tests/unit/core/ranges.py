@@ -1,0 +1,78 @@
+"""Keyspaces by ranges, made, split and merged by a controller; the leaders say what the test lets them."""
+
+from collections.abc import Sequence
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import HashFunction, Operation, Partition
+from minkad.core.controller import CreateKeyspace, FinishMerge, FinishSplit, Merge, ProposeSplit, Split
+from minkad.core.state import range_of
+from tests.unit.core.model import Controller
+
+NODES = ("athens", "byzantium", "cyrene")
+
+
+def by_ranges(c: Controller, points: Sequence[bytes] = (), replicas: int = 1, name: str = "authors") -> list[Partition]:
+    """A keyspace by ranges whose partitions are ONLINE, in order."""
+    c.run(CreateKeyspace(name, 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas, split_points=points))
+    c.deliver()
+    return rows_of(c, name)
+
+
+def rows_of(c: Controller, name: str = "authors") -> list[Partition]:
+    keyspace = c.state.keyspace_named(name)
+    assert keyspace is not None
+    return sorted((p for p in c.state.partitions.values() if p.keyspace_id == keyspace.id), key=lambda p: p.start_key)
+
+
+def ranges_of(rows: Sequence[Partition]) -> list[str]:
+    return [str(range_of(row)) for row in rows]
+
+
+def three(replicas: int = 1, points: Sequence[bytes] = ()) -> Controller:
+    c = Controller()
+    c.register(*NODES)
+    by_ranges(c, points, replicas)
+    return c
+
+
+def split(c: Controller, *keys: bytes) -> Operation:
+    """Ask for it, and let the controller begin."""
+    c.run(Split("authors", keys, "tester", "test"))
+    operation = max(c.state.operations)
+    c.schedule()
+    return c.state.operations[operation]
+
+
+def merge(c: Controller, *keys: bytes, sizes: dict[int, int] | None = None) -> Operation:
+    """Ask for it, and let the controller begin."""
+    c.run(Merge("authors", keys, "tester", "test", sizes or {}))
+    operation = max(c.state.operations)
+    c.schedule()
+    return c.state.operations[operation]
+
+
+def propose(c: Controller, row: Partition, key: bytes, *, node: str = "", generation: int = 0) -> Code | None:
+    """As its leader does; why it is refused."""
+    try:
+        c.run(ProposeSplit(node or row.leader, row.id, generation or row.generation, key))
+    except MinkaError as refusal:
+        return refusal.code
+    return None
+
+
+def finish_merges(c: Controller) -> None:
+    """Every leader of two that are being merged says that one has all that the other has."""
+    for row in list(c.state.partitions.values()):
+        behind = c.state.partitions.get(row.merge_from)
+        if behind is not None and row.leader and row.leader == behind.leader:
+            c.run(FinishMerge(row.leader, row.id, row.partition_epoch, behind.id, behind.partition_epoch))
+    c.schedule()
+
+
+def finish(c: Controller) -> None:
+    """Every leader says that what it was to make or to merge is made."""
+    finish_merges(c)
+    for row in list(c.state.partitions.values()):
+        if row.splitting and not row.split_to and row.leader:
+            c.run(FinishSplit(row.leader, row.id, row.leader_epoch))
+    c.schedule()

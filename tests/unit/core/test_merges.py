@@ -1,0 +1,191 @@
+"""Merges of neighbours, by the controller and its state alone."""
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import HashFunction, OperationState
+from minkad.core.controller import CancelOperation, CreateKeyspace, FinishMerge, Merge, RemoveNode, Split
+from minkad.core.state import range_of
+from tests.unit.core.ranges import NODES, finish, merge, propose, ranges_of, rows_of, split, three
+
+
+def test_the_undo_of_a_split() -> None:
+    c = three(replicas=3)
+    split(c, b"m")
+    finish(c)
+    lower, upper = rows_of(c)
+    assert upper.keeps_start
+    operation = merge(c, b"m")
+    lower, upper = rows_of(c)
+    assert (lower.merge_from, upper.merge_into) == (upper.id, lower.id)
+    assert (lower.generation, lower.end_key) == (2, b"m")
+    finish(c)
+    (row,) = rows_of(c)
+    assert (row.id, str(range_of(row)), row.generation) == (lower.id, '["", "")', 3)
+    ended = c.state.operations[operation.id]
+    assert (ended.state, ended.outcome) == (OperationState.OPERATION_STATE_SUCCEEDED, "1 of 1 merged")
+    assert list(c.state.merged[upper.id].removing_replicas) == list(upper.replicas)
+    gone = c.state.row(upper.id)
+    assert gone is not None
+    assert gone.merge_into == lower.id
+    c.deliver()
+    assert not c.state.merged
+    assert c.state.row(upper.id) is None
+    c.replace_controller()
+
+
+@pytest.mark.parametrize(
+    ("keyspace", "keys", "code"),
+    [
+        ("nothing", [b"m"], Code.UNKNOWN_KEYSPACE),
+        ("flights", [b"m"], Code.NOT_BY_RANGES),
+        ("authors", [b"n"], Code.NO_BOUND),
+        ("authors", [b""], Code.NO_BOUND),
+        ("authors", [], Code.INVALID_ARGUMENT),
+    ],
+)
+def test_what_cant_be_merged(keyspace: str, keys: list[bytes], code: Code) -> None:
+    c = three(points=[b"m"])
+    c.keyspace("flights", 2)
+    with pytest.raises(MinkaError) as refusal:
+        c.run(Merge(keyspace, keys, "tester", "test", {}))
+    assert refusal.value.code is code
+
+
+def test_what_would_be_split_again_is_not_merged() -> None:
+    c = three()
+    nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
+    c.run(CreateKeyspace("authors2", 0, nothing, 1, split_points=[b"d", b"m", b"t"], max_bytes=1 << 20))
+    c.deliver()
+    first, second, third, last = rows_of(c, "authors2")
+    half = (1 << 19) + 1
+    sizes = {first.id: half, second.id: half, third.id: 0, last.id: half}
+    with pytest.raises(MinkaError) as refusal:
+        c.run(Merge("authors2", [b"d"], "tester", "test", sizes))
+    assert refusal.value.code is Code.MERGE_REFUSED
+    with pytest.raises(MinkaError) as refusal:
+        c.run(Merge("authors2", [b"m", b"t"], "tester", "test", sizes))
+    assert refusal.value.code is Code.MERGE_REFUSED
+    c.run(Merge("authors2", [b"m"], "tester", "test", sizes))
+
+
+def test_one_change_of_the_ranges_at_a_time() -> None:
+    c = three(points=[b"d", b"m"], replicas=3)
+    merge(c, b"d")
+    c.settle()
+    for command in (Merge("authors", [b"m"], "", "", {}), Split("authors", [b"z"], "", "")):
+        with pytest.raises(MinkaError) as refusal:
+            c.run(command)
+        assert refusal.value.code is Code.OPERATION_RUNNING
+    lower = rows_of(c)[0]
+    assert propose(c, lower, b"b") is Code.SPLIT_REFUSED
+
+
+def test_leaders_and_replicas_are_brought_together_first() -> None:
+    c = three(points=[b"d"], replicas=1)
+    lower, upper = rows_of(c)
+    assert lower.leader != upper.leader
+    merge(c, b"d")
+    lower, upper = rows_of(c)
+    assert list(upper.target_replicas) == [lower.leader]
+    assert not upper.merge_into
+    c.settle()
+    lower, upper = rows_of(c)
+    assert lower.leader == upper.leader
+    assert upper.merge_into == lower.id
+    finish(c)
+    assert ranges_of(rows_of(c)) == ['["", "")']
+    assert c.state.operations[1].outcome == "1 of 1 merged; 1 of 1 partitions moved"
+
+
+def test_leadership_comes_together_where_both_are_in_sync() -> None:
+    c = three(points=[b"d"], replicas=3)
+    lower, upper = rows_of(c)
+    assert lower.leader != upper.leader
+    merge(c, b"d")
+    assert not c.state.migrations[1]
+    lower, upper = rows_of(c)
+    assert upper.successor == lower.leader
+    c.hand_over_all()
+    c.schedule()
+    lower, upper = rows_of(c)
+    assert (upper.leader, upper.merge_into) == (lower.leader, lower.id)
+
+
+def test_the_leader_dies_while_it_merges() -> None:
+    c = three(points=[b"d"], replicas=3)
+    merge(c, b"d")
+    c.settle()
+    lower, upper = rows_of(c)
+    old = FinishMerge(lower.leader, lower.id, lower.partition_epoch, upper.id, upper.partition_epoch)
+    c.fail(lower.leader)
+    with pytest.raises(MinkaError) as refusal:
+        c.run(old)
+    assert refusal.value.code is Code.NOT_LEADER
+    c.settle()
+    finish(c)
+    assert ranges_of(rows_of(c)) == ['["", "")']
+
+
+def test_who_was_fenced_at_another_epoch_does_not_count() -> None:
+    c = three(points=[b"d"], replicas=3)
+    merge(c, b"d")
+    c.settle()
+    lower, upper = rows_of(c)
+    old = FinishMerge(lower.leader, lower.id, lower.partition_epoch, upper.id, upper.partition_epoch)
+    c.alter_isr(upper, [upper.leader])
+    with pytest.raises(MinkaError) as refusal:
+        c.run(old)
+    assert refusal.value.code is Code.STALE_EPOCH
+    c.settle()
+    finish(c)
+    c.run(old)  # asked again: the answer was lost
+    assert len(rows_of(c)) == 1
+
+
+def test_a_merge_that_is_cancelled() -> None:
+    c = three(points=[b"d"], replicas=3)
+    operation = merge(c, b"d")
+    c.settle()
+    lower, upper = rows_of(c)
+    late = FinishMerge(lower.leader, lower.id, lower.partition_epoch, upper.id, upper.partition_epoch)
+    c.run(CancelOperation(operation.id, "tester", "no"))
+    c.schedule()
+    lower, upper = rows_of(c)
+    assert lower.merge_from == upper.merge_into == 0
+    with pytest.raises(MinkaError) as refusal:
+        c.run(late)
+    assert refusal.value.code is Code.STALE_EPOCH
+    assert c.state.operations[operation.id].outcome == "0 of 1 merged; cancelled by tester: no"
+
+
+def test_a_move_of_what_is_merged_meanwhile() -> None:
+    c = three(points=[b"d"], replicas=3)
+    c.register("delphi")
+    merge(c, b"d")
+    c.settle()
+    lower, upper = rows_of(c)
+    operation = c.begin(c.plan(partitions={upper.id: ["delphi", *upper.replicas[1:]], lower.id: lower.replicas[::-1]}))
+    c.settle()
+    assert not rows_of(c)[1].target_replicas
+    finish(c)
+    c.settle()
+    ended = c.operation(operation)
+    assert ended.state == OperationState.OPERATION_STATE_FAILED
+    assert f"partition {upper.id}: it was merged into partition {lower.id}" in ended.outcome
+
+
+def test_a_node_with_copies_of_what_was_merged_can_be_removed() -> None:
+    c = three(points=[b"d"], replicas=3)
+    merge(c, b"d")
+    c.settle()
+    gone = next(node for node in NODES if node != rows_of(c)[0].leader)
+    c.fail(gone)
+    finish(c)
+    c.deliver()
+    assert [list(row.removing_replicas) for row in c.state.merged.values()] == [[gone]]
+    c.register("delphi")
+    c.begin(c.plan(drain=[gone]))
+    c.settle()
+    c.run(RemoveNode(gone))
+    assert not c.state.merged

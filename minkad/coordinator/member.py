@@ -281,17 +281,21 @@ class Member:
         finds out.
         """
         request = LeaveRequest(node_id=self.node.id, incarnation=self.node.incarnation)
-        end = self._now() + timeout
-        while True:
-            try:
-                await self._stub.leave(self._address(), request, timeout)
-                return
-            except MinkaError as error:
-                # The next controller may have been elected a moment ago, and not be active yet.
-                if not error.code.info.retriable or self._now() >= end:
-                    log.info("could not say goodbye", extra={"reason": str(error)})
-                    return
-            await asyncio.sleep(SHUTDOWN_POLL)
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    try:
+                        await self._stub.leave(self._address(), request, timeout)
+                        return
+                    except MinkaError as error:
+                        # The next controller may have been elected a moment ago, and not be active yet; and a goodbye
+                        # of which nobody knows whether it was recorded can be said twice.
+                        if not error.code.info.retriable and error.code is not Code.OUTCOME_UNKNOWN:
+                            log.info("could not say goodbye", extra={"reason": str(error)})
+                            return
+                    await asyncio.sleep(SHUTDOWN_POLL)
+        except TimeoutError:
+            log.info("could not say goodbye in time", extra={"seconds": timeout})
 
 
 def as_new_process(node: Node) -> Node:

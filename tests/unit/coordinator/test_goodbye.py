@@ -137,10 +137,6 @@ def test_who_never_registered_says_it_as_well() -> None:
     assert c.heard == [(OLD, GOODBYE)]
 
 
-# What it does not do yet
-
-
-@pytest.mark.xfail(reason="each try has the whole time, so the last one may take as much again")
 def test_a_refusal_that_comes_late() -> None:
     """What is left of the time is for the next try, not as much again."""
     c = Coordinators()
@@ -150,7 +146,6 @@ def test_a_refusal_that_comes_late() -> None:
     assert c.seconds <= TIMEOUT + SHUTDOWN_POLL
 
 
-@pytest.mark.xfail(reason="an unknown outcome is taken for final, although a goodbye may be said twice")
 def test_the_controller_loses_its_leadership_meanwhile() -> None:
     """Nobody knows whether the goodbye was recorded, so it is said again to the next."""
     c = Coordinators()

@@ -141,6 +141,7 @@ def test_every_replica_makes_it(tmp_path: Path, durability: int) -> None:
                     c.nodes.values()}) == 1  # fmt: skip
         for node in others:
             await until(lambda node=node: node.replica(2).applied == athens.replica(2).applied)  # type: ignore[misc]
+            await until(lambda node=node: node.manager._following.age(node.replica(2)) < 60)  # type: ignore[misc]
             assert (await node.get_stale(2, b"9", b"0999", generation=2)).values == [b"last", ROWS[b"0999"]]
         await athens.kill()
         await c.fail("athens")

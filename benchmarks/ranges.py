@@ -5,6 +5,7 @@ partitions are that split themselves. No peer: Redis Cluster has slots, and etcd
 import asyncio
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, NamedTuple
@@ -14,7 +15,7 @@ from minka.aio import Client
 from minka.control import Control
 from minka.errors import MinkaError
 from minka.ranges import KeyRange
-from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
+from minka.v1.cluster_pb2 import HashFunction, Operation, Partition, PartitionState
 from minkactl.playground import LocalCluster
 
 KEYSPACE: Final = "bench"
@@ -27,6 +28,13 @@ _GAP_S: Final = 0.005
 _LOOK_S: Final = 0.5
 _AROUND_S: Final = 0.5  # before and after a split
 _SETTLED_S: Final = 120.0
+
+
+class _Longest(defaultdict[tuple[str, str], list[float]]):
+    """Seconds, by kind of call and half."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
 
 
 class Call(NamedTuple):
@@ -98,9 +106,12 @@ async def _split_under_load(report: Report, control: Control, endpoints: Sequenc
         ]
         await asyncio.sleep(2 * _AROUND_S)
         quiet = list(calls)
-        longest: dict[tuple[str, str], list[float]] = {}
-        for number in range(1, 5 if report.options.quick else 31):
-            await _split_once(control, b"%016x" % int(number * 0.618034 % 1 * 2**64), calls, longest)
+        bounds = [b"%016x" % int(n * 0.618034 % 1 * 2**64) for n in range(1, 5 if report.options.quick else 31)]
+        splits, merges = _Longest(), _Longest()
+        for key in bounds:
+            await _change(control, control.split, key, calls, splits)
+        for key in bounds:
+            await _change(control, control.merge, key, calls, merges)
         for user in users:
             user.cancel()
         await asyncio.gather(*users, return_exceptions=True)
@@ -110,7 +121,10 @@ async def _split_under_load(report: Report, control: Control, endpoints: Sequenc
         )
         for half in ("lower", "upper"):
             case = report.case(f"longest {kind} to the {half} half during its split, p99", "ms")
-            report.add(case, MINKA, _p99(longest[kind, half]))
+            report.add(case, MINKA, _p99(splits[kind, half]))
+        for half in ("lower", "upper"):
+            case = report.case(f"longest {kind} to the {half} one during a merge, p99", "ms")
+            report.add(case, MINKA, _p99(merges[kind, half]))
 
 
 async def _scan(report: Report, client: Client, count: int) -> None:
@@ -147,21 +161,32 @@ async def _scan_some(client: Client, start: bytes) -> None:
     assert found == sorted(set(found)), f"a scan from {start!r} has keys twice or in disorder"
 
 
-async def _split_once(
-    control: Control, key: bytes, calls: list[Call], longest: dict[tuple[str, str], list[float]]
+async def _change(
+    control: Control,
+    ask: Callable[[str, Sequence[bytes], str], Operation | None],
+    key: bytes,
+    calls: list[Call],
+    longest: "_Longest",
 ) -> None:
-    rows = (await asyncio.to_thread(control.table)).partitions
-    range_ = next(r for row in rows if (r := KeyRange(row.start_key, row.end_key)).contains(key))
+    """Split or merge at the key; the longest calls of each kind to what is below it and to what is above."""
+    before = await asyncio.to_thread(_bounds_around, control, key)
     calls.clear()
-    operation = await asyncio.to_thread(control.split, KEYSPACE, [key], "benchmark")
+    operation = await asyncio.to_thread(ask, KEYSPACE, [key], "benchmark")
     assert operation is not None, f"a partition begins at {key!r} already"
     await asyncio.to_thread(_wait, lambda: control.operations([operation.id]).operations[0].finished_ms > 0)
     await asyncio.sleep(_AROUND_S)
+    after = await asyncio.to_thread(_bounds_around, control, key)
+    whole = before if before.covers(after) else after
     for kind in ("put", "get"):
-        for half, part in (("lower", KeyRange(range_.start, key)), ("upper", KeyRange(key, range_.end))):
+        for half, part in (("lower", KeyRange(whole.start, key)), ("upper", KeyRange(key, whole.end))):
             took = [call.took for call in calls if call.kind == kind and part.contains(call.key)]
             if took:
-                longest.setdefault((kind, half), []).append(max(took))
+                longest[kind, half].append(max(took))
+
+
+def _bounds_around(control: Control, key: bytes) -> KeyRange:
+    rows = control.table().partitions
+    return next(r for row in rows if (r := KeyRange(row.start_key, row.end_key)).contains(key))
 
 
 def _p99(seconds: list[float]) -> Sample:

@@ -52,6 +52,7 @@ from minkad.failpoints import failpoint
 
 log: Final = logging.getLogger(__name__)
 
+_FEW_STATS: Final = 1000
 TICK: Final = 0.05  # seconds between looks at the failure detector and the migrations
 
 
@@ -255,6 +256,7 @@ class ActiveController:
             self._cancel_stalled()
             self._merge_cold()
             self._spread_load()
+            self._forget_gone()
             self._schedule_soon()
             await asyncio.sleep(TICK)
 
@@ -268,6 +270,12 @@ class ActiveController:
                 reason = f"no heartbeat for {self.detector.silence(node.id, now):.1f} s"
                 log.warning("node failed", extra={"node_id": node.id, "reason": reason})
                 self._record(self._decide(FailNode(node.id, reason)))
+
+    def _forget_gone(self) -> None:
+        """What was said of partitions that were merged into others, and by former leaders, before it is much."""
+        if len(self.replicas) > 4 * len(self.decided.partitions) + _FEW_STATS:
+            leaders = {(row.leader, row.id) for row in self.decided.partitions.values()}
+            self.replicas = {key: stats for key, stats in self.replicas.items() if key in leaders}
 
     def _merge_cold(self) -> None:
         command = self._cold.look(self.decided, self.leader_stats, self._now(), self.settings.merge_after)

@@ -41,11 +41,16 @@ class Committer:
         self._scheduled = False
         self.pending_bytes = 0  # of bodies that somebody waits for
 
-    def staged(self, replica: Replica) -> None:
+    def staged(self, replica: Replica, *, is_barrier: bool = False) -> None:
         """Something was appended to the replica's log: make it durable with all else of this loop turn, and send it to
-        those that follow, meanwhile.
+        those that follow, meanwhile. `is_barrier`: it counts as durable when it is on the disk, also where others do
+        before, and so does what comes behind it until then.
         """
-        stored = self._log_db.write() if replica.is_async else self._log_db.sync()
+        if is_barrier:
+            replica.barrier = self._log_db.sync()
+        is_behind_barrier = replica.barrier is not None and not replica.barrier.done()
+        is_soon = replica.is_async and not is_behind_barrier
+        stored = self._log_db.write() if is_soon else self._log_db.sync()
         ends = self._groups.get(stored)
         if ends is None:
             ends = self._groups[stored] = {}

@@ -1,4 +1,8 @@
-"""What the entries of a partition's log say: a write, that the partition was split here, or which keys it keeps."""
+"""What the entries of a partition's log say: a write, that the partition was split here, or which keys it keeps.
+
+Those that are no writes are barriers: they are on the disk of whoever says that it has them, also in keyspaces that are
+written to it a little later.
+"""
 
 from typing import Final
 
@@ -38,6 +42,11 @@ class Keep(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
 _decode_mark: Final = msgspec.msgpack.Decoder(SplitMarker | Keep).decode
 
 
+def is_mark(body: bytes) -> bool:
+    """Whether the entry is no write."""
+    return body.startswith(_MARK)
+
+
 def encode_mark(mark: SplitMarker | Keep) -> bytes:
     """As the body of an entry."""
     return _MARK + _encode(mark)
@@ -45,4 +54,4 @@ def encode_mark(mark: SplitMarker | Keep) -> bytes:
 
 def decode_entry(body: bytes) -> WriteBody | SplitMarker | Keep:
     """The content of an entry."""
-    return _decode_mark(body[1:]) if body.startswith(_MARK) else decode_write(body)
+    return _decode_mark(body[1:]) if is_mark(body) else decode_write(body)

@@ -10,6 +10,7 @@ import msgspec
 from minka.errors import Code, MinkaError
 from minkad.failpoints import failpoint
 from minkad.shard.committer import Committer
+from minkad.shard.entries import is_mark
 from minkad.shard.frames import Ack, Answer, Append, Standing, decode_frame, encode
 from minkad.shard.receiving import Receiving
 from minkad.shard.replica import NEVER, UNKNOWN, Replica, Role
@@ -184,7 +185,8 @@ class Following:
             if replica.applied >= replica.mark or replica.mark == UNKNOWN:
                 replica.mark, replica.mark_at = max(append.high_watermark, append.epoch_start), known_at
         if append.entries or append.cut:
-            self._committer.staged(replica)
+            is_barrier = replica.is_async and any(is_mark(entry.body) for entry in append.entries)
+            self._committer.staged(replica, is_barrier=is_barrier)
         else:
             self._committer.advance(replica)
 

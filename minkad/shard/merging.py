@@ -16,6 +16,7 @@ from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import FinishMergeRequest
 from minka.wire import WriteBody, encode
+from minkad.core.state import range_of
 from minkad.failpoints import failpoint
 from minkad.shard.committer import Committer
 from minkad.shard.context import LeaderContext
@@ -46,7 +47,7 @@ class Merging:
         context: LeaderContext,
         committer: Committer,
         log_db: LogDatabase,
-        keep: Callable[[Replica], None],
+        keep: Callable[[Replica, KeyRange], None],
         changed: Callable[[int], asyncio.Future[None]],
         clear: Callable[[Replica, KeyRange, bool], Awaitable[KeyRange]],
         finish_merge: Callable[[FinishMergeRequest], Awaitable[list[Partition]]],
@@ -136,7 +137,7 @@ class Merging:
 
     @failpoint("merge.copy")
     def _start(self, merge: "_Merge") -> None:
-        self._keep(merge.before)
+        self._keep(merge.before, range_of(merge.before.row))
         behind = merge.behind
         merge.copied = behind.retain[merge.name] = behind.applied
 
@@ -184,6 +185,8 @@ class Merging:
             async with asyncio.timeout(self._context.settings.fence_timeout):
                 await self._until(merge, lambda: behind.applied == behind.log.end)
                 await self._catch_up(merge)
+                if before.is_async:  # the copies of the other, which are on the disk, are going to be deleted
+                    self._keep(before, KeyRange(before.row.start_key, merge.range.end))
                 end = before.log.end
                 await self._until(merge, lambda: before.applied >= end)
         except TimeoutError:

@@ -125,6 +125,7 @@ class Replica:
 
     __slots__ = (
         "applied",
+        "barrier",
         "complete",
         "counted",
         "data",
@@ -176,6 +177,7 @@ class Replica:
         self.complete = True
         self.min_insync = 1
         self.is_async = False  # then "durable" means: handed to the operating system
+        self.barrier: asyncio.Future[None] | None = None  # the last entry that has to be on the disk
         self.led_before = 0  # the leader_epoch at which it may have led before the node's start: it must not go on
         self.durable = self.high_watermark = self.applied = self.flushed = log.base
         # Of a leader: all other replicas, those whose offsets bound the high watermark, and whether they may be sent

@@ -133,7 +133,7 @@ class Splitting:
         body, epoch = encode_mark(marker), parent.row.leader_epoch
         offset = parent.log.append(epoch, body)
         parent.pending.append(Pending(offset, epoch, marker, len(body), None, 0))
-        self._committer.staged(parent)
+        self._committer.staged(parent, is_barrier=True)
 
     # Each replica
 

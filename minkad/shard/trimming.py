@@ -12,6 +12,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
+from minkad.core.state import range_of
 from minkad.shard.committer import Committer
 from minkad.shard.entries import Keep, encode_mark
 from minkad.shard.replica import Pending, Replica, Role
@@ -37,16 +38,16 @@ class Trimming:
             if self._task is None:
                 self._task = asyncio.create_task(self._run(), name="trimming")
         elif replica.untrimmed and not replica.keeping and replica.is_ready and not _is_changing(replica.row):
-            self.keep(replica)
+            self.keep(replica, range_of(replica.row))
 
-    def keep(self, replica: Replica) -> None:
-        """The leader's log says from here on which keys stay: those of the row."""
+    def keep(self, replica: Replica, kept: KeyRange) -> None:
+        """The leader's log says from here on which keys stay."""
         replica.keeping = True
-        mark = Keep(replica.row.start_key, replica.row.end_key)
+        mark = Keep(*kept)
         body, epoch = encode_mark(mark), replica.row.leader_epoch
         offset = replica.log.append(epoch, body)
         replica.pending.append(Pending(offset, epoch, mark, len(body), None, 0))
-        self._committer.staged(replica)
+        self._committer.staged(replica, is_barrier=True)
 
     async def close(self) -> None:
         """Finish what is under way, and begin nothing more."""
@@ -81,7 +82,7 @@ class Trimming:
             return
         replica.kept = None
         row = replica.row
-        if kept == KeyRange(row.start_key, row.end_key) and not _is_changing(row):
+        if kept == range_of(row) and not _is_changing(row):
             replica.untrimmed = False
             replica.stage_meta(self._log_db)
         self._done(replica)

@@ -22,7 +22,7 @@ def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
             await athens.put(1, {b"a": b"1"})
             committer = cyrene.manager._committer
             staged, held = committer.staged, asyncio.Event()
-            committer.staged = lambda replica: held.set()  # type: ignore[method-assign] # it takes no time for its disk
+            committer.staged = lambda replica, *, is_barrier=False: held.set()  # type: ignore[method-assign] # it takes no time for its disk
             await athens.put(1, {b"b": b"2"})
             assert held.is_set()
             assert c.rows[1].isr == ["athens", "byzantium"]

@@ -10,7 +10,7 @@ import pytest
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Partition
+from minka.v1.cluster_pb2 import Durability, Partition
 from minkad.shard.merging import Merging
 from minkad.shard.replica import Role
 from minkad.shard.trimming import Trimming
@@ -198,6 +198,31 @@ def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monkeypatc
         go_on.set()
         await merged(c)
         await assert_has(athens, {**ROWS, b"0700": b"4", **{b"080%d" % number: None for number in range(5)}})
+
+    run(tmp_path, scenario)
+
+
+def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path: Path) -> None:
+    """Also in a keyspace whose writes are acknowledged before: a power cut must not take what was written long ago."""
+
+    async def scenario(c: Cluster) -> None:
+        c.keyspace.durability = Durability.DURABILITY_ASYNC
+        athens, byzantium, _ = await c.add(*NODES)
+        await two(c, NODES[1:])
+        stands_still: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sync = byzantium.log_db.sync
+        byzantium.log_db.sync = lambda: stands_still  # type: ignore[method-assign]
+        c.merge(1, 2)
+        await athens.tell(c.rows[1], c.rows[2])
+        await until(lambda: athens.replica(2).frozen)
+        await until(lambda: not athens.replica(2).frozen)  # it has taken too long
+        assert 2 not in c.gone
+        await athens.put(2, {b"0700": b"new"})
+        byzantium.log_db.sync = sync  # type: ignore[method-assign]
+        await sync()
+        stands_still.set_result(None)
+        await merged(c)
+        await assert_has(athens, {**ROWS, b"0700": b"new"})
 
     run(tmp_path, scenario)
 

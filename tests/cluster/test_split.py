@@ -65,14 +65,14 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 PLACES = ("mark", "take", "put_in_place", "take_over", "finish")
-SPLIT_POINTS = [f"split.{place}.{when}" for place in PLACES for when in ("before", "after")]
+SPLIT_POINTS = [f"split.{place}.{when}" for when in ("before", "after") for place in PLACES]
 
 
 def test_these_are_the_places() -> None:
     assert {f"split.{place}" for place in PLACES} == {name for name in failpoints.names() if name.startswith("split.")}
 
 
-@pytest.mark.seeds(10)
+@pytest.mark.seeds(5)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
     """The leader, or a follower, at a place of a split; the split ends, and all that was acknowledged is there."""

@@ -167,7 +167,9 @@ def test_where_the_leaders_process_has_died_another_is_elected_at_once(
     async def scenario() -> None:
         async with group(tmp_path, 3, election_ticks=100_000) as nodes:
             nodes[1].driver.raw.campaign()
-            await until(lambda: all(node.driver.raw.basic_status().leader_id == 1 for node in nodes.values()))
+            await until(lambda: nodes[1].driver.leads_with_applied_term)
+            # Who lacks an entry that the other one has would not be elected.
+            await until(lambda: len({node.driver.applied_index for node in nodes.values()}) == 1)
             nodes[1].dead = True
             for node in nodes.values():
                 node.driver.report_gone(1)

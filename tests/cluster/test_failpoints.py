@@ -73,6 +73,7 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
                 cluster.restart(victim)
             if operation:
                 wait_ended(control, operation)
+            eventually("nothing is under way", partial(nothing_runs, control))
             table = wait_settled(control, live=4)
             for writer in (load, small):
                 before = writer.acknowledged
@@ -84,6 +85,12 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
 
 def ended(control: Control, operation: int) -> bool:
     return not any(o.id == operation or not operation for o in control.status().running)
+
+
+def nothing_runs(control: Control) -> bool:
+    """Also of what was recorded although nobody was told."""
+    status = control.status()
+    return status.from_controller and not status.running
 
 
 def acknowledged_more(writer: Workload, before: int) -> bool:

@@ -250,9 +250,7 @@ def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
         in_the_way += _caps(about)
         if in_the_way:
             return "blocked", [f"it is {over}, and {text}" for text, _ in in_the_way], _remedies(in_the_way)
-        text = f"it is {over}, and nothing is in the way: its leader measures it, and then proposes the split"
-        if about.too_large:
-            text += "; until it is compacted, older versions of overwritten keys count"
+        text = f"it is {over}, and nothing is in the way: its leader is about to propose the split"
         return "due", [text], [f"minkactl partitions explain {about.row.id} --watch", by_hand]
     by_hand_too = [f"by hand it can't be split either: {text}" for text, _ in in_the_way]
     following = _remedies(in_the_way) or [by_hand]

@@ -10,12 +10,10 @@ if TYPE_CHECKING:
 def rows_by_range(status: "GetStatusResponse", keyspace: str) -> "list[Partition]":
     """In the order of their keys. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
     from minka.errors import Code, MinkaError
-    from minka.v1.cluster_pb2 import Partitioning
+    from minkactl.range_views import is_by_ranges, keyspace_named
 
-    row = next((one for one in status.table.keyspaces if one.name == keyspace), None)
-    if row is None:
-        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {keyspace!r}")
-    if row.partitioning != Partitioning.PARTITIONING_RANGES:
+    row = keyspace_named(status, keyspace)
+    if not is_by_ranges(row):
         raise MinkaError(Code.NOT_BY_RANGES, f"keyspace {keyspace} is not partitioned by ranges")
     rows = [one for one in status.table.partitions if one.keyspace_id == row.id]
     return sorted(rows, key=lambda one: one.start_key)

@@ -210,13 +210,15 @@ class RangeRoutes(KeyspaceRoutes):
         return owner is not None and owner.range.contains(route.range.start) and owner.generation >= route.generation
 
     def _drop_merged(self, route: Route) -> None:
-        """Of the ranges that begin in this one, those that are older are part of it by now."""
+        """Of the ranges that begin in this one, those that are not newer are part of it by now: the last row of what
+        was merged has the generation of the one into which it was.
+        """
         first = bisect_right(self._starts, route.range.start)
         last = bisect_left(self._starts, route.range.end) if route.range.end else len(self._starts)
-        older = [start for start in self._starts[first:last] if self._routes[start].generation < route.generation]
-        for start in older:
+        merged = [start for start in self._starts[first:last] if self._routes[start].generation <= route.generation]
+        for start in merged:
             del self._routes[start]
-        if older:
+        if merged:
             self._starts = [start for start in self._starts if start in self._routes]
 
 

@@ -213,10 +213,15 @@ class Requests:
             raise MinkaError(Code.NOT_LEADER, text, partitions=[row], leader=row.leader)
 
     def _with_neighbour(self, row: Partition) -> list[Partition]:
-        """The row, and that of what was last split off from it; where it is part of another one, that one's alone."""
-        other = self._newest_row(row.split_to or row.merge_into)
-        is_gone = bool(row.merge_into) and not row.replicas
-        return [one for one in (None if is_gone else row, other) if one is not None]
+        """The row, and that of what was last split off from it; of what is part of another one by now, that one's."""
+        rows = {one.id: one for one in map(self._remaining, (row, self._newest_row(row.split_to))) if one is not None}
+        return list(rows.values())
+
+    def _remaining(self, row: Partition | None) -> Partition | None:
+        """The row of the partition of which this one is a part, if it was merged."""
+        while row is not None and row.merge_into and not row.replicas:
+            row = self._newest_row(row.merge_into)
+        return row
 
     def _check_in_range(self, replica: Replica, keys: list[bytes]) -> None:
         """KEY_OUT_OF_RANGE for a key that isn't the partition's."""

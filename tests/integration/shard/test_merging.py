@@ -90,6 +90,33 @@ def test_one_serves_what_both_had(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
+    """Merged into one that was merged itself, and split off from one into which it was merged again."""
+
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await two(c)
+        c.split(2, b"0800")
+        await c.tell_all(2, 3)
+        await until(lambda: not c.rows[3].splitting)
+        c.merge(2, 3)
+        await c.tell_all(2, 3)
+        await until(lambda: 3 in c.gone and not c.rows[2].merge_from)
+        assert await refusal_of(athens, 2) == (Code.STALE_GENERATION, [2])
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await until(lambda: 2 in c.gone)
+        for partition_id in (1, 2, 3):
+            assert await refusal_of(athens, partition_id) == (Code.STALE_GENERATION, [1])
+
+    async def refusal_of(node: TestNode, partition_id: int) -> tuple[Code, list[int]]:
+        with pytest.raises(Refused) as refusal:
+            await node.get(partition_id, b"0900", generation=1)
+        return refusal.value.error.code, [row.id for row in refusal.value.error.partitions]
+
+    run(tmp_path, scenario)
+
+
 def test_an_empty_one(tmp_path: Path) -> None:
     async def scenario(c: Cluster) -> None:
         (athens,) = await c.add("athens")

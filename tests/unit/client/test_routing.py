@@ -258,9 +258,9 @@ def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> N
         row = now[place]
         if place + 1 < len(now) and data.draw(st.booleans()):
             behind = now.pop(place + 1)
-            made = [
-                _range(row.id, row.start_key, behind.end_key, max(row.generation, behind.generation) + 1, number + 2)
-            ]
+            generation = max(row.generation, behind.generation) + 1
+            made = [_range(row.id, row.start_key, behind.end_key, generation, number + 2)]
+            said.append(_range(behind.id, behind.start_key, behind.end_key, generation, number + 2))  # the last of it
         else:
             key = bytes([data.draw(st.integers(1, 255))])
             if not KeyRange(row.start_key, row.end_key).contains(key) or key == row.start_key:

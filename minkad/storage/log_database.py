@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
 
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
 from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, storage_error, table_options
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
@@ -73,7 +73,8 @@ class LogDatabase:
             raise storage_error(error, f"opening the log database {path}") from error
 
     def close(self) -> None:
-        """Finish the write in flight and close. What was staged without a `sync` is dropped.
+        """Finish the write in flight and close. What was staged without a `sync` is dropped, and whoever waits for
+        another one gets SHUTTING_DOWN.
 
         Raises STORAGE_FAILED, but not for a database that has failed already.
         """
@@ -81,10 +82,14 @@ class LogDatabase:
             self._timer.cancel()
         self._work.put(None)
         self._thread.join()
+        has_failed = self._error is not None
+        if not has_failed:
+            self._error = MinkaError(Code.SHUTTING_DOWN, f"{self.path} is closed")
+            self._fail_next()
         try:
             self._db.close()
         except Exception as error:
-            if self._error is None:
+            if not has_failed:
                 raise storage_error(error, f"closing the log database {self.path}") from error
 
     @property

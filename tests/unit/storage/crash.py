@@ -10,17 +10,16 @@ def crashed_copy(source: Path, target: Path) -> Path:
     deadline = time.monotonic() + 10
     while True:
         shutil.rmtree(target, ignore_errors=True)
-        before = _state(source)
         try:
+            before = _state(source)
             shutil.copytree(source, target)
-        except shutil.Error:
-            assert time.monotonic() < deadline, f"{source} is never at rest"
-            continue
-        if before == _state(source):
-            return target
+            if before == _state(source):
+                return target
+        except (shutil.Error, FileNotFoundError):
+            pass  # something was removed meanwhile
         assert time.monotonic() < deadline, f"{source} is never at rest"
 
 
 def _state(folder: Path) -> list[tuple[Path, int]]:
     # Not the time stamps: RocksDB's own LOG may be written to at any time.
-    return sorted((path, path.stat().st_ino) for path in folder.rglob("*") if path.exists())
+    return sorted((path, path.stat().st_ino) for path in folder.rglob("*"))

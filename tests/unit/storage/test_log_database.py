@@ -98,6 +98,27 @@ def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("asks", [LogDatabase.sync, LogDatabase.write])
+def test_nobody_waits_for_what_is_closed(tmp_path: Path, asks: Callable[[LogDatabase], asyncio.Future[None]]) -> None:
+    """Asked for before a write is under way, while one is, and behind the end."""
+
+    async def main() -> None:
+        for turns in range(2):
+            db = LogDatabase.open(tmp_path / "log")
+            futures = [asks(db)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+                futures.append(asks(db))
+            db.close()
+            futures.append(asks(db))
+            _, left = await asyncio.wait(futures, timeout=10)
+            assert not left
+            codes = [future.exception() and future.exception().code for future in futures]  # type: ignore[union-attr]
+            assert codes == [None] * turns + [Code.SHUTTING_DOWN] * 2, turns
+
+    asyncio.run(main())
+
+
 def test_scan(tmp_path: Path) -> None:
     """Bounds, direction, limits."""
 

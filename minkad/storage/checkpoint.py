@@ -17,6 +17,7 @@ from rocksdict import Checkpoint as RocksCheckpoint
 from minka.errors import Code, MinkaError
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks import MIB, storage_error
+from minkad.storage.threads import end_of, on_thread
 
 _READ_BYTES: Final = MIB
 _WRITE_BYTES: Final = MIB
@@ -74,7 +75,7 @@ class Checkpoint:
     async def checksum(self, file: CheckpointFile) -> int:
         """The CRC-32 of a file. Raises STORAGE_FAILED."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, _checksum, self.path / file.name)
+            return await on_thread(_checksum, self.path / file.name)
         except OSError as error:
             raise storage_error(error, f"reading {self.path / file.name}") from error
 
@@ -82,7 +83,7 @@ class Checkpoint:
         """Move it to where the database is opened, durably; what was there is removed. Raises STORAGE_FAILED."""
         await remove_folder(path)
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self._move, path)
+            await on_thread(self._move, path)
         except OSError as error:
             raise storage_error(error, f"putting a checkpoint in place at {path}") from error
 
@@ -132,7 +133,7 @@ async def take(database: DataDatabase, path: Path) -> Checkpoint:
     await database.flush()
     with database.reading():
         db = database.raw()
-        files = await asyncio.get_running_loop().run_in_executor(None, _take, RocksCheckpoint(db), database.path, path)
+        files = await on_thread(_take, RocksCheckpoint(db), database.path, path)
     return Checkpoint(path, files)
 
 
@@ -230,7 +231,7 @@ class Incoming:
         """Move it to where the database is opened, durably; what was there is removed. Raises STORAGE_FAILED."""
         await remove_folder(path)
         try:
-            await asyncio.get_running_loop().run_in_executor(None, _move, self._path, path)
+            await on_thread(_move, self._path, path)
         except OSError as error:
             raise storage_error(error, f"putting a checkpoint in place at {path}") from error
 
@@ -253,13 +254,8 @@ class _Behind:
     async def end(self) -> None:
         """Wait for the last piece. Raises what it raised."""
         running, self._running = self._running, None
-        if running is None:
-            return
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait([running])
-            raise
+        if running is not None:
+            await end_of(running)
 
 
 class _Sink:
@@ -359,7 +355,7 @@ def sync_path(path: Path, flags: int = 0) -> None:
 async def remove_folder(path: Path, *, durably: bool = True) -> None:
     """Remove a folder with its content; none is fine. Raises STORAGE_FAILED."""
     try:
-        await asyncio.get_running_loop().run_in_executor(None, _remove, path, durably)
+        await on_thread(_remove, path, durably)
     except OSError as error:
         raise storage_error(error, f"removing {path}") from error
 

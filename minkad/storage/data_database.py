@@ -187,7 +187,7 @@ class DataDatabase:
         self.open()
         try:
             with _Reading(self):
-                return await asyncio.get_running_loop().run_in_executor(None, _multi_get, self._opened(), keys)
+                return await on_thread(_multi_get, self._opened(), keys)
         except Exception as error:
             raise self._failure("reading", error) from error
 
@@ -381,7 +381,7 @@ class DataDatabase:
         if db is None:
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(None, db.close)
+            await on_thread(db.close)
         except Exception as error:
             raise self._failure("closing", error) from error
 

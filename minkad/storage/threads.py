@@ -2,13 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-async def on_thread(work: Callable[..., None], *args: object) -> None:
-    """Run it on a thread; whoever is cancelled meanwhile still waits for its end, so that nothing runs on behind."""
-    running = asyncio.get_running_loop().run_in_executor(None, work, *args)
+async def on_thread(work: Callable[..., T], *args: object) -> T:
+    """Run it on a thread: see `end_of`."""
+    return await end_of(asyncio.get_running_loop().run_in_executor(None, work, *args))
+
+
+async def end_of(running: asyncio.Future[T]) -> T:
+    """Its result. Whoever is cancelled meanwhile still waits for its end, so that nothing runs on behind."""
     try:
-        await asyncio.shield(running)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.wait([running])
         raise

@@ -39,6 +39,7 @@ class Committer:
         self._groups: dict[asyncio.Future[None], _Ends] = {}  # what is on its way to the disk
         self._queue: deque[Replica] = deque()
         self._scheduled = False
+        self._closed = False
         self.pending_bytes = 0  # of bodies that somebody waits for
 
     def staged(self, replica: Replica, *, is_barrier: bool = False) -> None:
@@ -99,6 +100,10 @@ class Committer:
             self._queue.append(replica)
             self._schedule(0.0)
 
+    def close(self) -> None:
+        """Apply nothing any more: what is committed is in the log."""
+        self._closed = True
+
     def passed_marker(self, replica: Replica) -> None:
         """The replica has done what the marker asked for."""
         self._on_applied(replica, 0)
@@ -113,6 +118,8 @@ class Committer:
 
     def _apply_queued(self) -> None:
         self._scheduled = False
+        if self._closed:
+            return
         until = self._clock() + _APPLY_SECONDS
         for _ in range(len(self._queue)):
             replica = self._queue.popleft()

@@ -278,6 +278,7 @@ class ReplicaManager:
         for feed in self._feeds.values():
             await feed.close()
         await self._requests.close()
+        self._committer.close()
         await self._splitting.close()
         await self._merging.close()
         await self._trimming.close()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from minka.errors import Code
+from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import ReplicaOutcome
+from minkad.shard import committer
 from minkad.shard.manager import StorageSettings
 from tests.integration.shard.harness import Cluster, Refused, TestNode, cluster, until
 from tests.unit.storage.crash import crashed_copy
@@ -271,6 +272,31 @@ def test_a_target_that_dies_before_it_leads(tmp_path: Path) -> None:
             await lead_again(c, ephesus, 1)
             rows = {**ROWS, **{b"later %d" % i: b"x" for i in range(20)}}
             assert await ephesus.get(1, *rows, generation=2) == list(rows.values())
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the log, and applied after the next start."""
+    monkeypatch.setattr(committer, "_STALL_RETRY_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        async with cluster(tmp_path) as c:
+            (athens,) = await c.add("athens")
+            await c.create("athens", 1)
+            await athens.put(1, {b"a": b"1"})
+            replica = athens.replica()
+            replica.data.is_stalled = lambda: replica.data.is_open  # type: ignore[method-assign]
+            write = asyncio.create_task(athens.put(1, {b"b": b"2"}))
+            await until(lambda: replica.applied < replica.high_watermark)
+            failures: list[MinkaError] = []
+            athens.log_db.on_failure = failures.append
+            await athens.stop()
+            assert not failures
+            write.cancel()
+            await athens.start()
+            await lead_again(c, athens, 1)
+            assert await athens.get(1, b"a", b"b") == [b"1", b"2"]
 
     asyncio.run(scenario())
 

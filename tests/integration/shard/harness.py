@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import grpc
+from google.protobuf import text_format
 
 from minka import wire
+from minka._grpc import channel_options
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability, Keyspace, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
@@ -29,6 +31,7 @@ from minka.v1.errors_pb2 import Error
 from minkactl.playground import free_addresses
 from minkad.core.controller import FinishMerge, merges
 from minkad.core.state import State
+from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.replication import GrpcLinks, replication_handler
@@ -232,9 +235,27 @@ class Cluster:
         """One channel a port."""
         port = self.ports[node_id]
         if port not in self._channels:
-            options = [*OPTIONS, ("grpc.initial_reconnect_backoff_ms", 20), ("grpc.max_reconnect_backoff_ms", 50)]
+            options = [*channel_options(CONNECT_TIMEOUT), *OPTIONS, ("grpc.max_reconnect_backoff_ms", 50)]
             self._channels[port] = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
         return self._channels[port]
+
+    def standing(self) -> str:
+        """Where everybody stands, a line each."""
+        lines = [f"row {row}" for row in map(_one_line, self.rows.values())]
+        for node in self.nodes.values():
+            lines.append(f"{node.id} {'runs' if node.running else 'has stopped'}: {node.log_db.error}")
+            lines += [
+                f"  {replica}{' making' if replica.making else ''} {_one_line(replica.row)}"
+                for replica in node.manager._replicas.values()
+            ]
+            for leadership in node.manager._leaderships.values():
+                for name, follower in leadership._followers.items():
+                    shipment = leadership._shipments.get(name)
+                    phase = shipment.phase if shipment is not None and shipment.running else ""
+                    state = f"up to {follower.matched}, {follower.sending=} {follower._asked=} {follower.error} {phase}"
+                    lines.append(f"  {name} follows {leadership.replica.id} {state}")
+            lines.append(f"  {node.manager._following._asked=} {node.manager._failed=}")
+        return "\n".join(lines)
 
     async def close(self) -> None:
         """Stop what runs."""
@@ -493,6 +514,10 @@ class Cluster:
 _tasks: set[asyncio.Task[UpdateReplicasResponse]] = set()
 
 
+def _one_line(row: Partition) -> str:
+    return text_format.MessageToString(row, as_one_line=True)
+
+
 def _without(node: str, row: Partition) -> None:
     row.isr.remove(node)
 
@@ -522,9 +547,12 @@ def _hand_over(row: Partition, request: HandOverRequest) -> None:
 async def cluster(
     path: Path, settings: ReplicationSettings | None = None, storage: StorageSettings | None = None
 ) -> AsyncIterator[Cluster]:
-    """A cluster for the length of a test."""
+    """A cluster for the length of a test; one that fails shows where everybody stands."""
     made = Cluster(path, settings, storage)
     try:
         yield made
+    except BaseException as error:
+        error.add_note(made.standing())
+        raise
     finally:
         await made.close()

@@ -8,6 +8,7 @@ import pytest
 
 from minka.control import Control
 from minka.errors import MinkaError
+from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkactl.playground import LocalCluster
 from minkad import failpoints
@@ -79,8 +80,9 @@ def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> Non
     rng = random.Random(seed)
     with Control(cluster.endpoints) as control:
         wait_settled(control, live=3)
-        key = rng.choice([key for key in SORTED if key not in {row.start_key for row in rows_of(control)}])
-        row = next(row for row in rows_of(control) if row.start_key <= key and (not row.end_key or key < row.end_key))
+        rows = rows_of(control)
+        key = rng.choice(sorted(set(SORTED) - {row.start_key for row in rows}))
+        row = next(row for row in rows if KeyRange(row.start_key, row.end_key).contains(key))
         victim = row.leader if seed % 3 else rng.choice([node for node in NODES if node != row.leader])
         place = SPLIT_POINTS[seed % len(SPLIT_POINTS)]
         with Workload(cluster.endpoints, "authors", seed) as load, Readers(cluster.endpoints, "authors") as readers:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 from google.protobuf import text_format
@@ -79,6 +80,7 @@ class TestNode:
         self.running = False
         self.port = free_port()
         self.fences: list[float] = []
+        self.asking: set[asyncio.Task[Any]] = set()  # tasks of the test that wait for an answer
 
     async def start(self) -> None:
         """Open, and listen."""
@@ -129,6 +131,8 @@ class TestNode:
         self.running = False
         await self.server.stop(0)
         await self.manager.close()
+        for task in self.asking:
+            task.cancel()
         self.log_db.close()
 
     async def kill(self) -> None:
@@ -153,7 +157,18 @@ class TestNode:
     async def ask(self, op: wire.Op, partition_id: int, generation: int, body: bytes, timeout_ms: int = 5000) -> bytes:
         """One group. Raises Refused."""
         group = wire.Group(op, partition_id, generation, body)
-        response = await self.manager.handle(wire.Request(1, timeout_ms, [group]))
+        task = asyncio.current_task()
+        assert task is not None
+        self.asking.add(task)
+        try:
+            response = await self.manager.handle(wire.Request(1, timeout_ms, [group]))
+        except asyncio.CancelledError:
+            if self.running:
+                raise
+            task.uncancel()
+            raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} is gone")) from None
+        finally:
+            self.asking.discard(task)
         (result,) = response.results
         if result.error is not None:
             raise Refused(MinkaError.from_proto(Error.FromString(result.error)))

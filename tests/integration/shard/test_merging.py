@@ -384,7 +384,7 @@ def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
         assert athens.replica(2).role is Role.IDLE
         await athens.put(1, {b"0700": b"new"}, GENERATION)
         with pytest.raises(Refused) as refusal:
-            await athens.get(2, b"0700", generation=1)
+            await athens.get(2, b"0700", generation=1, timeout_ms=300)
         assert refusal.value.error.code in (Code.STALE_GENERATION, Code.DEADLINE_EXCEEDED)
         c.after_finish_merge.clear()
         await athens.tell(c.gone[2])

@@ -293,7 +293,8 @@ def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypatch: py
             athens.log_db.on_failure = failures.append
             await athens.stop()
             assert not failures
-            write.cancel()
+            with pytest.raises(Refused):
+                await write
             await athens.start()
             await lead_again(c, athens, 1)
             assert await athens.get(1, b"a", b"b") == [b"1", b"2"]

@@ -180,7 +180,7 @@ def cluster() -> Iterator[LocalCluster]:
 def test_like_a_sorted_dict(cluster: LocalCluster, request: pytest.FixtureRequest) -> None:
     """Not shrunk: real nodes don't repeat themselves. More examples: --seeds."""
     Ranges.cluster, Ranges.done = cluster, set()
-    examples = request.config.getoption("--seeds") or 3
+    examples = request.config.getoption("--seeds") or 2
     run_state_machine_as_test(
         Ranges,
         settings=settings(

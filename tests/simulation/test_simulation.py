@@ -8,7 +8,7 @@ from tests.simulation.run import WORLDS, Failure, run
 _QUICK = ("forget the vote on step-down", "keep entries that the leader does not have")
 
 
-@pytest.mark.seeds(200)
+@pytest.mark.seeds(120)
 @pytest.mark.parametrize("world", sorted(WORLDS))
 def test_no_invariant_is_violated(world: str, seed: int) -> None:
     outcome = run(world, seed)

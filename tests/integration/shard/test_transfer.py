@@ -76,6 +76,7 @@ def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
                 async def counted() -> AsyncIterator[bytes]:
                     async for message in messages:
                         if len(sizes) == 1 and sizes[0] > 1_900_000:
+                            await until(lambda: len(list((ephesus.path / "incoming" / "1").glob("*"))) > 1)
                             raise MinkaError(Code.UNREACHABLE, "broke")
                         yield message
                         sizes[-1] += len(message)

@@ -12,6 +12,7 @@ import click
 
 from minkactl import options, units
 from minkactl.completion import complete_keyspace
+from minkactl.keys import key_text, parse_key, text_or_hex
 from minkactl.output import TABLES, Column, Kind, Listing, Page, emit, is_terminal
 from minkactl.session import Session
 from minkactl.watch import show
@@ -49,7 +50,7 @@ PARTITION_COUNT_COLUMNS = (
 def kv() -> None:
     """Put, get, delete, scan, load and count keys.
 
-    Keys and values are bytes; what is typed is taken as UTF-8.
+    Keys and values are bytes; what is typed is taken as UTF-8, and a key that begins with 0x as hex.
     """
 
 
@@ -85,7 +86,7 @@ def put(session: Session, keyspace: str, key: str, value: str | None, file: Bina
     if (value is None) == (file is None):
         raise click.UsageError("give a VALUE or --file, one of them", click.get_current_context())
     content = file.read(MAX_VALUE_BYTES + 1) if file is not None else os.fsencode(value or "")
-    _with_keyspace(session, keyspace, lambda handle: handle.put(os.fsencode(key), content))
+    _with_keyspace(session, keyspace, lambda handle: handle.put(parse_key(key), content))
 
 
 @kv.command()
@@ -95,7 +96,7 @@ def put(session: Session, keyspace: str, key: str, value: str | None, file: Bina
 @options.pass_session
 def get(session: Session, keyspace: str, key: str) -> None:
     """Print the value of a key, byte for byte. Exit status 1 when it has none."""
-    value = _with_keyspace(session, keyspace, lambda handle: handle.get(os.fsencode(key)))
+    value = _with_keyspace(session, keyspace, lambda handle: handle.get(parse_key(key)))
     if value is None:
         from minka.errors import Code, MinkaError
 
@@ -123,7 +124,7 @@ def _readable(value: bytes) -> dict[str, str]:
 @options.pass_session
 def delete(session: Session, keyspace: str, keys: tuple[str, ...]) -> None:
     """Remove keys; those that aren't there count as removed."""
-    _with_keyspace(session, keyspace, lambda handle: handle.delete_many([os.fsencode(key) for key in keys]))
+    _with_keyspace(session, keyspace, lambda handle: handle.delete_many(map(parse_key, keys)))
 
 
 @kv.command()
@@ -223,8 +224,6 @@ def scan(
       minkactl kv scan authors a c
       minkactl kv scan authors --reverse --limit 10 --keys-only
     """
-    from minkactl.keys import key_text, parse_key, text_or_hex
-
     bounds = parse_key(start), parse_key(end)
 
     async def run(handle: "Keyspace") -> None:

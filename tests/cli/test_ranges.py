@@ -66,6 +66,20 @@ def test_authors_of_three_nodes(run: Run, tmp_path: Path) -> None:
     assert as_json(run, "kv", "count", "authors")["keys"] == len(AUTHORS)
 
 
+def test_keys_in_hex(run: Run) -> None:
+    """A key is typed as a scan prints it."""
+    assert run("keyspace", "create", "hashes", "--ranges").exit_code == 0
+    assert run("kv", "put", "hashes", "0x00ff", "binary").exit_code == 0
+    assert run("kv", "put", "hashes", "0x626f62", "text").exit_code == 0
+    assert scanned(run, "hashes") == ["0x00ff", "bob"]
+    assert run("kv", "get", "hashes", "0x00ff").stdout == "binary"
+    assert run("kv", "get", "hashes", "bob").stdout == "text"
+    assert run("kv", "delete", "hashes", "0x00ff").exit_code == 0
+    assert scanned(run, "hashes") == ["bob"]
+    refused = run("kv", "get", "hashes", "0xyz")
+    assert (refused.exit_code, "'0xyz' begins with 0x and is no hex" in refused.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("points", "code"),
     [("d,b", "UNSORTED_SPLIT_POINTS"), ("b,b", "DUPLICATE_SPLIT_POINT"), ("b,,d", "EMPTY_SPLIT_POINT")],

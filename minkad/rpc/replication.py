@@ -7,7 +7,6 @@ from typing import Any, Final
 import grpc
 
 from minka._grpc import error_from_call
-from minka.errors import MinkaError
 from minkad.shard.frames import APPEND_METHOD, SHIP_METHOD
 from minkad.shard.manager import ReplicaManager
 from minkad.telemetry import Telemetry
@@ -66,13 +65,13 @@ class _Source:
 
     def __init__(self, messages: AsyncIterator[bytes]) -> None:
         self._messages = messages
-        self._failure: MinkaError | None = None
+        self._failure: Exception | None = None
 
     async def messages(self) -> AsyncIterator[bytes]:
         try:
             async for message in self._messages:
                 yield message
-        except MinkaError as error:
+        except Exception as error:
             self._failure = error
             raise
 

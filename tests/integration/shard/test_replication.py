@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability
+from minkad.shard.feed import Follower
 from minkad.shard.manager import StorageSettings
 from tests.integration.shard.harness import cluster, until
 from tests.integration.shard.replicas import NAMES, same_everywhere, three
@@ -130,5 +132,26 @@ def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
             await writers.stop()
             await same_everywhere(c)
             await writers.check(c.nodes[c.rows[1].leader])
+
+    asyncio.run(scenario())
+
+
+def test_what_was_not_foreseen_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the followers would hear nothing more, and nobody would know why."""
+
+    def take(*_: object) -> None:
+        raise KeyError(1)
+
+    async def scenario() -> None:
+        async with cluster(tmp_path) as c:
+            athens, *_ = await three(c)
+            failures: list[MinkaError] = []
+            athens.log_db.on_failure = failures.append
+            monkeypatch.setattr(Follower, "take", take)
+            write = asyncio.create_task(athens.put(1, {b"a": b"1"}))
+            await until(lambda: bool(failures))
+            assert failures[0].code is Code.INTERNAL
+            assert "KeyError(1)" in failures[0].message
+            await asyncio.gather(write, return_exceptions=True)
 
     asyncio.run(scenario())

@@ -63,7 +63,7 @@ format: install ## Format the code and fix what can be fixed by itself
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
-test: lint ## Install, lint, and run every test, real daemons included (5 minutes on two cores)
+test: lint ## Install, lint, and run every test, real daemons included (5 to 6 minutes on two cores)
 	$(PY) -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 demo: $(VENV)/.demo-data ## Start a cluster, load 336,776 flights, add a node, move partitions to it, prove nothing was lost

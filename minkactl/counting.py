@@ -1,7 +1,7 @@
-"""Counting the keys of a keyspace exactly, while partitions may move."""
+"""Counting the keys of a keyspace exactly, while partitions may move, be split, and be merged."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from minka.control import Control
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.admin_pb2 import PartitionCount
-from minka.v1.cluster_pb2 import PartitionTable
+from minka.v1.cluster_pb2 import Partition, PartitionTable
 
 ROUNDS: Final = 10
 PAUSE_S: Final = 0.2
@@ -19,30 +19,34 @@ THREADS: Final = 16
 def counted(control: Control, keyspace: str, timeout_s: float) -> list[dict[str, Any]]:
     """A row {name, id, node, keys, bytes} for each partition, counted at its leader.
 
-    Partitions that move meanwhile are counted again. Raises MinkaError: UNKNOWN_KEYSPACE; PARTITION_OFFLINE when a
-    partition has no leader; NOT_LEADER when partitions keep moving.
+    Partitions that change meanwhile are counted again: the ranges that were counted are those of one table, so each key
+    is in one of them. Raises MinkaError: UNKNOWN_KEYSPACE; PARTITION_OFFLINE when a partition has no leader; NOT_LEADER
+    when partitions keep changing.
     """
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[tuple[int, int], dict[str, Any]] = {}  # by id and generation
     for attempt in range(ROUNDS):
         time.sleep(PAUSE_S if attempt else 0)
         table = control.table()
-        wanted = _by_leader(table, keyspace, rows)
+        partitions = _partitions(table, keyspace)
+        wanted = _by_leader(keyspace, [one for one in partitions if (one.id, one.generation) not in rows])
         if not wanted:
-            return [rows[partition_id] for partition_id in sorted(rows)]
-        for row in _ask(table, wanted, timeout_s, control.tls):
-            rows[row["id"]] = row
-    raise MinkaError(Code.NOT_LEADER, f"partitions of {keyspace} changed their leaders again and again meanwhile")
+            return [rows[one.id, one.generation] for one in partitions]
+        rows.update(_ask(table, wanted, timeout_s, control.tls))
+    raise MinkaError(Code.NOT_LEADER, f"partitions of {keyspace} changed again and again meanwhile")
 
 
-def _by_leader(table: PartitionTable, keyspace: str, known: Mapping[int, object]) -> dict[str, dict[int, str]]:
-    """Node → partition id → name, of the keyspace's partitions that aren't known yet."""
+def _partitions(table: PartitionTable, keyspace: str) -> list[Partition]:
+    """Those of the keyspace, by id."""
     row = next((one for one in table.keyspaces if one.name == keyspace), None)
     if row is None:
         raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {keyspace!r}")
+    return sorted((one for one in table.partitions if one.keyspace_id == row.id), key=lambda one: one.id)
+
+
+def _by_leader(keyspace: str, partitions: Iterable[Partition]) -> dict[str, dict[int, str]]:
+    """Node → partition id → name."""
     found: dict[str, dict[int, str]] = {}
-    for partition in table.partitions:
-        if partition.keyspace_id != row.id or partition.id in known:
-            continue
+    for partition in partitions:
         name = f"{keyspace}/{partition.slot}"
         if not partition.leader:
             raise MinkaError(Code.PARTITION_OFFLINE, f"{name} has no leader, so its keys can't be counted")
@@ -52,8 +56,8 @@ def _by_leader(table: PartitionTable, keyspace: str, known: Mapping[int, object]
 
 def _ask(
     table: PartitionTable, wanted: Mapping[str, Mapping[int, str]], timeout_s: float, tls: Tls | None
-) -> list[dict[str, Any]]:
-    """What each node counted of what it is wanted for and leads."""
+) -> dict[tuple[int, int], dict[str, Any]]:
+    """What each node counted of what it is wanted for and leads, by id and generation."""
     addresses = {node.id: node.address for node in table.nodes}
 
     def ask_one(node: str) -> list[PartitionCount]:
@@ -62,8 +66,8 @@ def _ask(
 
     with ThreadPoolExecutor(min(len(wanted), THREADS)) as pool:
         answers = list(pool.map(ask_one, wanted))
-    return [
-        {
+    return {
+        (one.partition_id, one.generation): {
             "name": wanted[node][one.partition_id],
             "id": one.partition_id,
             "node": node,
@@ -73,4 +77,4 @@ def _ask(
         for node, answer in zip(wanted, answers, strict=True)
         for one in answer
         if one.leader and one.partition_id in wanted[node]
-    ]
+    }

@@ -1269,12 +1269,15 @@ class PartitionCount(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     LEADER_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     keys: _builtins.int
     bytes: _builtins.int
     """of keys and values"""
     leader: _builtins.bool
-    """this node leads it"""
+    """this node leads it, and has applied what it began with"""
+    generation: _builtins.int
+    """of the row whose range was counted"""
     def __init__(
         self,
         *,
@@ -1282,10 +1285,11 @@ class PartitionCount(_message.Message):
         keys: _builtins.int = ...,
         bytes: _builtins.int = ...,
         leader: _builtins.bool = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "keys", b"keys", "leader", b"leader", "partition_id", b"partition_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "generation", b"generation", "keys", b"keys", "leader", b"leader", "partition_id", b"partition_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,7 +38,7 @@ class Inventory:
 
     async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
         """What is on this node's disks, counted by reading it; of all partitions if none is named. Also of those that
-        it should not have. Raises CORRUPT_DATA, STORAGE_FAILED.
+        it should not have; not of what is deleted meanwhile. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         ids = partition_ids or sorted({*self._replicas, *self._folders()})
         counts = []
@@ -46,11 +46,20 @@ class Inventory:
             replica = self._replicas.get(id_)
             data = self._new_data(id_) if replica is None else replica.data
             row = Partition() if replica is None else replica.row
-            size = await data.count(KeyRange(row.start_key, row.end_key))
+            try:
+                size = await data.count(KeyRange(row.start_key, row.end_key))
+            except MinkaError as error:
+                if error.code is not Code.SHUTTING_DOWN:
+                    raise
+                continue  # it was deleted or replaced meanwhile
             if replica is None:
                 await data.close()
-            leads = replica is not None and replica.role is Role.LEADER
-            counts.append(PartitionCount(partition_id=id_, keys=size.keys, bytes=size.bytes, leader=leads))
+            leads = replica is not None and replica.is_ready
+            counts.append(
+                PartitionCount(
+                    partition_id=id_, keys=size.keys, bytes=size.bytes, leader=leads, generation=row.generation
+                )
+            )
         return counts
 
     def _folders(self) -> list[int]:

@@ -10,11 +10,13 @@ import pytest
 
 from minka import wire
 from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Durability, Partition
 from minkad.shard.context import ReplicationSettings
 from minkad.shard.merging import Merging
 from minkad.shard.replica import Role
 from minkad.shard.trimming import Trimming
+from minkad.storage.size_estimate import Size
 from tests.integration.shard.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.shard.test_splitting import KEY, LOWER, NODES, ROWS, UPPER, scanned
 
@@ -113,6 +115,28 @@ def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
         with pytest.raises(Refused) as refusal:
             await node.get(partition_id, b"0900", generation=1)
         return refusal.value.error.code, [row.id for row in refusal.value.error.partitions]
+
+    run(tmp_path, scenario)
+
+
+def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await two(c)
+        replica = athens.replica(2)
+        count = replica.data.count
+
+        async def late(wanted: KeyRange) -> Size:
+            c.merge(1, 2)
+            await c.tell_all(1, 2)
+            await merged(c)
+            replica.data.path.mkdir()  # as if the folder were being removed
+            return await count(wanted)
+
+        replica.data.count = late  # type: ignore[method-assign, assignment]
+        assert await athens.manager.inventory.count_keys([2]) == []
+        (counted,) = await athens.manager.inventory.count_keys([1])
+        assert (counted.keys, counted.generation, counted.leader) == (len(ROWS), GENERATION, True)
 
     run(tmp_path, scenario)
 

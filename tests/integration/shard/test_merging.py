@@ -130,7 +130,8 @@ def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path) -> None:
             c.merge(1, 2)
             await c.tell_all(1, 2)
             await merged(c)
-            replica.data.path.mkdir()  # as if the folder were being removed
+            await until(lambda: not replica.data.path.exists())
+            replica.data.path.mkdir()  # as it is until then
             return await count(wanted)
 
         replica.data.count = late  # type: ignore[method-assign, assignment]

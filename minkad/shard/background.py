@@ -26,15 +26,10 @@ class BackgroundTask:
         self._task = asyncio.create_task(self._run(), name=self._name)
         self._task.add_done_callback(self._ended)
 
-    def cancel(self) -> None:
-        """End soon."""
-        if self._task is not None:
-            self._task.cancel()
-
     async def close(self) -> None:
         """End."""
-        self.cancel()
         if self._task is not None:
+            self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

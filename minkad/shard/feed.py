@@ -8,7 +8,6 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minkad.failpoints import failpoint
-from minkad.shard.background import BackgroundTask
 from minkad.shard.frames import Ack, Append, Entry, Frame, Standing, decode_answer, encode
 from minkad.shard.links import ReplicationLinks
 from minkad.shard.replica import Replica, Role
@@ -177,25 +176,17 @@ class Follower:
 class Feed:
     """The stream to one node; reconnects for as long as there are followers."""
 
-    def __init__(
-        self,
-        node_id: str,
-        links: ReplicationLinks,
-        has_clearance: Callable[[], bool],
-        on_failure: Callable[[MinkaError], None],
-    ) -> None:
-        """`on_failure`: it can't go on, so neither can the node."""
+    def __init__(self, node_id: str, links: ReplicationLinks, has_clearance: Callable[[], bool]) -> None:
         self.node_id = node_id
         self._links = links
         self._has_clearance = has_clearance
-        self._on_failure = on_failure
         self._followers: dict[int, Follower] = {}
         self._ready: deque[Follower] = deque()
         self._untold: dict[Follower, None] = {}  # high watermarks that have moved
         self._dropped: list[int] = []
         self._stamp = 0.0  # the newest of the node's clock
         self._wake = asyncio.Event()
-        self._task: BackgroundTask | None = None
+        self._task: asyncio.Task[None] | None = None
         self._connection = 0
         self._beat_due = self._untold_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -210,8 +201,7 @@ class Feed:
         assert replica.role is Role.LEADER, f"partition {replica.id} is not led here"
         follower = self._followers[replica.id] = Follower(self.node_id, replica, self, on_standing, on_matched)
         if self._task is None:
-            self._task = BackgroundTask(f"replication to {self.node_id}", self._run, self._on_failure)
-            self._task.start()
+            self._task = asyncio.create_task(self._run(), name=f"replication to {self.node_id}")
         follower.probe()
         return follower
 
@@ -250,7 +240,8 @@ class Feed:
     async def close(self) -> None:
         """End the stream."""
         if self._task is not None:
-            await self._task.close()
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         self._end_stream()
 
     async def _run(self) -> None:
@@ -272,6 +263,9 @@ class Feed:
                 reason = str(error)
             except TimeoutError:
                 reason = f"no answer for {_SILENCE_S:g} s"
+            except Exception as error:
+                log.exception("replication failed, and begins anew", extra={"to": self.node_id})
+                reason = repr(error)
             self._end_stream()
             if not broken:
                 broken = True

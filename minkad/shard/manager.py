@@ -460,7 +460,7 @@ class ReplicaManager:
     def _feed_to(self, node_id: str) -> Feed:
         feed = self._feeds.get(node_id)
         if feed is None:
-            feed = self._feeds[node_id] = Feed(node_id, self._links, self._has_clearance, self._log_db.fail)
+            feed = self._feeds[node_id] = Feed(node_id, self._links, self._has_clearance)
         return feed
 
     async def _result(self, row: Partition) -> ReplicaResult:

@@ -41,6 +41,8 @@ async def split_keys(data: DataDatabase, parts: int) -> list[bytes]:
         found += await _keys_within(data, table, shares)
         passed += table.size
     first, _, _ = await _page(data, FIRST_KEY, b"", 1, 1)
+    if not first:
+        return []  # all of it was deleted meanwhile
     return [key for key in dict.fromkeys(found) if key > first[0]]
 
 

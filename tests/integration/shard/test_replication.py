@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability
 from minkad.shard.feed import Follower
+from minkad.shard.frames import Append
 from minkad.shard.manager import StorageSettings
 from tests.integration.shard.harness import cluster, until
 from tests.integration.shard.replicas import NAMES, same_everywhere, three
@@ -136,22 +136,26 @@ def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_not_foreseen_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_foreseen_is_logged_and_the_stream_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Else the followers would hear nothing more, and nobody would know why."""
+    take = Follower.take
+    failed: list[str] = []
 
-    def take(*_: object) -> None:
-        raise KeyError(1)
+    def once(follower: Follower, limit: int) -> Append | None:
+        if not failed:
+            failed.append(follower.node_id)
+            raise KeyError(1)
+        return take(follower, limit)
 
     async def scenario() -> None:
         async with cluster(tmp_path) as c:
             athens, *_ = await three(c)
-            failures: list[MinkaError] = []
-            athens.log_db.on_failure = failures.append
-            monkeypatch.setattr(Follower, "take", take)
-            write = asyncio.create_task(athens.put(1, {b"a": b"1"}))
-            await until(lambda: bool(failures))
-            assert failures[0].code is Code.INTERNAL
-            assert "KeyError(1)" in failures[0].message
-            await asyncio.gather(write, return_exceptions=True)
+            monkeypatch.setattr(Follower, "take", once)
+            await athens.put(1, {b"a": b"1"})
+            assert failed
+            await same_everywhere(c)
 
     asyncio.run(scenario())
+    assert [record.exc_text for record in caplog.records if record.exc_text and "KeyError: 1" in record.exc_text]

@@ -116,6 +116,26 @@ def test_few_keys(tmp_path: Path, keys: list[bytes], expected: list[bytes]) -> N
     asyncio.run(scenario())
 
 
+def test_what_is_deleted_while_it_is_divided(tmp_path: Path) -> None:
+    """Its tables have keys still, and it has none."""
+    keys = [b"%04d" % n for n in range(1000)]
+    data = database(tmp_path / "data", keys, flush=1000)
+
+    async def scenario() -> None:
+        flush = data.flush
+
+        async def then_deleted() -> Applied:
+            applied = await flush()
+            data.write([WriteBody(keys, [None] * len(keys))], Applied(2, 1))
+            return applied
+
+        data.flush = then_deleted  # type: ignore[method-assign]
+        assert await split_keys(data, 2) == []
+        await data.close()
+
+    asyncio.run(scenario())
+
+
 def test_one_huge_value(tmp_path: Path) -> None:
     """It can't be divided itself, but from what comes before or behind."""
 

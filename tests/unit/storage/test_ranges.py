@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from rocksdict import Cache
 from minka.ranges import KeyRange
 from minka.wire import WriteBody
 from minkad.storage import data_database
+from minkad.storage import split_keys as dividing
 from minkad.storage.data_database import MAX_PASSED, Applied, DataDatabase
 from minkad.storage.rocks import DeletedAheadError
 from minkad.storage.split_keys import split_keys
@@ -116,24 +118,19 @@ def test_few_keys(tmp_path: Path, keys: list[bytes], expected: list[bytes]) -> N
     asyncio.run(scenario())
 
 
-def test_what_is_deleted_while_it_is_divided(tmp_path: Path) -> None:
-    """Its tables have keys still, and it has none."""
+def test_what_is_deleted_while_it_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [b"%04d" % n for n in range(1000)]
     data = database(tmp_path / "data", keys, flush=1000)
+    find = dividing._keys_within
 
-    async def scenario() -> None:
-        flush = data.flush
+    async def then_deleted(*table: Any) -> list[bytes]:
+        found = await find(*table)
+        assert found
+        data.write([WriteBody(keys, [None] * len(keys))], Applied(2, 1))
+        return found
 
-        async def then_deleted() -> Applied:
-            applied = await flush()
-            data.write([WriteBody(keys, [None] * len(keys))], Applied(2, 1))
-            return applied
-
-        data.flush = then_deleted  # type: ignore[method-assign]
-        assert await split_keys(data, 2) == []
-        await data.close()
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(dividing, "_keys_within", then_deleted)
+    assert asyncio.run(split_keys(data, 2)) == []
 
 
 def test_one_huge_value(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 # `make` alone prints what there is. Everything runs in .venv; nothing is installed outside this folder.
 PYTHON ?= python3
 SEEDS ?= 100
+# Fresh ones each time; a failure names its seed, and FIRST_SEED=S SEEDS=1 runs it again.
+FIRST_SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -69,8 +71,10 @@ test: lint ## Install, lint, and run every test, real daemons included (5 to 6 m
 demo: $(VENV)/.demo-data ## Start a cluster, load 336,776 flights, add a node, move partitions to it, prove nothing was lost
 	PYTHONPATH=$(VENV)/demo-data $(PY) demo/run.py
 
-soak: install ## Run the long tests, and the seeded ones with SEEDS seeds each (default 100)
-	$(PY) -m pytest -m "soak or seeds" --seeds=$(SEEDS)
+soak: FIRST := $(FIRST_SEED)
+soak: install ## Run the long tests, and the seeded ones with SEEDS fresh seeds each (default 100)
+	@echo "again with the same seeds: make soak FIRST_SEED=$(FIRST) SEEDS=$(SEEDS)"
+	$(PY) -m pytest -m "soak or seeds" --seeds=$(SEEDS) --first-seed=$(FIRST)
 
 bench: install $(VENV)/.demo-data ## Measure Minka beside its peers (etcd, Redis where installed)
 	$(PY) -m benchmarks

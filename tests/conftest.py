@@ -1,4 +1,4 @@
-"""What every test shares: the `seeds` marker with its --seeds option, and how Hypothesis runs."""
+"""What every test shares: the `seeds` marker with its options, and how Hypothesis runs."""
 
 import os
 import signal
@@ -24,8 +24,9 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --seeds."""
-    parser.addoption("--seeds", type=int, metavar="N", help="run each test marked `seeds` with seeds 0..N-1")
+    """Add --seeds and --first-seed."""
+    parser.addoption("--seeds", type=int, metavar="N", help="run each test marked `seeds` with N seeds")
+    parser.addoption("--first-seed", type=int, default=0, metavar="S", help="the first of the seeds (default 0)")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -36,4 +37,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     (default,) = marker.args
     chosen: int | None = metafunc.config.getoption("--seeds")
     count = default if chosen is None else chosen
-    metafunc.parametrize("seed", range(count), ids=[f"seed{n}" for n in range(count)])
+    first: int = metafunc.config.getoption("--first-seed")
+    seeds = range(first, first + count)
+    metafunc.parametrize("seed", seeds, ids=[f"seed{n}" for n in seeds])

@@ -120,11 +120,11 @@ class ActiveController:
 
     async def submit(self, command: Command) -> None:
         """Decide and wait until the records are committed and applied here. Raises MinkaError."""
-        await self._committed_by(self._decide(command))
+        await self._committed_by(await self._answer(command))
 
     async def register(self, node: Node) -> None:
         """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance."""
-        records = self._decide(Register(node, self.detector.is_alive(node.id, self._now())))
+        records = await self._answer(Register(node, self.detector.is_alive(node.id, self._now())))
         self.detector.heard(node.id, self._now())
         await self._committed_by(records)
 
@@ -143,6 +143,16 @@ class ActiveController:
                 for change, refusal in zip(request.changes, refusals, strict=True)
             ]
         )
+
+    async def _answer(self, command: Command) -> list[Record]:
+        """What follows from the command. A refusal waits until the rows that it stands on, and carries, are committed:
+        a leader that acted on a row that is never recorded would acknowledge writes that the next leader lacks.
+        """
+        try:
+            return self._decide(command)
+        except MinkaError:
+            await self._committed_by([])
+            raise
 
     async def _committed_by(self, records: list[Record]) -> None:
         # A command that changes nothing still has to wait for the records that made it so.

@@ -36,6 +36,8 @@ log: Final = logging.getLogger(__name__)
 # Only the active controller of this node's own cluster says these. CLUSTER_MISMATCH comes from a stranger, perhaps at
 # the address of a former member: no reason to stop.
 FINAL: Final = (Code.NODE_ID_TAKEN, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY)
+# What it says of the process that asks: no other node can know better.
+_VERDICTS: Final = (*FINAL, Code.NOT_REGISTERED)
 RETRY: Final = 0.1  # seconds between tries to find the controller
 CALL_TIMEOUT: Final = 2.0
 SHUTDOWN_POLL: Final = 0.02
@@ -329,6 +331,6 @@ async def register_patiently(
                 continue
             if taken_for_now and now() < give_up:
                 candidates.insert(0, address)
-            elif not candidates:
+            elif not candidates or error.code in _VERDICTS:
                 raise
         await asyncio.sleep(RETRY)

@@ -189,9 +189,9 @@ class CoordinatorService(CoordinatorServicer):
         self, request: ControlledShutdownRequest, context: _Context
     ) -> ControlledShutdownResponse:
         """Through the log; answers how much is left to wait for."""
-        controller = self._coordinator.controller()
-        await controller.submit(ControlledShutdown(request.node_id, request.incarnation))
-        left = drains.leaderships_to_move(controller.decided, request.node_id, Live.of(controller.decided))
+        await self._coordinator.controller().submit(ControlledShutdown(request.node_id, request.incarnation))
+        state = self._coordinator.state
+        left = drains.leaderships_to_move(state, request.node_id, Live.of(state))
         return ControlledShutdownResponse(remaining=len(left))
 
     async def Leave(self, request: LeaveRequest, context: _Context) -> LeaveResponse:
@@ -350,7 +350,8 @@ class AdminService(AdminServicer):
 
     async def GetDrainStatus(self, request: GetDrainStatusRequest, context: _Context) -> GetDrainStatusResponse:
         """As the active controller sees it."""
-        state = self._coordinator.controller().decided
+        self._coordinator.controller()
+        state = self._coordinator.state  # what is recorded: somebody stops a node on this word
         node = state.nodes.get(request.node)
         if node is None:
             raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {request.node}", node=request.node)

@@ -139,9 +139,9 @@ class Calls:
         """Coordinator.ControlledShutdown."""
 
         async def serve(server: "Process") -> ControlledShutdownResponse:
-            controller = server.coordinator.controller()
-            await controller.submit(ControlledShutdown(request.node_id, request.incarnation))
-            left = drains.leaderships_to_move(controller.decided, request.node_id, Live.of(controller.decided))
+            await server.coordinator.controller().submit(ControlledShutdown(request.node_id, request.incarnation))
+            state = server.coordinator.state
+            left = drains.leaderships_to_move(state, request.node_id, Live.of(state))
             return ControlledShutdownResponse(remaining=len(left))
 
         return await self._call(address, serve, timeout, Code.UNREACHABLE)

@@ -63,11 +63,12 @@ class DataPlane:
         keyspace: Callable[[int], Keyspace | None],
         append: Callable[[str, Append], Awaitable[list[int]]],
         acknowledged: Callable[[int], None],
+        adopted: Callable[[Partition], None],
         lag_timeout: float,
         now: Callable[[], float],
         say: Callable[[str, str], None],
     ) -> None:
-        """`append`: to which node; `acknowledged`: that more of a partition is."""
+        """`append`: to which node; `acknowledged`: that more of a partition is; `adopted`: what this node acts on."""
         self._say = say
         self._node_id = node_id
         self._copies = copies
@@ -75,6 +76,7 @@ class DataPlane:
         self._has_clearance = has_clearance
         self._keyspace = keyspace
         self._acknowledged = acknowledged
+        self._adopted = adopted
         self._controller_term = 0
         self._closing = False
         self._departed: dict[int, int] = {}  # the epoch of the last row of what is not here any more
@@ -153,6 +155,7 @@ class DataPlane:
             self._adopt(replica, row)
 
     def _adopt(self, replica: Replica, row: Partition) -> None:
+        self._adopted(row)
         before = (replica.role, replica.copy.row.leader_epoch)
         replica.copy.row, replica.role = row, role_in(row, self._node_id)
         if replica.role is Role.LEADER and row.leader_epoch <= replica.led_before:

@@ -326,6 +326,16 @@ class FullWorld:
             for node_id in sorted({*copy.row.isr, *self._rows[partition_id].isr}):
                 self._check_in_sync(node_id, partition_id)
 
+    def adopted(self, process: Process, row: Partition) -> None:
+        """A node acts on what it was told of a partition: it must be recorded."""
+        newest = self._rows.get(row.id)
+        if newest is None or newest.partition_epoch < row.partition_epoch:
+            raise Violation(
+                "nodes act on what is recorded",
+                f"{process.machine.id} has taken over epoch {row.partition_epoch} of partition {row.id}; recorded is "
+                f"{newest.partition_epoch if newest is not None else 'none'}",
+            )
+
     def write(self, process: Process, partition_id: int) -> None:
         """A client reads and writes where the partition is served."""
         self.acknowledged(process, partition_id)

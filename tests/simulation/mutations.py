@@ -206,6 +206,7 @@ MUTATIONS = (
     Mutation("a snapshot with another configuration than its index", "full", full.snapshot_with_old_configuration),
     Mutation("control before what was committed is applied", "full", full.active_before_applied),
     Mutation("acknowledge a command when it is proposed", "full", full.answer_when_proposed),
+    Mutation("refuse with rows that are not recorded yet", "full", full.refuse_before_recorded),
     Mutation("serve after clearance has ended", "full", full.serve_after_clearance),
     Mutation("grant clearance without a quorum's word", "full", full.grant_unconfirmed),
     Mutation("a new controller that does not wait", "full", full.no_grace),

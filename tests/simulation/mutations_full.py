@@ -7,11 +7,13 @@ from minka.errors import Code
 from minka.v1.cluster_pb2 import Partition, StateSnapshot
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, IsrChange
 from minka.v1.raft_pb2 import ConfState
+from minka.v1.records_pb2 import Record
 from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller import (
+    Command,
     isr,
     keyspaces,
     node_events,
@@ -108,6 +110,13 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 # Decisions and state
+
+
+def refuse_before_recorded() -> Sequence[Patch]:
+    async def answer(self: ActiveController, command: Command) -> list[Record]:
+        return self._decide(command)
+
+    return [(ActiveController, "_answer", answer)]
 
 
 def election_without_epoch() -> Sequence[Patch]:

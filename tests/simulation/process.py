@@ -164,6 +164,7 @@ class Process:
             keyspace=self._keyspace,
             append=self.calls.append,
             acknowledged=lambda id_: world.acknowledged(self, id_),
+            adopted=lambda row: world.adopted(self, row),
             lag_timeout=world.lag_timeout,
             now=self.now,
             say=self._say,

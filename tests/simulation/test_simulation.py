@@ -15,6 +15,22 @@ def test_no_invariant_is_violated(world: str, seed: int) -> None:
     assert not isinstance(outcome, Failure), str(outcome)
 
 
+_SEEDS_THAT_FOUND_BUGS = (
+    813460,  # a leader acted on the row in a refusal, which was not recorded yet, and acknowledged a write by it
+    804259,  # a node whose answer to joining was lost never heard that it has to register as a new process
+    810283,
+    810697,
+    810816,
+    812722,
+)
+
+
+@pytest.mark.parametrize("seed", _SEEDS_THAT_FOUND_BUGS)
+def test_what_was_found_once_is_not_found_again(seed: int) -> None:
+    outcome = run("full", seed)
+    assert not isinstance(outcome, Failure), str(outcome)
+
+
 @pytest.mark.parametrize("world", sorted(WORLDS))
 def test_a_seed_replays_exactly(world: str) -> None:
     assert run(world, 7) == run(world, 7)

@@ -43,6 +43,7 @@ class Harness:
         self.state = state or State()
         self.now = 1000.0
         self.ticks = 0
+        self.held: list[tuple[bytes, asyncio.Future[None]]] | None = None
         self.controller = ActiveController(
             self.state,
             1,
@@ -65,8 +66,21 @@ class Harness:
 
     def propose(self, data: bytes) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(self.commit, data, future)
+        if self.held is not None:
+            self.held.append((data, future))
+        else:
+            asyncio.get_running_loop().call_soon(self.commit, data, future)
         return future
+
+    def hold(self) -> None:
+        """Commit nothing until `release`."""
+        self.held = []
+
+    def release(self) -> None:
+        """Commit what was held."""
+        held, self.held = self.held, None
+        for data, future in held or ():
+            self.commit(data, future)
 
     def commit(self, data: bytes, future: asyncio.Future[None]) -> None:
         self.controller.carry_out(self.state.apply_batch(RecordBatch.FromString(data)))
@@ -133,6 +147,30 @@ def test_alter_isr_answers_each_change_by_itself() -> None:
         with pytest.raises(MinkaError) as refusal:
             await h.controller.alter_isr(AlterIsrRequest(node_id="z", changes=changes))
         assert refusal.value.code is Code.NOT_REGISTERED
+        h.controller.close()
+
+    asyncio.run(run())
+
+
+def test_a_refusal_waits_until_the_rows_that_it_carries_are_recorded() -> None:
+    async def run() -> None:
+        h = Harness()
+        await h.begin("a", "b", replicas=2)
+        row = next(p for p in h.state.partitions.values() if p.leader == "a")
+        change = IsrChange(
+            partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=row.partition_epoch, isr=["a"]
+        )
+        h.hold()
+        shrinks = asyncio.create_task(h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=[change])))
+        hands_over = asyncio.create_task(h.controller.submit(HandOver("a", row.id, row.partition_epoch, "b")))
+        await until(lambda: bool(h.held))
+        await h.look_around()
+        assert not hands_over.done()
+        h.release()
+        with pytest.raises(MinkaError) as refusal:
+            await hands_over
+        assert refusal.value.partitions == (h.state.partitions[row.id],)
+        await shrinks
         h.controller.close()
 
     asyncio.run(run())

@@ -1,0 +1,39 @@
+"""A node that looks for the active controller at several addresses hears what that one says of it."""
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Node
+from minka.v1.coordinator_pb2 import RegisterRequest, RegisterResponse
+from minkad.coordinator.member import register_patiently
+
+if TYPE_CHECKING:
+    from minkad.coordinator.member import ControllerStub
+
+FOLLOWER, CONTROLLER, DEAD = "byzantium:7400", "cyrene:7400", "delphi:7400"
+
+
+class Controllers:
+    """A follower that names the controller, the controller with its verdict, and a node that is not there."""
+
+    def __init__(self, verdict: Code) -> None:
+        self.verdict = verdict
+
+    async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
+        """Coordinator.Register."""
+        if address == FOLLOWER:
+            raise MinkaError(Code.NOT_CONTROLLER, "it is another", leader="cyrene", leader_address=CONTROLLER)
+        if address == DEAD:
+            raise MinkaError(Code.UNREACHABLE, "it does not answer")
+        raise MinkaError(self.verdict, "the verdict")
+
+
+@pytest.mark.parametrize("verdict", [Code.NOT_REGISTERED, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY])
+def test_the_verdict_counts_whoever_is_asked_after_it(verdict: Code) -> None:
+    stub = cast("ControllerStub", Controllers(verdict))
+    with pytest.raises(MinkaError) as error:
+        asyncio.run(register_patiently(stub, [FOLLOWER, DEAD], Node(id="athens"), 0.0, lambda: 0.0))
+    assert error.value.code is verdict

@@ -1,7 +1,9 @@
 """The calls between simulated nodes, as `minkad.rpc` makes and answers them."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from minka.errors import Code, MinkaError
@@ -193,7 +195,7 @@ class Calls:
                 server.deliver(client, lambda: settle(answer, result))
 
         if server is None:
-            client.world.after(0.01, client.if_alive, fail)
+            client.refused(address, fail)
         else:
             client.deliver(server, lambda: server.spawn(answer_it()), fail)
         try:
@@ -224,12 +226,12 @@ class _Stream:
         self._server = client.world.process_at(address)
         self._address = address
         self._answers = answers
-        self._arrived = [0.0, 0.0]  # when the last message gets there, and the last answer back
+        self._ways: tuple[deque[_Message], deque[_Message]] = deque(), deque()  # what is under way, and back
 
     async def run(self, requests: AsyncIterator[HeartbeatRequest]) -> None:
         async for request in requests:
             if self._server is None:
-                self._break()
+                self._client.refused(self._address, self._break)
             else:
                 self._send(self._server, request)
 
@@ -243,10 +245,23 @@ class _Stream:
                 answer = server.coordinator.controller().heartbeat(request)
             except MinkaError as error:
                 answer = error
-            self._pass(1, server, self._client, lambda: self._answers.put_nowait(answer))
+            self._pass(self._ways[1], server, self._client, lambda: self._answers.put_nowait(answer))
 
-        self._pass(0, self._client, server, serve)
+        self._pass(self._ways[0], self._client, server, serve)
 
-    def _pass(self, way: int, sender: "Process", to: "Process", act: Callable[[], None]) -> None:
-        when = sender.deliver(to, act, self._break, not_before=self._arrived[way])
-        self._arrived[way] = max(self._arrived[way], when)
+    def _pass(self, way: "deque[_Message]", sender: "Process", to: "Process", act: Callable[[], None]) -> None:
+        message = _Message(act)
+        way.append(message)
+
+        def arrive() -> None:
+            message.is_there = True
+            while way and way[0].is_there:  # in the order in which they were sent
+                way.popleft().act()
+
+        sender.deliver(to, arrive, self._break)
+
+
+@dataclass(slots=True)
+class _Message:
+    act: Callable[[], None]
+    is_there: bool = False

@@ -44,6 +44,7 @@ class Nemesis:
     def end(self) -> None:
         """No more faults; everything that was broken works."""
         self._ended = True
+        self._world.availability.heal()
         self._world.network.calm()
         for machine in self._world.machines:
             machine.sync_time, machine.stopped_until = 0.0, 0.0
@@ -92,7 +93,7 @@ class Nemesis:
         world.after(world.rng.expovariate(1 / 1.5), self._heal)
 
     def _heal(self) -> None:
-        self._world.network.heal()
+        self._world.availability.heal()
 
     # Processes, clocks and disks
 

@@ -7,24 +7,26 @@ from heapq import heappop, heappush
 from typing import Any, Final
 from unittest import mock
 
-from minka.v1.cluster_pb2 import Cluster, Node, NodeState, OperationState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, OperationState, Partition, PartitionState
 from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator import active_controller, coordinator
 from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.state import State, is_up
+from tests.simulation.availability import Availability
 from tests.simulation.disk import BOOTSTRAP_INDEX
 from tests.simulation.full_admin import Admin
 from tests.simulation.full_nemesis import Nemesis
 from tests.simulation.loop import DriftingClock
-from tests.simulation.network import Network, NetworkProfile
+from tests.simulation.network import Link, Network, NetworkProfile
 from tests.simulation.oracle import RaftOracle
-from tests.simulation.process import Killed, Machine, Process
+from tests.simulation.process import KEEPALIVE, Killed, Machine, Process
 from tests.simulation.trace import Outcome, Trace, Violation
 
 FAULTS_END: Final = 8.0  # seconds
 PATIENCE: Final = 60.0
+RETRANSMIT: Final = 0.2  # seconds until what was not acknowledged is sent again; then each time twice as long
 MAX_STEPS: Final = 300_000
 _DRIFT: Final = 0.045  # two clocks differ by less than the tenth that the configuration demands as a margin
 _UNIX_MS: Final = 1_800_000_000_000
@@ -40,6 +42,8 @@ class FullWorld:
         self.steps = 0
         self.oracle = RaftOracle(BOOTSTRAP_INDEX)
         self.network = Network(rng, _network_profile(rng))
+        # Whether Raft's messages wait, too, until a link that was cut is whole again.
+        self.hangs = random.Random(f"{seed} hangs").random() < 0.7
         self.heartbeat = 0.15
         self.clearance = rng.choice((0.4, 0.6))
         self.tick = 0.1
@@ -56,8 +60,9 @@ class FullWorld:
         self._writes = 0
         self._known: dict[int, list[int]] = {}  # by partition: what was acknowledged or could be read
         self._acknowledged_at: dict[int, float] = {}  # by partition: when something last was
-        self._rows: dict[int, Partition] = {}  # the newest that any replica of the state has applied
+        self.rows: dict[int, Partition] = {}  # the newest that any replica of the state has applied
         self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch served, and by whom
+        self.keyspaces: dict[int, Keyspace] = {}  # the same
         self._nodes: dict[str, Node] = {}  # by the newest state that any replica has applied
         self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and the number of a command in it
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
@@ -73,6 +78,7 @@ class FullWorld:
         self.bootstrap = Bootstrap(Cluster(id="simulated", name="simulated", min_nodes=1), voters)
         self.admin = Admin(self)
         self.nemesis = Nemesis(self)
+        self.availability = Availability(self)
 
     def _machines(self, founders: int, joiners: int) -> list[Machine]:
         machines = []
@@ -94,6 +100,20 @@ class FullWorld:
         """Call `function` so many seconds from now."""
         self._scheduled += 1
         heappush(self._events, (self.now + delay, self._scheduled, function, arguments))
+
+    def through(
+        self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
+    ) -> None:
+        """As TCP does: what is on a link that is cut is sent again until the link is whole, or the connection is given
+        up.
+        """
+        if self.network.connected(*link):
+            arrive()
+        elif hung < KEEPALIVE:
+            pause = max(RETRANSMIT, hung)
+            self.after(pause, self.through, link, arrive, give_up, hung + pause)
+        else:
+            give_up()
 
     def say(self, who: str, what: str, detail: str = "") -> None:
         """Into the trace."""
@@ -122,6 +142,7 @@ class FullWorld:
             self.after(self.rng.random() * 0.5, self.start, machine)
         self.admin.begin()
         self.nemesis.begin()
+        self.availability.begin()
         self._run_until(FAULTS_END, lambda: False)
         self.say("world", "calm")
         self.nemesis.end()
@@ -209,6 +230,13 @@ class FullWorld:
         """Whose address it is."""
         return self.by_address.get(address)
 
+    def machine(self, node_id: str) -> Machine:
+        """Where the node is."""
+        return self._by_id[node_id]
+
+    def _machine_with(self, raft_id: int | None) -> Machine | None:
+        return next((machine for machine in self.machines if raft_id and machine.raft_id == raft_id), None)
+
     def addresses(self, but: Machine) -> list[str]:
         """Of all other machines."""
         return [machine.address for machine in self.machines if machine is not but]
@@ -231,7 +259,10 @@ class FullWorld:
         """The state after this command: all replicas' are equal."""
         if position not in self._digests:
             self._digests[position] = digest
-            self._nodes = dict(process.coordinator.state.nodes)
+            before, self._nodes = self._nodes, dict(process.coordinator.state.nodes)
+            self.keyspaces = dict(process.coordinator.state.keyspaces)
+            controller = self._machine_with(self.oracle.leaders.get(self.oracle.terms[position[0]]))
+            self.availability.recorded(before, self._nodes, controller)
             self._check_rows(process.coordinator.state)
             for holder in self.processes():
                 self._check_clearance(holder)
@@ -281,10 +312,10 @@ class FullWorld:
     def _check_rows(self, state: State) -> None:
         """Of the rows that have changed: the leader is in sync, and who is in sync is assigned and has everything."""
         for id_, row in state.partitions.items():
-            before = self._rows.get(id_)
+            before = self.rows.get(id_)
             if before is not None and before.partition_epoch == row.partition_epoch:
                 continue
-            self._rows[id_] = row
+            self.rows[id_] = row
             if not set(row.isr) <= set(row.replicas) or (row.leader and row.leader not in row.isr):
                 raise Violation(
                     "the leader is in sync, who is in sync is assigned", f"partition {' '.join(str(row).split())}"
@@ -323,12 +354,12 @@ class FullWorld:
         if copy.committed > len(known):
             self._known[partition_id] = copy.log[: copy.committed]
             self._acknowledged_at[partition_id] = self.now
-            for node_id in sorted({*copy.row.isr, *self._rows[partition_id].isr}):
+            for node_id in sorted({*copy.row.isr, *self.rows[partition_id].isr}):
                 self._check_in_sync(node_id, partition_id)
 
     def adopted(self, process: Process, row: Partition) -> None:
         """A node acts on what it was told of a partition: it must be recorded."""
-        newest = self._rows.get(row.id)
+        newest = self.rows.get(row.id)
         if newest is None or newest.partition_epoch < row.partition_epoch:
             raise Violation(
                 "nodes act on what is recorded",

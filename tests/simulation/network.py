@@ -52,16 +52,16 @@ class Network:
         return (sender, to) not in self._blocked
 
     def calm(self) -> None:
-        """From now on nothing is lost, doubled, late or overtaken, as on a stream of gRPC."""
+        """From now on nothing that isn't blocked is lost, doubled, late or overtaken, as on a stream of gRPC."""
         self._calm = True
-        self._blocked.clear()
         self.profile = NetworkProfile(self.profile.delay)
 
     # Partitions
 
-    def heal(self) -> None:
-        """Nothing is blocked any more."""
-        self._blocked.clear()
+    def heal(self) -> set[Link]:
+        """Nothing is blocked any more; answers what was."""
+        healed, self._blocked = self._blocked, set()
+        return healed
 
     def block(self, links: Iterable[Link]) -> None:
         """Block these links too."""

@@ -4,6 +4,7 @@ import random
 import zlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from minka.errors import Code, MinkaError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
 JOIN_PAUSE: Final = 0.3  # seconds between tries to join
+KEEPALIVE: Final = 4.0  # seconds without an answer after which a connection is given up
 SHUTDOWN: Final = 2.0  # seconds for others to take over the partitions that a node leads
 
 
@@ -68,6 +70,7 @@ class Process:
         self.machine = machine
         self.alive = True
         self.built = False
+        self.built_at = 0.0
         self.kill_after = 0  # so many points of persist, send and apply from now it dies; 0: it doesn't
         self.wake: float | None = None
         self.writing = False
@@ -181,6 +184,7 @@ class Process:
         )
         world.oracle.restarted(machine.raft_id, disk.seen.initial_state()[0], disk.seen.last_index())
         self.built = True
+        self.built_at = world.now
         self.spawn(self.driver.run())
         self.loop.call_soon(self.data_plane.start)
         self._membership = self.loop.create_task(self._member())
@@ -242,26 +246,35 @@ class Process:
         to: "Process",
         act: Callable[[], object],
         broken: Callable[[], object] | None = None,
-        not_before: float = 0.0,
-    ) -> float:
-        """Let `act` happen there after some time; `broken` here if that process has died meanwhile. Answers when.
+    ) -> None:
+        """Let `act` happen there after some time; `broken` here if that process has died meanwhile.
 
-        What the network loses, the caller never hears of.
+        What is on a link that is cut waits, so the caller hears nothing for long, and what it said may come late.
         """
-        world = self.world
-        arrival = max(world.now + world.network.delay(), not_before)
+        world, there, back = (
+            self.world,
+            (self.machine.number, to.machine.number),
+            (to.machine.number, self.machine.number),
+        )
+
+        def break_off() -> None:
+            if broken is not None:
+                self.if_alive(broken)
 
         def arrive() -> None:
-            if not self.alive or not world.network.connected(self.machine.number, to.machine.number):
-                return
             if to.alive and (to.built or broken is None):  # who joins gets answers only
-                act()
-            elif broken is not None:
-                world.after(world.network.delay(), self.if_alive, broken)
+                self.if_alive(act)
+            else:  # the other machine says that nobody listens
+                world.after(world.network.delay(), world.through, back, break_off, break_off)
 
         if self.alive:
-            world.after(arrival - world.now, arrive)
-        return arrival
+            world.after(world.network.delay(), world.through, there, arrive, break_off)
+
+    def refused(self, address: str, broken: Callable[[], object]) -> None:
+        """No process listens at the address, as the machine there says if it is reached."""
+        world, machine = self.world, self.world.machine_at(address)
+        back = (machine.number, self.machine.number) if machine is not None else (0, 0)
+        world.after(0.01, world.through, back, partial(self.if_alive, broken), partial(self.if_alive, broken))
 
     def point(self) -> None:
         """One step of persist, send or apply. Raises Killed if it is the last."""
@@ -354,12 +367,15 @@ class Transport:
             process.point()
             world.oracle.sent(message)
             machine = world.machine_at(self._where(message.to))
-            delays = world.network.deliveries(process.machine.number, machine.number) if machine is not None else []
+            link = (process.machine.number, machine.number) if machine is not None else (0, 0)
+            hangs = world.hangs and not world.network.connected(*link)
+            delays = [0.0] if hangs else world.network.deliveries(*link) if machine is not None else []
             for delay in delays:
                 assert machine is not None
                 copy = Message()
                 copy.CopyFrom(message)
-                world.after(delay, self._arrive, machine, copy)
+                arrive = partial(self._arrive, machine, copy)
+                world.after(delay, world.through, link, arrive, lambda: None, 0.0 if world.hangs else KEEPALIVE)
             if message.type == MSG_SNAP:
                 world.after(0.1, process.if_alive, self._report_snapshot(message.to, bool(delays)))
             elif not delays and world.rng.random() < 0.1:
@@ -367,8 +383,7 @@ class Transport:
 
     def _arrive(self, machine: Machine, message: Message) -> None:
         process = machine.process
-        connected = self._process.world.network.connected(self._process.machine.number, machine.number)
-        if process is not None and process.alive and process.built and connected:
+        if process is not None and process.alive and process.built:
             process.hear(message, self._process.machine.address)
 
     def _report_snapshot(self, raft_id: int, ok: bool) -> Callable[[], None]:

@@ -279,6 +279,7 @@ class RaftWorld:
         self.trace.add(self.now, "world", "calm")
         self.nemesis.end()
         self.clients.end()
+        self.network.heal()
         self.network.calm()
         for node in self.nodes.values():
             node.sync_time, node.stopped_until, node.tick_length = 0.0, 0.0, 1.0

@@ -1,0 +1,118 @@
+"""Nobody who lives is failed, and what could be served is served: judged from outside, with everybody's true state."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition
+from tests.simulation.network import Link
+from tests.simulation.process import Machine, Process
+from tests.simulation.trace import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.full_world import FullWorld
+
+_LOOK: Final = 0.25  # seconds between looks at what is served
+_SERVED_AFTER: Final = 4.0  # seconds after which a partition is served again that has a replica to lead it
+_FAIR: Final = 0.3  # seconds beyond the failure timeout in which a node that lives is heard
+_MAX_DELAY: Final = 0.06  # seconds of one message: on a slower network a heartbeat may be late
+
+
+class Availability:
+    """Sees what is recorded and who serves. Raises Violation."""
+
+    def __init__(self, world: "FullWorld") -> None:
+        self._world = world
+        profile = world.network.profile
+        self._is_fast = profile.delay * (50 if profile.straggling else 1.5) <= _MAX_DELAY
+        self._healed: dict[Link, float] = {}
+        self._led_since: tuple[Process | None, int, float] = (None, 0, 0.0)
+        self._in_use: dict[int, frozenset[str]] = {}  # by partition: the in-sync set with which it was served last
+        self._unserved_since: dict[int, float] = {}
+
+    def begin(self) -> None:
+        """Look from now on."""
+        self._world.after(_LOOK, self._look)
+
+    def heal(self) -> None:
+        """The network is whole again."""
+        for link in self._world.network.heal():
+            self._healed[link] = self._world.now
+
+    # Who is well
+
+    def _well_since(self, machine: Machine) -> float:
+        """Since when its present process runs without a stop; infinite if it doesn't."""
+        process, now = machine.process, self._world.now
+        if process is None or not process.alive or not process.built or process.stopping:
+            return float("inf")
+        return max(process.built_at, machine.stopped_until) if machine.stopped_until <= now else float("inf")
+
+    def _connected_since(self, one: Machine, other: Machine) -> float:
+        links = [(one.number, other.number), (other.number, one.number)]
+        if one is not other and not all(self._world.network.connected(*link) for link in links):
+            return float("inf")
+        return max(self._healed.get(link, 0.0) for link in links)
+
+    # Failed nodes
+
+    def recorded(self, before: Mapping[str, Node], after: Mapping[str, Node], controller: Machine | None) -> None:
+        """The nodes as they are recorded now; `controller` has recorded it."""
+        for node in after.values():
+            old = before.get(node.id)
+            if node.state == NodeState.NODE_STATE_FAILED and (old is None or old.state != node.state):
+                self._check_failed(node, controller)
+
+    def _check_failed(self, node: Node, controller: Machine | None) -> None:
+        world, machine = self._world, self._world.machine(node.id)
+        process = machine.process
+        if controller is None or process is None or not process.built or not self._is_fast:
+            return
+        if process.member.node.incarnation != node.incarnation:
+            return
+        well = max(self._well_since(machine), self._connected_since(machine, controller))
+        if world.now - well > world.controller_settings.failure_timeout + _FAIR:
+            raise Violation(
+                "nobody who lives is failed",
+                f"{node.id} is recorded as FAILED ({node.state_reason}) by {controller.id}; it has run, and they have "
+                f"been connected, for {world.now - well:.2f} s",
+            )
+
+    # Partitions
+
+    def _look(self) -> None:
+        world = self._world
+        world.after(_LOOK, self._look)
+        active = world.active()
+        term = active.driver.raw.basic_status().term if active is not None else 0
+        if self._led_since[:2] != (active, term):
+            self._led_since = (active, term, world.now)
+        for id_, row in world.rows.items():
+            self._note_served(id_)
+            if id_ in self._unserved_since and active is not None:
+                self._check_unserved(row, active.machine)
+
+    def _note_served(self, id_: int) -> None:
+        server = next((p for p in self._world.processes() if p.serves(id_)), None)
+        if server is None:
+            self._unserved_since.setdefault(id_, self._world.now)
+        else:
+            self._in_use[id_] = frozenset(server.data_plane.replicas[id_].copy.row.isr)
+            self._unserved_since.pop(id_, None)
+
+    def _check_unserved(self, row: Partition, controller: Machine) -> None:
+        world = self._world
+        keyspace: Keyspace | None = world.keyspaces.get(row.keyspace_id)
+        if keyspace is None or keyspace.durability == Durability.DURABILITY_ASYNC:
+            return  # who was restarted lacks what it had not synced
+        since = max(self._unserved_since[row.id], self._led_since[2], self._well_since(controller))
+        for node_id in sorted(self._in_use.get(row.id, frozenset())):
+            machine = world.machine(node_id)
+            well = max(since, self._well_since(machine), self._connected_since(machine, controller))
+            if node_id not in row.replicas or node_id in row.removing_replicas or world.now - well < _SERVED_AFTER:
+                continue
+            raise Violation(
+                "what could be served is served",
+                f"nobody has served partition {row.id} for {world.now - well:.2f} s; {node_id} was in sync when it was "
+                f"served last, and has been well and connected to {controller.id}, which leads; recorded is "
+                f"{' '.join(str(row).split())}",
+            )

@@ -225,6 +225,17 @@ class Nemesis:
         self._hold(CLEARANCE_S, 2.5 * FAILURE_S)
         network.heal()
 
+    def lose_packets(self) -> None:
+        """Between random nodes, in bursts of some tens of milliseconds: TCP brings what was lost late."""
+        network, rng = self._network(), self._rng
+        end = time.monotonic() + rng.uniform(2 * FAILURE_S, 4 * FAILURE_S)
+        while time.monotonic() < end:
+            for _ in range(rng.randint(1, 4)):
+                network.lose(*rng.sample(NODES, 2))
+            self._hold(0.01, 0.06)
+            network.heal()
+            self._hold(0.01, 0.1)
+
     def fill_a_disk(self) -> None:
         """The disk of a node is full until the node gives up; then there is room, and it is started again."""
         name = self._lab.leader_of_ballast()
@@ -285,5 +296,6 @@ NETWORK_FAULTS: Final[tuple[Callable[[Nemesis], None], ...]] = (
     Nemesis.cut_off_a_minority,
     Nemesis.cut_off_a_leader_from_its_peers,
     Nemesis.lose_one_way,
+    Nemesis.lose_packets,
 )
 DISK_FAULTS: Final[tuple[Callable[[Nemesis], None], ...]] = (Nemesis.fill_a_disk,)

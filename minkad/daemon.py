@@ -183,6 +183,7 @@ class Daemon:
             known_row=lambda partition_id: self.coordinator.state.row(partition_id),
             is_gone=lambda partition_id: self.coordinator.state.is_gone(partition_id),
             known_keyspace=lambda keyspace_id: self.coordinator.state.keyspaces.get(keyspace_id),
+            is_absent=lambda node_id: self.coordinator.state.is_absent(node_id),
             shipping_limit=lambda: self.member.shipping_limit,
             on_fence=self.telemetry.migration_write_pause.observe,
             on_isr_change=self.telemetry.isr_changed,
@@ -197,6 +198,8 @@ class Daemon:
             applied_index=lambda: self.driver.applied_index,
             now=boottime,
         )
+        self.coordinator.on_leader_change = self.member.leader_changed
+        self.coordinator.on_nodes_changed = self.manager.nodes_changed
         self.health = Health(self.coordinator, self.member, self.manager, self.telemetry, self.replay_to)
         self._built = True
 

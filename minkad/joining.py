@@ -21,6 +21,7 @@ from minkad.rpc.peers import Peers
 log: Final = logging.getLogger(__name__)
 
 ASK_TIMEOUT: Final = 1.0
+REGISTER_TIMEOUT: Final = 2.0  # an address may be a node that is silent
 RETRY: Final = 0.5  # seconds between tries to join
 
 
@@ -76,7 +77,7 @@ async def _join(
     told = False
     while True:
         try:
-            _, answer = await register_patiently(peers, addresses, node, holder_patience, now)
+            _, answer = await register_patiently(peers, addresses, node, holder_patience, REGISTER_TIMEOUT, now)
             return Identity(answer.cluster_id, node.id, node.data_id, answer.raft_id)
         except MinkaError as error:
             if error.code is Code.NOT_REGISTERED:  # an answer was lost, and the node has been taken for dead since

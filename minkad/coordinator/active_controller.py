@@ -33,7 +33,7 @@ from minkad.core.controller import (
     CancelMigration,
     ColdNeighbours,
     Command,
-    FailNode,
+    FailNodes,
     FailureDetector,
     MigrationCaps,
     Register,
@@ -54,6 +54,7 @@ log: Final = logging.getLogger(__name__)
 
 _FEW_STATS: Final = 1000
 TICK: Final = 0.05  # seconds between looks at the failure detector and the migrations
+FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was not heard any more to find the new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,9 @@ class ActiveController:
         term: int,
         settings: ControllerSettings,
         *,
+        raft_id: int,
+        former_leader: int,
+        unconfirmed_since: float,
         propose: Callable[[bytes], asyncio.Future[None]],
         confirm_leadership: Callable[[float, Callable[[float], None]], None],
         update_replicas: Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
@@ -83,11 +87,21 @@ class ActiveController:
         now: Callable[[], float],
         jitter: random.Random,
     ) -> None:
+        """`raft_id` is this node's. Since `unconfirmed_since` nobody has confirmed a former leader's leadership, and
+        `former_leader` (a raft id, 0: unknown), was heard by none of those who elected this one.
+        """
         self.decided = committed.copy()
         self.failed = False
         self.term = term
         self.settings = settings
-        self.detector = FailureDetector(settings.failure_timeout, settings.clearance * CLOCK_RATIO, now())
+        self._raft_id = raft_id
+        self.detector = FailureDetector(
+            settings.failure_timeout, now(), unconfirmed_since + settings.clearance * CLOCK_RATIO, TICK
+        )
+        for node in committed.nodes.values():
+            if node.raft_id == former_leader != raft_id:
+                chance = now() + FORMER_LEADER_CHANCE - settings.failure_timeout
+                self.detector.heard(node.id, max(unconfirmed_since, chance))
         self.replicas: dict[tuple[str, int], ReplicaStats] = {}
         self.applied: dict[str, int] = {}
         self._progress: dict[str, list[MigrationProgress]] = {}
@@ -260,9 +274,9 @@ class ActiveController:
         if records := self._decide(ResumeAll()):
             self._record(records)
         while True:
+            self.detector.turn(self._now())
             self._confirm_leadership(self._now(), self._confirmed)
             self._before_tick()
-            self._fail_silent_nodes()
             self._cancel_stalled()
             self._merge_cold()
             self._spread_load()
@@ -271,15 +285,26 @@ class ActiveController:
             await asyncio.sleep(TICK)
 
     def _confirmed(self, asked_at: float) -> None:
+        """Only now it is known that this node could be heard as the leader then, so only now it may judge: by the
+        silence until then.
+        """
         self._confirmed_at = max(self._confirmed_at, asked_at)
+        if self._silent_nodes():
+            asyncio.get_running_loop().call_soon(self._fail_silent_nodes)
+
+    def _silent_nodes(self) -> list[str]:
+        """Never this one, which hears itself as long as it can do anything."""
+        others = [node.id for node in self.decided.nodes.values() if is_up(node) and node.raft_id != self._raft_id]
+        return self.detector.silent(others, self._confirmed_at)
 
     def _fail_silent_nodes(self) -> None:
+        if self._ticker.done() or self.failed or not (silent := self._silent_nodes()):
+            return
         now = self._now()
-        for node in list(self.decided.nodes.values()):
-            if is_up(node) and not self.detector.is_alive(node.id, now):
-                reason = f"no heartbeat for {self.detector.silence(node.id, now):.1f} s"
-                log.warning("node failed", extra={"node_id": node.id, "reason": reason})
-                self._record(self._decide(FailNode(node.id, reason)))
+        reasons = {node: f"no heartbeat for {self.detector.silence(node, now):.1f} s" for node in silent}
+        for node, reason in reasons.items():
+            log.warning("node failed", extra={"node_id": node, "reason": reason})
+        self._record(self._decide(FailNodes(reasons)))
 
     def _forget_gone(self) -> None:
         """What was said of partitions that were merged into others, and by former leaders, before it is much."""

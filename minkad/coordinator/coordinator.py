@@ -54,6 +54,9 @@ class Coordinator:
     ) -> None:
         self.state = state
         self.active: ActiveController | None = None
+        self.on_leader_change: Callable[[], None] = lambda: None  # set once, as `driver` is
+        self.on_nodes_changed: Callable[[], None] = lambda: None
+        self._leader_id = 0
         self._bootstrap = bootstrap
         self._settings = settings
         self._voters = voters
@@ -66,14 +69,18 @@ class Coordinator:
     @failpoint("coordinator.apply")
     def apply(self, data: bytes) -> None:
         """A committed entry."""
-        effects = self.state.apply_batch(RecordBatch.FromString(data))
+        batch = RecordBatch.FromString(data)
+        effects = self.state.apply_batch(batch)
         if self.active is not None:
             self.active.carry_out(effects)
+        if any(record.HasField("node_changed") for record in batch.records):
+            self.on_nodes_changed()
 
     def restore(self, data: bytes) -> None:
         """A snapshot from the leader, so this node is not the leader."""
         assert self.active is None, "the leader was sent a snapshot"
         self.state = State.from_snapshot(data)
+        self.on_nodes_changed()
 
     def to_snapshot(self) -> bytes:
         """For followers that lag, and for the next start."""
@@ -84,6 +91,9 @@ class Coordinator:
     def on_progress(self) -> None:
         """The role, the applied index or the fate of a proposal may have changed."""
         active, status = self.active, self.driver.raw.basic_status()
+        if status.leader_id != self._leader_id:
+            self._leader_id = status.leader_id
+            self.on_leader_change()
         leads = self.driver.leads_with_applied_term and not status.lead_transferee
         if active is not None and (active.failed or not leads or active.term != status.term):
             log.info("not the active controller any more", extra={"term": active.term})
@@ -93,12 +103,17 @@ class Coordinator:
             self._activate()
 
     def _activate(self) -> None:
-        term = self.driver.raw.basic_status().term
+        status = self.driver.raw.basic_status()
+        term = status.term
+        former, unconfirmed_since = self.driver.former_leader
         log.info("active controller", extra={"term": term})
         self.active = ActiveController(
             self.state,
             term,
             self._settings,
+            raft_id=status.id,
+            former_leader=former,
+            unconfirmed_since=unconfirmed_since,
             propose=self.driver.propose,
             confirm_leadership=self.driver.confirm_leadership,
             update_replicas=self._update_replicas,

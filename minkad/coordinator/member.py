@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, Partition
@@ -38,9 +39,11 @@ log: Final = logging.getLogger(__name__)
 FINAL: Final = (Code.NODE_ID_TAKEN, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY)
 # What it says of the process that asks: no other node can know better.
 _VERDICTS: Final = (*FINAL, Code.NOT_REGISTERED)
-RETRY: Final = 0.1  # seconds between tries to find the controller
-CALL_TIMEOUT: Final = 2.0
+RETRY: Final = 0.1  # seconds between tries to register for the first time
 SHUTDOWN_POLL: Final = 0.02
+_OPEN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
+
+T = TypeVar("T")
 
 
 class ControllerStub(Protocol):
@@ -99,6 +102,29 @@ class MemberSettings:
     silence_timeout: float  # without an answer for so long, the node looks for the controller again
     holder_patience: float  # how long a node whose id is taken waits for its predecessor's clearance to end
 
+    @property
+    def call_timeout(self) -> float:
+        """For the controller to record what it is asked: it may have much to do. A silent one is left earlier, as soon
+        as Raft names another.
+        """
+        return 5 * self.heartbeat_interval
+
+    @property
+    def hurry(self) -> float:
+        """Between two tries to get in touch with the controller, and to be granted something by one that has just begun
+        to lead.
+        """
+        return self.heartbeat_interval / 4
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    """For an answer of the controller at `address`, begun when Raft named `known`."""
+
+    address: str
+    known: str | None
+    limit: asyncio.Timeout
+
 
 class Member:
     """Registers, and again whenever the controller does not know this process as a live node."""
@@ -125,6 +151,11 @@ class Member:
         self._other_addresses = other_addresses
         self._unheard_since: float | None = None
         self._asked = 0
+        self._is_known = False  # the controllers know this process, so a new one needn't be told first
+        self._silent = ""  # the address at which no controller answered the last time
+        self._waits: set[_Wait] = set()
+        self._look = asyncio.Event()
+        self._ungranted = asyncio.Event()
         self._data_plane = data_plane
         self._applied_index = applied_index
         self._now = now
@@ -144,22 +175,62 @@ class Member:
     async def run(self) -> None:
         """Until cancelled. Raises MinkaError with a code of FINAL: give up."""
         while True:
+            self._look.clear()
+            address = ""
             try:
-                address = await self._register(self._address_to_register())
+                address = self._address_to_ask()
+                if not self._is_known or address != self._controller_address():
+                    address = await self._register(address)
                 await self._send_heartbeats(address)
             except MinkaError as error:
                 if error.code in FINAL:
                     raise
+                if error.code is Code.NOT_REGISTERED:
+                    self._is_known = False
+                self._silent = address if error.code in (Code.UNREACHABLE, Code.DEADLINE_EXCEEDED) else ""
                 self._note(error)
             self.registered.clear()
-            await asyncio.sleep(RETRY)
+            try:
+                async with asyncio.timeout(self._settings.hurry):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+
+    def leader_changed(self) -> None:
+        """Raft names another leader: nobody waits any longer for the former one."""
+        known = self._controller_address()
+        if known is None:
+            return
+        self._look.set()
+        for wait in self._waits:
+            if known not in (wait.address, wait.known):
+                wait.limit.reschedule(asyncio.get_running_loop().time())
+
+    @asynccontextmanager
+    async def _waiting(self, address: str, seconds: float) -> AsyncGenerator[None, None]:
+        """TimeoutError after so long, or once Raft names another leader."""
+        async with asyncio.timeout(seconds) as limit:
+            wait = _Wait(address, self._controller_address(), limit)
+            self._waits.add(wait)
+            try:
+                yield
+            finally:
+                self._waits.discard(wait)
 
     def _note(self, error: MinkaError) -> None:
         """Log each problem once, not at each try."""
-        if error.code.name != self._problem:
-            self._problem = error.code.name
+        if self.registered.is_set() and error.code is not Code.NOT_CONTROLLER:
+            log.warning("lost the active controller", extra={"reason": str(error)})
+        elif error.code.name != self._problem:
             level = logging.WARNING if error.code is Code.CLUSTER_MISMATCH else logging.INFO
             log.log(level, "not in touch with the active controller", extra={"reason": str(error)})
+        self._problem = error.code.name
+
+    def _in_touch(self, controller: str) -> None:
+        if not self.registered.is_set():
+            self._problem = self._silent = ""
+            self.registered.set()
+            log.info("in touch with the active controller", extra={"controller": controller})
 
     def _address(self) -> str:
         address = self._controller_address()
@@ -167,34 +238,41 @@ class Member:
             raise MinkaError(Code.NO_CONTROLLER, "no leader is known")
         return address
 
-    def _address_to_register(self) -> str:
-        """The active controller; without one for long, the other nodes in turn, any of which may name it.
+    def _address_to_ask(self) -> str:
+        """The active controller; without one for long, or when it doesn't answer, also the other nodes in turn, any of
+        which may name it.
 
         No leader sends to a node that was removed, so this is how it hears of it.
         """
         address = self._controller_address()
+        others = list(self._other_addresses())
         if address is not None:
             self._unheard_since = None
-            return address
-        now = self._now()
-        if self._unheard_since is None:
-            self._unheard_since = now
-        others = self._other_addresses()
-        if now - self._unheard_since < self._settings.silence_timeout or not others:
-            raise MinkaError(Code.NO_CONTROLLER, "no leader is known")
+            if address != self._silent or not others:
+                return address
+        else:
+            now = self._now()
+            if self._unheard_since is None:
+                self._unheard_since = now
+            if now - self._unheard_since < self._settings.silence_timeout or not others:
+                raise MinkaError(Code.NO_CONTROLLER, "no leader is known")
         self._asked += 1
         return others[self._asked % len(others)]
 
     async def _register(self, address: str) -> str:
-        patience = self._settings.holder_patience
+        settings = self._settings
         try:
-            controller, _ = await register_patiently(self._stub, [address], self.node, patience, self._now)
+            async with self._waiting(address, settings.holder_patience + settings.call_timeout):
+                controller, _ = await register_patiently(
+                    self._stub, [address], self.node, settings.holder_patience, settings.call_timeout, self._now
+                )
+        except TimeoutError:
+            raise MinkaError(Code.UNREACHABLE, f"the controller at {address} did not register this node") from None
         except MinkaError as error:
             if error.code is Code.NOT_REGISTERED:
                 self._begin_anew()
             raise
-        self._problem = ""
-        self.registered.set()
+        self._is_known = True
         log.info("registered", extra={"controller": controller})
         return controller
 
@@ -208,13 +286,21 @@ class Member:
     async def _send_heartbeats(self, address: str) -> None:
         self._sent_at.clear()
         responses = self._stub.heartbeat(address, self._heartbeats(self._stream))
+        heard_at = self._now()
         try:
             while True:
-                async with asyncio.timeout(self._settings.silence_timeout):
+                async with self._waiting(address, self._settings.silence_timeout):
                     response = await anext(responses)
+                heard_at = self._now()
+                self._in_touch(address)
                 self.clearance.grant(self._sent_at.pop(response.sequence), response.clearance_ms / 1000)
                 self.shipping_limit = response.shipping_limit
+                if not response.clearance_ms:
+                    self._ungranted.set()
         except (TimeoutError, StopAsyncIteration) as end:
+            known = self._controller_address()
+            if known not in (None, address) and self._now() - heard_at < 2 * self._settings.heartbeat_interval:
+                raise MinkaError(Code.NOT_CONTROLLER, f"the active controller is at {known} now") from end
             raise MinkaError(Code.UNREACHABLE, f"the controller at {address} does not answer heartbeats") from end
         finally:
             self._stream += 1
@@ -235,31 +321,46 @@ class Member:
             )
             changed_only = True
             self._sent_at[self._sequence] = self._now()
+            self._ungranted.clear()
             yield request
-            await asyncio.sleep(self._settings.heartbeat_interval)
+            try:
+                async with asyncio.timeout(self._settings.heartbeat_interval):
+                    await self._ungranted.wait()
+                    await asyncio.sleep(self._settings.hurry)
+            except TimeoutError:
+                pass
+
+    async def _ask(self, call: Callable[[str, float], Awaitable[T]]) -> T:
+        """A call to the active controller, which ends when Raft names another: the outcome is open then."""
+        address, seconds = self._address(), self._settings.call_timeout
+        try:
+            async with self._waiting(address, seconds):
+                return await call(address, seconds)
+        except TimeoutError:
+            raise MinkaError(Code.OUTCOME_UNKNOWN, f"the controller at {address} did not answer") from None
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
         """Ask the active controller to record a hand-over; any failure but a refusal leaves the outcome open."""
-        response = await self._stub.hand_over(self._address(), request, CALL_TIMEOUT)
+        response = await self._ask(lambda address, seconds: self._stub.hand_over(address, request, seconds))
         return response.partition
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """Ask the active controller to change in-sync sets. Any MinkaError leaves the outcome open."""
-        return await self._stub.alter_isr(self._address(), request, CALL_TIMEOUT)
+        return await self._ask(lambda address, seconds: self._stub.alter_isr(address, request, seconds))
 
     async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
         """Ask the active controller for a split; the rows of both halves."""
-        response = await self._stub.propose_split(self._address(), request, CALL_TIMEOUT)
+        response = await self._ask(lambda address, seconds: self._stub.propose_split(address, request, seconds))
         return list(response.partitions)
 
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
         """Tell the active controller that a split has ended; the rows of both halves."""
-        response = await self._stub.finish_split(self._address(), request, CALL_TIMEOUT)
+        response = await self._ask(lambda address, seconds: self._stub.finish_split(address, request, seconds))
         return list(response.partitions)
 
     async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
         """Tell the active controller that a merge has ended; the rows of both. What is no refusal is in doubt."""
-        response = await self._stub.finish_merge(self._address(), request, CALL_TIMEOUT)
+        response = await self._ask(lambda address, seconds: self._stub.finish_merge(address, request, seconds))
         return list(response.partitions)
 
     async def shut_down(self, timeout: float) -> None:
@@ -269,7 +370,9 @@ class Member:
             async with asyncio.timeout(timeout):
                 while True:
                     try:
-                        answer = await self._stub.controlled_shutdown(self._address(), request, CALL_TIMEOUT)
+                        answer = await self._ask(
+                            lambda address, seconds: self._stub.controlled_shutdown(address, request, seconds)
+                        )
                         if not answer.remaining:
                             return
                     except MinkaError as error:
@@ -287,12 +390,12 @@ class Member:
             async with asyncio.timeout(timeout):
                 while True:
                     try:
-                        await self._stub.leave(self._address(), request, timeout)
+                        await self._ask(lambda address, seconds: self._stub.leave(address, request, seconds))
                         return
                     except MinkaError as error:
                         # The next controller may have been elected a moment ago, and not be active yet; and a goodbye
                         # of which nobody knows whether it was recorded can be said twice.
-                        if not error.code.info.retriable and error.code is not Code.OUTCOME_UNKNOWN:
+                        if not error.code.info.retriable and error.code not in _OPEN:
                             log.info("could not say goodbye", extra={"reason": str(error)})
                             return
                     await asyncio.sleep(SHUTDOWN_POLL)
@@ -310,7 +413,12 @@ def as_new_process(node: Node) -> Node:
 
 
 async def register_patiently(
-    stub: ControllerStub, addresses: Sequence[str], node: Node, holder_patience: float, now: Callable[[], float]
+    stub: ControllerStub,
+    addresses: Sequence[str],
+    node: Node,
+    holder_patience: float,
+    call_timeout: float,
+    now: Callable[[], float],
 ) -> tuple[str, RegisterResponse]:
     """Register at the active controller, which any of `addresses` may name; answers its address, and what it said.
 
@@ -322,7 +430,7 @@ async def register_patiently(
     while True:
         address = candidates.pop(0)
         try:
-            return address, await stub.register(address, RegisterRequest(node=node), CALL_TIMEOUT)
+            return address, await stub.register(address, RegisterRequest(node=node), call_timeout)
         except MinkaError as error:
             taken_for_now = error.code is Code.NODE_ID_TAKEN and error.details.get("same_data") == "true"
             leader = error.details.get("leader_address", "")

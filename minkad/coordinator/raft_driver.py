@@ -8,6 +8,8 @@ from typing import Final, Protocol
 
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import Commands, ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message, MessageType
+from minkad.clock import boottime
+from minkad.coordinator.leader_silence import LeaderSilence
 from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready, Role
 from minkad.core.raft.answers import without_repeated_answers
 from minkad.storage.log_database import LogDatabase
@@ -60,6 +62,7 @@ class RaftDriver:
         snapshot_entries: int,
         conf_state: ConfState,
         on_progress: Callable[[], None],
+        clock: Callable[[], float] = boottime,
     ) -> None:
         self.raw = raw
         self.conf_state = conf_state
@@ -72,6 +75,8 @@ class RaftDriver:
         self._tick_seconds = tick_seconds
         self._snapshot_entries = snapshot_entries
         self._on_progress = on_progress
+        self._clock = clock
+        self._silence = LeaderSilence(clock())
         self._inbox: deque[Message] = deque()
         self._proposals: _Proposals = []
         self._waiting: deque[tuple[int, int, _Proposals]] = deque()  # index, term: ascending index
@@ -130,6 +135,7 @@ class RaftDriver:
 
     def confirm_leadership(self, now: float, confirmed: Callable[[float], None]) -> None:
         """Call `confirmed(now)` once a quorum has acknowledged, after `now`, that this node leads (ReadIndex)."""
+        self._silence.asks(self._clock())
         self._confirmation_number += 1
         context = self._confirmation_number.to_bytes(8, "big")
         self._confirmations[context] = (now, confirmed)
@@ -188,6 +194,14 @@ class RaftDriver:
         return status.role is Role.LEADER and self._applied_term == status.term
 
     @property
+    def former_leader(self) -> tuple[int, float]:
+        """Of this leader: the raft id of the last leader that it heard itself, 0 if there was none; and since when, by
+        this node's clock, no leader before this one can have had its leadership confirmed.
+        """
+        now = self._clock()
+        return self._silence.leader, self._silence.proven_since(self.raw.basic_status().term, now)
+
+    @property
     def proposals_under_way(self) -> int:
         """Proposals that are neither applied nor failed."""
         return len(self._proposals) + self._waiting_count
@@ -231,6 +245,7 @@ class RaftDriver:
             self._propose_queued()
 
     def _step(self, message: Message) -> None:
+        self._silence.handle(message, self.raw.basic_status(), self._clock())
         try:
             self.raw.step(message)
         except RaftError as refusal:
@@ -260,6 +275,9 @@ class RaftDriver:
             self._persisting = True
             await self._log_db.sync()
             self._persisting = False
+        for message in ready.messages:
+            if message.type == MessageType.MSG_VOTE_RESP and not message.reject:
+                message.silence_ms = self._silence.milliseconds(self._clock())
         self._transport.send(without_repeated_answers(ready.messages))
         if ready.snapshot is not None:
             self._restore(ready)

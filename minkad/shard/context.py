@@ -69,6 +69,7 @@ class LeaderContext:
     propose: Callable[["Leadership"], None]  # its `proposed` is to be recorded
     on_fence: Callable[[float], None]
     is_made: Callable[[int], bool]  # whether what a split makes is here
+    is_absent: Callable[[str], bool]  # whether a node has failed or left, as far as this one knows
 
 
 KnownKeyspace = Callable[[int], Keyspace | None]

@@ -6,6 +6,7 @@ changes of leader in Kafka's controller.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError
@@ -38,12 +39,14 @@ _REFUSALS: Final = frozenset(
 class HandOver:
     """To one successor: a task that tries until it is cancelled or the row has changed."""
 
-    def __init__(self, context: "LeaderContext", follower: Follower) -> None:
+    def __init__(self, context: "LeaderContext", follower: Follower, on_unfenced: Callable[[], None]) -> None:
+        """`on_unfenced`: it was given up for now, so the in-sync set may change."""
         self.target = follower.node_id
         self.replica = follower.replica
         self.phase = "follow"
         self.blocked_by = ""
         self._context = context
+        self._on_unfenced = on_unfenced
         self._follower = follower
         self._changed = asyncio.Event()
         self._fenced_at = 0.0
@@ -72,6 +75,7 @@ class HandOver:
             except MinkaError as error:
                 self._block(str(error))
             self._unfence()
+            self._on_unfenced()
             await asyncio.sleep(self._backoff)
             self._backoff = min(2 * self._backoff, self._context.settings.longest_backoff)
 

@@ -18,6 +18,7 @@ from minkad.shard.leadership import Leadership, Proposal
 log: Final = logging.getLogger(__name__)
 
 _MAX_CHANGES: Final = 1000  # in one call
+_LONGEST_BACKOFF: Final = 0.2  # seconds; writes may wait for the new controller to take a dead replica out
 
 
 class InSyncSets:
@@ -101,7 +102,7 @@ class InSyncSets:
                     proposal.in_doubt = True
                     self._waiting.setdefault(leadership.replica.id, leadership)
                 await asyncio.sleep(backoff)
-                backoff = min(2 * backoff, self._settings.longest_backoff)
+                backoff = min(2 * backoff, _LONGEST_BACKOFF)
                 self._wake.set()
                 continue
             backoff = self._settings.first_backoff

@@ -76,6 +76,7 @@ class Leadership:
         self._joining -= set(row.isr)
         self._recount()
         self._change_hand_over()
+        self.take_out_absent()
 
     def _add(self, node: str) -> None:
         feed, now = self._context.feed_to(node), self._context.clock()
@@ -175,7 +176,7 @@ class Leadership:
         From when it nearly has, the high watermark waits for it, so that under load there is such a moment.
         """
         node = follower.node_id
-        if not follower.sending or node in self.replica.row.removing_replicas:
+        if not follower.sending or node in self.replica.row.removing_replicas or self._context.is_absent(node):
             return
         if self._is_behind_split():
             return
@@ -214,11 +215,24 @@ class Leadership:
                 if node in self._joining and self.proposed is None:
                     self._joining.discard(node)
                     self._recount()
+        self.take_out_absent()
         if late and self.proposed is None and not self.replica.fenced:
             log.warning("replicas are not in sync any more", extra={"partition": self.replica.id, "late": late})
             self._propose([node for node in isr if node not in late])
         else:
             self.look()
+
+    def take_out_absent(self) -> None:
+        """Let those leave who are gone, so that writes need not wait for them any more.
+
+        Only their leader does this, once it can make use of it: a set that was made smaller for a leader that is silent
+        itself would be worth nothing, and keep others from leading who have everything.
+        """
+        isr = self.replica.row.isr
+        absent = [node for node in isr if node != self._context.node_id and self._context.is_absent(node)]
+        if absent and self.proposed is None and not self.replica.fenced:
+            log.info("replicas are gone", extra={"partition": self.replica.id, "gone": absent})
+            self._propose([node for node in isr if node not in absent])
 
     def lags(self, now: float) -> dict[str, tuple[int, float]]:
         """By follower: the entries that it lacks, and for how many seconds it has not had all of them."""
@@ -261,7 +275,7 @@ class Leadership:
             self._hand_over = None
         follower = self._followers.get(successor)
         if self._hand_over is None and follower is not None:
-            self._hand_over = HandOver(self._context, follower)
+            self._hand_over = HandOver(self._context, follower, self.take_out_absent)
         elif self._hand_over is not None:
             self._hand_over.look()
 

@@ -97,11 +97,13 @@ class ReplicaManager:
         known_row: Callable[[int], Partition | None] = lambda _: None,
         is_gone: Callable[[int], bool] = lambda _: False,
         known_keyspace: KnownKeyspace = lambda _: None,
+        is_absent: Callable[[str], bool] = lambda _: False,
         shipping_limit: Callable[[], int] = lambda: 0,
         on_fence: Callable[[float], None] = lambda _: None,
         on_isr_change: Callable[[Collection[str], Collection[str]], None] = lambda _old, _new: None,
     ) -> None:
-        """`known_row` and `known_keyspace` are this node's copy of the table. `shipping_limit`: bytes a second at which
+        """`known_row`, `known_keyspace` and `is_absent` (a node has failed, or left) are by this node's copy of the
+        table. `shipping_limit`: bytes a second at which
         checkpoints may leave, all together; 0: no limit. `on_fence` is told how many seconds writes waited,
         `on_isr_change` the old and the new in-sync set of a partition that this node leads.
         """
@@ -175,6 +177,7 @@ class ReplicaManager:
             self._in_sync.propose,
             on_fence,
             lambda id_: (replica := self._replicas.get(id_)) is not None and replica.is_made,
+            is_absent,
         )
         self.inventory = Inventory(
             self._replicas, log_db, data_dir / "partitions", self._new_data, self._requests.changed
@@ -545,6 +548,11 @@ class ReplicaManager:
 
     def _on_marker(self, replica: Replica) -> None:
         self._splitting.make(replica)
+
+    def nodes_changed(self) -> None:
+        """Nodes have come or gone, by this node's copy of the table."""
+        for leadership in list(self._leaderships.values()):
+            leadership.take_out_absent()
 
     # What it tells
 

@@ -61,6 +61,7 @@ class DataPlane:
         has_clearance: Callable[[], bool],
         controller: Controller,
         keyspace: Callable[[int], Keyspace | None],
+        is_absent: Callable[[str], bool],
         append: Callable[[str, Append], Awaitable[list[int]]],
         acknowledged: Callable[[int], None],
         adopted: Callable[[Partition], None],
@@ -93,6 +94,7 @@ class DataPlane:
             self._in_sync.propose,
             self._learn,
             self._advance,
+            is_absent,
             now,
             lag_timeout,
         )
@@ -100,6 +102,11 @@ class DataPlane:
     def start(self) -> None:
         """Begin."""
         self._in_sync.start()
+
+    def nodes_changed(self) -> None:
+        """By this node's copy of the table."""
+        for leadership in list(self._leaderships.values()):
+            leadership.take_out_absent()
 
     # What the member tells
 

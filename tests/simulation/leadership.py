@@ -62,6 +62,7 @@ class LeaderContext:
     propose: Callable[["Leadership"], None]
     learn: Callable[[Partition], None]
     advance: Callable[[Replica], None]
+    is_absent: Callable[[str], bool]
     now: Callable[[], float]
     lag_timeout: float
 
@@ -155,6 +156,7 @@ class Leadership:
         self._joining -= set(row.isr)
         self._recount()
         self._change_hand_over()
+        self.take_out_absent()
 
     def close(self) -> None:
         """The leadership is over."""
@@ -188,7 +190,7 @@ class Leadership:
     def _consider(self, follower: Follower) -> None:
         """Let a follower join once it has all that may be acknowledged; the watermark waits for it from then on."""
         node, replica = follower.node_id, self.replica
-        if node in replica.copy.row.isr or not follower.sending or replica.fenced:
+        if node in replica.copy.row.isr or not follower.sending or replica.fenced or self.context.is_absent(node):
             return
         if node not in self._joining:
             is_near = len(replica.copy.log) - follower.matched < _NEAR
@@ -215,6 +217,15 @@ class Leadership:
                 self._consider(follower)
         if late & set(isr) and self.proposed is None and not self.replica.fenced:
             self._propose([node for node in isr if node not in late])
+
+        self.take_out_absent()
+
+    def take_out_absent(self) -> None:
+        """Let those leave who are gone, by this node's copy of the table."""
+        isr = self.replica.copy.row.isr
+        left = [node for node in isr if node == self.context.node_id or not self.context.is_absent(node)]
+        if left != list(isr) and self.proposed is None and not self.replica.fenced:
+            self._propose(left)
 
     def _propose(self, isr: list[str]) -> None:
         self.proposed = Proposal(self.replica.copy.row.partition_epoch, isr)

@@ -104,7 +104,12 @@ class Process:
         while not self.machine.raft_id:
             try:
                 _, answer = await register_patiently(
-                    self.calls, self.world.addresses(but=self.machine), self.node, self.world.holder_patience, self.now
+                    self.calls,
+                    self.world.addresses(but=self.machine),
+                    self.node,
+                    self.world.holder_patience,
+                    5 * self.world.heartbeat,
+                    self.now,
                 )
                 self.machine.raft_id = answer.raft_id
             except MinkaError as error:
@@ -156,6 +161,7 @@ class Process:
             snapshot_entries=world.snapshot_entries,
             conf_state=snapshot.metadata.conf_state,
             on_progress=self.coordinator.on_progress,
+            clock=self.now,
         )
         self.coordinator.driver = self.driver
         self.data_plane = DataPlane(
@@ -165,6 +171,7 @@ class Process:
             has_clearance=self._has_clearance,
             controller=_Controller(self),
             keyspace=self._keyspace,
+            is_absent=lambda node_id: self.coordinator.state.is_absent(node_id),
             append=self.calls.append,
             acknowledged=lambda id_: world.acknowledged(self, id_),
             adopted=lambda row: world.adopted(self, row),
@@ -182,6 +189,8 @@ class Process:
             applied_index=lambda: self.driver.applied_index,
             now=self.now,
         )
+        self.coordinator.on_leader_change = self.member.leader_changed
+        self.coordinator.on_nodes_changed = self.data_plane.nodes_changed
         world.oracle.restarted(machine.raft_id, disk.seen.initial_state()[0], disk.seen.last_index())
         self.built = True
         self.built_at = world.now

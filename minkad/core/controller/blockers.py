@@ -5,6 +5,7 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation, Ope
 from minkad.core.controller import drains, merges, splits
 from minkad.core.controller.reassignment import is_online, missing_in_sync, obstacle
 from minkad.core.controller.schedule import unfinished
+from minkad.core.controller.selectors import Live
 from minkad.core.state import State, is_up, partition_name
 
 
@@ -38,15 +39,16 @@ def what_blocks(state: State, migration: Migration) -> Blocker | None:
     if migration.state == MigrationState.MIGRATION_STATE_PENDING:
         blocker.reason, blocker.remedy = obstacle(state.nodes, partition, migration) or "", cancel
     elif not is_online(partition):
-        holder = ", ".join(partition.isr)
-        blocker.reason, blocker.remedy = f"it is OFFLINE, and its data is on {holder}", f"start {holder}"
+        holders = " or ".join(partition.isr)
+        data = ", ".join(partition.isr)
+        blocker.reason, blocker.remedy = f"it is OFFLINE, and its data is on {data}", f"start {holders}"
     else:
         blocker.reason, blocker.remedy = _missing(state, partition, cancel)
     return blocker if blocker.reason else None
 
 
 def _missing(state: State, partition: Partition, cancel: str) -> tuple[str, str]:
-    for node_id in missing_in_sync(partition):
+    for node_id in missing_in_sync(partition, Live.of(state)):
         node = state.nodes.get(node_id)
         if not is_up(node):
             return f"{node_id} is to be in sync and is not LIVE{_since(node)}", f"start {node_id}, or {cancel}"

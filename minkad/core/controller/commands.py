@@ -33,11 +33,10 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class FailNode:
-    """The failure detector has not heard from a node for too long."""
+class FailNodes:
+    """The failure detector has not heard from these nodes for too long. `reasons`: by node."""
 
-    node_id: str
-    reason: str
+    reasons: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +244,7 @@ Command = (
     CreateCluster
     | Register
     | Leave
-    | FailNode
+    | FailNodes
     | RemoveNode
     | CreateKeyspace
     | ReportReplicas

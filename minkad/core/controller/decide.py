@@ -26,7 +26,7 @@ from minkad.core.controller.commands import (
     CreateKeyspace,
     DrainNode,
     ElectLeaders,
-    FailNode,
+    FailNodes,
     FinishMerge,
     FinishSplit,
     HandOver,
@@ -59,7 +59,7 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:  # noqa
             return membership.register(state, command, now_ms)
         case Leave():
             return membership.leave(state, command, now_ms)
-        case FailNode():
+        case FailNodes():
             return membership.fail(state, command, now_ms)
         case RemoveNode():
             return membership.remove(state, command)

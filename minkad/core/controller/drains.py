@@ -67,7 +67,7 @@ def blockers(state: State, node_id: str) -> list[Blocker]:
 def _hurt(state: State, partition: Partition, node_id: str, live: Live) -> list[tuple[str, str]]:
     others = [node for node in partition.isr if node in live.up]
     min_insync = state.keyspaces[partition.keyspace_id].min_insync
-    missing = [r for r in partition.replicas if r not in partition.isr and not is_up(state.nodes.get(r))]
+    missing = [r for r in partition.replicas if r != node_id and not is_up(state.nodes.get(r))]
     if not others:
         remedy = f"start {missing[0]}" if missing else f"minkactl drain {node_id} --decommission"
         return [("no other replica is in sync: it would be OFFLINE", remedy)]

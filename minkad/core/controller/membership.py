@@ -3,7 +3,7 @@
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.commands import CreateCluster, FailNode, Leave, Register, RemoveNode
+from minkad.core.controller.commands import CreateCluster, FailNodes, Leave, Register, RemoveNode
 from minkad.core.controller.drains import running_drain
 from minkad.core.controller.node_events import on_node_failure, on_node_startup
 from minkad.core.controller.rows import deleted_at, node_in_state
@@ -68,15 +68,17 @@ def leave(state: State, command: Leave, now_ms: int) -> list[Record]:
     node = state.nodes.get(command.node_id)
     if node is None or not is_up(node) or node.incarnation != command.incarnation:
         return []
-    return _gone(state, node, NodeState.NODE_STATE_LEFT, "stopped in order", now_ms)
+    left = node_in_state(node, NodeState.NODE_STATE_LEFT, "stopped in order", now_ms)
+    return [left, *on_node_failure(state, [node.id])]
 
 
-def fail(state: State, command: FailNode, now_ms: int) -> list[Record]:
-    """The node's clearance is over; its partitions need another leader or go offline."""
-    node = state.nodes.get(command.node_id)
-    if node is None or not is_up(node):
-        return []
-    return _gone(state, node, NodeState.NODE_STATE_FAILED, command.reason, now_ms)
+def fail(state: State, command: FailNodes, now_ms: int) -> list[Record]:
+    """The nodes' clearances are over; their partitions need other leaders or go offline. What all of them mean is
+    decided at once: none of them is elected because another one failed a moment before.
+    """
+    nodes = [node for name in command.reasons if is_up(node := state.nodes.get(name)) and node is not None]
+    failed = [node_in_state(n, NodeState.NODE_STATE_FAILED, command.reasons[n.id], now_ms) for n in nodes]
+    return [*failed, *on_node_failure(state, [node.id for node in nodes])]
 
 
 def remove(state: State, command: RemoveNode) -> list[Record]:
@@ -94,7 +96,3 @@ def remove(state: State, command: RemoveNode) -> list[Record]:
         raise MinkaError(Code.NODE_IN_USE, f"node {node.id} holds {held} partitions", node=node.id)
     left = [deleted_at(row, node.id, is_merged=row.id in state.merged) for row in rows]
     return [*left, Record(node_removed=node)]
-
-
-def _gone(state: State, node: Node, now: NodeState.ValueType, reason: str, now_ms: int) -> list[Record]:
-    return [node_in_state(node, now, reason, now_ms), *on_node_failure(state, node.id)]

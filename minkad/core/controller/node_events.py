@@ -2,7 +2,7 @@
 (Kafka Controller Internals: onBrokerFailure, onBrokerStartup, onControllerFailover).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from minka.v1.cluster_pb2 import Durability, Partition, PartitionState
 from minka.v1.records_pb2 import Record
@@ -18,20 +18,23 @@ from minkad.core.state import State
 _WITHOUT_LEADER = (PartitionState.PARTITION_STATE_NEW, PartitionState.PARTITION_STATE_OFFLINE)
 
 
-def on_node_failure(state: State, node_id: str) -> list[Record]:
+def on_node_failure(state: State, node_ids: Collection[str]) -> list[Record]:
     """1. Partitions without leader → OfflinePartition. 2. They → OnlinePartition, by the offline selector.
-    3. Each replica on the node → OfflineReplica: out of the isr. All of it is one new row a partition.
+    3. Each replica on the nodes → OfflineReplica. All of it is one new row a partition.
+
+    The isr stays: each of its members has everything. Their leader takes out who is gone, when it makes use of that
+    (`isr.alter_isr`). A leader that is gone itself, and nobody has noticed yet, can't.
     """
-    live = Live.of(state).without(node_id)
-    rows = (_without_node(state, p, node_id, live) for p in state.partitions.values() if node_id in p.replicas)
+    live = Live.of(state).without(*node_ids)
+    rows = (_without_nodes(state, p, node_ids, live) for p in state.partitions.values())
     return partitions_changed(row for row in rows if row is not None)
 
 
-def _without_node(state: State, partition: Partition, node_id: str, live: Live) -> Partition | None:
-    if partition.leader == node_id:
+def _without_nodes(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> Partition | None:
+    if partition.leader in node_ids:
         return changed(partition, _election(offline_selection(state, partition, live)))
-    if node_id in partition.isr and len(partition.isr) > 1:
-        return changed(partition, lambda row: leave_isr(row, node_id))
+    if partition.successor in node_ids:
+        return changed(partition, lambda row: row.ClearField("successor"))
     return None
 
 
@@ -58,7 +61,7 @@ def _restarted(state: State, partition: Partition, node_id: str, live: Live) -> 
     volatile = state.keyspaces[partition.keyspace_id].durability == Durability.DURABILITY_ASYNC
     if partition.leader == node_id:
         others = offline_partition_leader_selector(partition, live.without(node_id), allow_unclean=False)
-        isr = others.isr if others is not None and volatile else tuple(partition.isr)
+        isr = tuple(node for node in partition.isr if node != node_id or others is None or not volatile)
         return [changed(partition, _election(Selection(others.leader if others else node_id, isr)))]
     if volatile:
         return [changed(partition, lambda row: leave_isr(row, node_id))]

@@ -91,7 +91,7 @@ def on_partition_reassignment(state: State, migration: Migration, live: Live, no
         return _finish(partition, migration, live, now_ms)
     if migration.state == _M.MIGRATION_STATE_CANCELLING:
         return _go_on_back(state, partition, migration, live, now_ms)
-    if missing_in_sync(partition) or not partition.leader:
+    if missing_in_sync(partition, live) or not partition.leader:
         return []  # step 4
     if (successor := _next_leader(partition, migration, live)) is not None:
         if partition.successor == successor:
@@ -105,9 +105,9 @@ def on_partition_reassignment(state: State, migration: Migration, live: Live, no
     ]
 
 
-def missing_in_sync(partition: Partition) -> list[str]:
-    """Those of RAR that have not joined the isr."""
-    return [node for node in partition.target_replicas if node not in partition.isr]
+def missing_in_sync(partition: Partition, live: Live) -> list[str]:
+    """Those of RAR that have not joined the isr, or are gone: their leader is about to take those out."""
+    return [node for node in partition.target_replicas if node not in partition.isr or node not in live.up]
 
 
 def _next_leader(partition: Partition, migration: Migration, live: Live) -> str | None:
@@ -192,8 +192,9 @@ def refusal_to_go_back(state: State, migration: Migration, live: Live) -> str | 
     partition, original = state.partitions[migration.partition_id], migration.original_replicas
     if all(node in original for node in partition.isr):
         return None
-    left = [node for node in partition.isr if node in original and node in live.up]
-    needed = max(1, min(state.keyspaces[partition.keyspace_id].min_insync, len(partition.isr)))
+    in_sync = [node for node in partition.isr if node in live.up]
+    left = [node for node in in_sync if node in original]
+    needed = max(1, min(state.keyspaces[partition.keyspace_id].min_insync, len(in_sync)))
     if len(left) >= needed:
         return None
     alive = f"only {', '.join(left)}" if left else "none"

@@ -27,9 +27,9 @@ class Live:
             frozenset(n.id for n in nodes if n.state == NodeState.NODE_STATE_DRAINING),
         )
 
-    def without(self, node: str) -> "Live":
-        """As if the node had gone."""
-        return Live(self.up - {node}, self.draining - {node})
+    def without(self, *nodes: str) -> "Live":
+        """As if the nodes had gone."""
+        return Live(self.up - {*nodes}, self.draining - {*nodes})
 
     def first(self, candidates: Iterable[str]) -> str | None:
         """The first that is up, one that stays before one that is being drained."""
@@ -51,7 +51,7 @@ class Selection:
 
 
 def offline_partition_leader_selector(row: Partition, live: Live, *, allow_unclean: bool) -> Selection | None:
-    """New leader: a live replica, in the isr if there is one. New isr: the live isr, or just the new leader.
+    """New leader: a live replica, in the isr if there is one. New isr: as it is, or just the new leader.
 
     A replica outside of the isr is elected only where `allow_unclean` says so, and never one that is being added.
     """
@@ -59,7 +59,7 @@ def offline_partition_leader_selector(row: Partition, live: Live, *, allow_uncle
     in_sync = [node for node in assigned if node in row.isr]
     leader = live.first(in_sync)
     if leader is not None:
-        return Selection(leader, tuple(node for node in row.isr if node in live.up))
+        return Selection(leader, tuple(row.isr))
     complete = [node for node in assigned if node not in row.adding_replicas]
     if not allow_unclean or (leader := live.first(complete)) is None:
         return None

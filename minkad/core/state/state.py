@@ -10,6 +10,7 @@ from minka.v1.cluster_pb2 import (
     Keyspace,
     Migration,
     Node,
+    NodeState,
     Operation,
     OperationState,
     Partition,
@@ -132,6 +133,11 @@ class State:
     def is_gone(self, partition_id: int) -> bool:
         """Whether there was such a partition, of which nothing is left: it was merged into another one."""
         return partition_id < self.next_partition_id and self.row(partition_id) is None
+
+    def is_absent(self, node_id: str) -> bool:
+        """Whether the node was here and is gone: it serves nothing before it has registered again."""
+        node = self.nodes.get(node_id)
+        return node is not None and node.state in (NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT)
 
     def table(self) -> PartitionTable:
         """What clients and people see."""

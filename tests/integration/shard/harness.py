@@ -106,6 +106,7 @@ class TestNode:
             storage=self.cluster.storage,
             is_gone=lambda partition_id: partition_id in self.cluster.gone,
             known_keyspace=lambda _: self.cluster.keyspace,
+            is_absent=lambda node_id: node_id in self.cluster.dead & self.cluster.failed,
             on_fence=self.fences.append,
             on_isr_change=telemetry.isr_changed,
         )
@@ -212,6 +213,7 @@ class Cluster:
         self.rows: dict[int, Partition] = {}
         self.keyspace = Keyspace(min_insync=1, durability=Durability.DURABILITY_SYNC)
         self.dead: set[str] = set()  # nodes that the controller does not take into an in-sync set
+        self.failed: set[str] = set()  # of those, whom the table says to be gone
         self.isr_changes: list[IsrChange] = []
         self.before_alter_isr: list[MinkaError] = []  # raised instead, one a request
         self.after_alter_isr: list[MinkaError] = []  # raised although it was recorded
@@ -374,21 +376,22 @@ class Cluster:
         )
 
     async def fail(self, node_id: str) -> None:
-        """The controller's part when a node fails: others lead, without it; or it stays the last in sync."""
+        """The controller's part when a node fails: others lead; who leads takes it out of the in-sync sets."""
         self.dead.add(node_id)
+        self.failed.add(node_id)
         for row in list(self.rows.values()):
-            if node_id not in row.isr:
-                continue
-            others = [node for node in row.isr if node != node_id and node not in self.dead]
+            others = [node for node in row.isr if node not in self.dead]
             if row.leader == node_id and others:
-                self.elect(row.id, others[0], without=[node_id])
-            elif others:
-                self.change(row.id, partial(_without, node_id))
+                self.elect(row.id, others[0])
         await self.tell_all(*self.rows)
+        for node in self.nodes.values():
+            if node.running:
+                node.manager.nodes_changed()
 
     async def back(self, node_id: str) -> None:
         """The controller's part when it is there again."""
         self.dead.discard(node_id)
+        self.failed.discard(node_id)
         for row in list(self.rows.values()):
             if row.leader == node_id:
                 self.elect(row.id, node_id)

@@ -12,7 +12,7 @@ from minkad.core.controller import (
     Command,
     CreateCluster,
     CreateKeyspace,
-    FailNode,
+    FailNodes,
     HandOver,
     MigrationCaps,
     Register,
@@ -91,8 +91,10 @@ class Controller:
             self.run(Register(node, holder_alive))
 
     def fail(self, *names: str) -> None:
+        """One after the other, and the leaders take them out of the isr."""
         for name in names:
-            self.run(FailNode(name, "no heartbeat for 1.5 s"))
+            self.run(FailNodes({name: "no heartbeat for 1.5 s"}))
+            self.take_out_absent()
 
     def deliver(self, unreachable: Sequence[str] = ()) -> None:
         """Tell the nodes their rows and take their answers, until nobody that is up has anything to be told."""
@@ -119,6 +121,13 @@ class Controller:
             partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=row.partition_epoch, isr=isr
         )
         self.run(AlterIsr(row.leader, [change]))
+
+    def take_out_absent(self) -> None:
+        """Leaders that are up see by their table who is gone."""
+        for row in list(self.state.partitions.values()):
+            left = [node for node in self.state.partitions[row.id].isr if is_up(self.state.nodes[node])]
+            if row.leader and is_up(self.state.nodes[row.leader]) and len(left) < len(row.isr):
+                self.alter_isr(self.state.partitions[row.id], left)
 
     def catch_up(self) -> None:
         """Every replica that is up has caught up, and the leaders say so."""
@@ -148,6 +157,7 @@ class Controller:
             before = len(self.log)
             self.schedule()
             self.deliver(unreachable)
+            self.take_out_absent()
             self.catch_up()
             self.hand_over_all()
             if len(self.log) == before:

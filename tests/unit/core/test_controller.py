@@ -9,7 +9,6 @@ from minkad.core.controller import (
     CancelMigration,
     CreateKeyspace,
     DrainNode,
-    FailNode,
     HandOver,
     Leave,
     MigrationCaps,
@@ -76,7 +75,7 @@ def test_a_failed_node_takes_its_partitions_offline_and_back_with_a_new_leader_e
     c = Controller()
     c.register("athens", "byzantium")
     c.keyspace("flights", 4)
-    c.run(FailNode("athens", "no heartbeat for 1.5 s"))
+    c.fail("athens")
     assert c.state.nodes["athens"].state == NodeState.NODE_STATE_FAILED
     assert c.counts() == {"athens": 0, "byzantium": 2}
     c.register("athens", incarnation="2")
@@ -90,7 +89,7 @@ def test_a_failed_node_takes_its_partitions_offline_and_back_with_a_new_leader_e
 def test_a_failed_node_comes_back_as_a_new_process_only() -> None:
     c = Controller()
     c.register("athens")
-    c.run(FailNode("athens", "no heartbeat for 1.5 s"))
+    c.fail("athens")
     with refused(Code.NOT_REGISTERED):
         c.register("athens")
     c.register("athens", incarnation="1.2")
@@ -217,7 +216,7 @@ def test_a_source_that_fails_after_the_hand_over_deletes_its_copy_when_it_is_bac
     partition = next(p for p in c.state.partitions.values() if p.successor)
     source = partition.leader
     c.hand_over(partition.id)
-    c.run(FailNode(source, "no heartbeat"))
+    c.fail(source)
     c.schedule()
     migration = c.state.migrations[operation][partition.id, 0]
     assert migration.state == MigrationState.MIGRATION_STATE_COMPLETED

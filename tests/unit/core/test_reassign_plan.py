@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minka.errors import Code, MinkaError
-from minkad.core.controller import ApplyPlan, FailNode
+from minkad.core.controller import ApplyPlan
 from minkad.core.placement import plan_digest
 from tests.unit.core.model import Controller
 
@@ -79,7 +79,7 @@ def test_a_changed_plan_or_a_changed_table_is_refused() -> None:
         c.run(ApplyPlan(plan, "tester", ""))
     assert damaged.value.code is Code.DAMAGED_PLAN
     plan = c.plan()
-    c.run(FailNode("b", "gone"))
+    c.fail("b")
     with pytest.raises(MinkaError) as stale:
         c.run(ApplyPlan(plan, "tester", ""))
     assert stale.value.code is Code.STALE_PLAN
@@ -92,7 +92,7 @@ def test_unknown_and_dead_nodes_and_offline_partitions_are_named() -> None:
     with pytest.raises(MinkaError, match="no node zeta") as unknown:
         c.plan(["zeta"])
     assert unknown.value.code is Code.UNKNOWN_NODE
-    c.run(FailNode("b", "gone"))
+    c.fail("b")
     with pytest.raises(MinkaError, match="k/1 is not ONLINE"):
         c.plan()
 

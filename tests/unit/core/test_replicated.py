@@ -228,6 +228,7 @@ def test_a_process_that_is_about_to_stop_hands_over_and_then_leaves_the_isr() ->
     assert c.counts()["a"] == 0
     assert all(len(p.isr) == 3 for p in rows(c))
     c.run(Leave("a", "1"))
+    c.take_out_absent()
     assert all(sorted(p.isr) == ["b", "c"] for p in rows(c))
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LEFT
     c.register("a", incarnation="2")
@@ -237,6 +238,7 @@ def test_a_process_that_is_about_to_stop_hands_over_and_then_leaves_the_isr() ->
 def test_who_stops_without_having_handed_over_is_replaced_at_once() -> None:
     c = three_nodes()
     c.run(Leave("a", "1"))
+    c.take_out_absent()
     assert all(p.leader in ("b", "c") and sorted(p.isr) == ["b", "c"] for p in rows(c))
 
 

@@ -14,6 +14,7 @@ from minkad.core.controller import (
     ControlledShutdown,
     DrainNode,
     ElectLeaders,
+    FailNodes,
     HandOver,
     Leave,
     PauseOperation,
@@ -80,6 +81,9 @@ class Cluster(RuleBasedStateMachine):
             assert new.leader in ("", old.leader) or not old.isr or new.leader in old.isr, (old, new)
         if new.leader and new.leader != old.leader:
             assert new.leader_epoch > old.leader_epoch
+        if set(old.isr) - set(new.isr):
+            assert new.leader, ("nobody makes use of it", old, new)
+            assert self.is_up(new.leader), ("nobody makes use of it", old, new)
         dropped = set(old.replicas) - set(new.replicas)
         assert dropped <= set(new.removing_replicas), "who is dropped is told to delete"
 
@@ -90,7 +94,6 @@ class Cluster(RuleBasedStateMachine):
             assert set(row.isr) <= set(row.replicas) - set(row.removing_replicas)
             assert not row.leader or is_up(self.c.state.nodes[row.leader]), "a dead node leads"
             assert row.leader or not any(self.is_up(node) for node in row.isr), "one could lead and nobody does"
-            assert not row.leader or all(self.is_up(node) for node in row.isr), "a dead node is in sync"
             if row.target_replicas:
                 assert self.c.state.running_migration(row.id) is not None
 
@@ -99,9 +102,9 @@ class Cluster(RuleBasedStateMachine):
 
     # Nodes
 
-    @rule(node=st.sampled_from(NODES))
-    def fail(self, node: str) -> None:
-        self.c.fail(node)
+    @rule(nodes=st.sets(st.sampled_from(NODES), min_size=1, max_size=3))
+    def fail(self, nodes: set[str]) -> None:
+        self.c.run(FailNodes(dict.fromkeys(sorted(nodes), "no heartbeat for 1.5 s")))
 
     @rule(node=st.sampled_from(NODES))
     def start(self, node: str) -> None:
@@ -126,6 +129,10 @@ class Cluster(RuleBasedStateMachine):
     @rule()
     def schedule(self) -> None:
         self.c.schedule_once()
+
+    @rule()
+    def leaders_see_who_is_gone(self) -> None:
+        self.c.take_out_absent()
 
     @rule()
     def deliver(self) -> None:

@@ -181,12 +181,12 @@ def live(up: str, draining: str = "") -> Live:
 @pytest.mark.parametrize(
     ("up", "unclean", "selected"),
     [
-        (live("bc"), False, Selection("b", ("b",))),
+        (live("bc"), False, Selection("b", ("a", "b"))),
         (live("abc", "a"), False, Selection("b", ("a", "b"))),
-        (live("a", "a"), False, Selection("a", ("a",))),
+        (live("a", "a"), False, Selection("a", ("a", "b"))),
         (live("c"), False, None),
         (live("c"), True, Selection("c", ("c",), unclean=True)),
-        (live("bc"), True, Selection("b", ("b",))),
+        (live("bc"), True, Selection("b", ("a", "b"))),
         (live("d"), True, None),
     ],
 )

@@ -141,10 +141,10 @@ class Call:
             self._give_up(part, error)
 
     def reroute(self, part: Part) -> None:
-        """Send a read that is under way to another node as well, and take that one's answer."""
-        assert self.op is not Op.WRITE, "a write under way may have been done"
+        """Send a read that is under way to another node as well, and take that one's answer; or what was not sent."""
+        assert self.op is not Op.WRITE or not part.sent, "a write under way may have been done"
         self._replace(part)
-        self._add(Part(self, part.place, part.keys, None, part.size, part.alone, scan=part.scan))
+        self._add(Part(self, part.place, part.keys, part.values, part.size, part.alone, scan=part.scan))
 
     def abort(self, reason: str) -> None:
         """Give up what is under way."""

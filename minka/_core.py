@@ -31,6 +31,7 @@ from minka.wire import Op
 MAX_CALLS: Final = 100_000
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TABLE_TIMEOUT_S: Final = 1.0  # for one node to give its table
+_HEDGE_S: Final = 0.1  # after which the next one is asked, too
 _MAX_ASKED: Final = 5  # nodes asked for the table in one refresh, once there is one
 _REFRESH_GAP_S: Final = 0.03  # between two refreshes
 _KEYSPACE_TRIES: Final = 7  # refreshes in about 0.5 s before a keyspace counts as unknown: a node may lag a little
@@ -130,6 +131,17 @@ class Core:
             self._refresh = self.loop.create_task(self._refresh_table(avoid), name="minka table refresh")
         return self._refresh
 
+    def _on_quiet(self, address: str) -> None:
+        """A node answers nothing: who leads its partitions by now? Nobody waits for it longer than until others do."""
+        self.refresh_soon(avoid=address)
+        for call in list(self.calls):
+            for part in [part for part in call.parts if part.address == address and self.has_moved(part)]:
+                if part.sent and call.op is Op.WRITE:
+                    text = f"{address} is silent, and leads the partition no longer; the write may have been done"
+                    call.refused(part, MinkaError(Code.OUTCOME_UNKNOWN, text))
+                else:
+                    call.reroute(part)
+
     def _open(self) -> None:
         if self._state == "closed":
             raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
@@ -186,18 +198,36 @@ class Core:
         addresses.sort(key=lambda address: address == avoid)
         request = admin_pb2.GetTableRequest(known_version=self.table.version)
         tried: dict[str, MinkaError] = {}
-        for address in addresses[:_MAX_ASKED] if self._has_table else addresses:
-            try:
-                response = await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
-            except grpc.aio.AioRpcError as error:
-                tried[address] = error_from_call(error, address, repeatable=True)
-                continue
-            if response.HasField("table"):
-                return response.table
-            if self.table.version:
-                return None
-            tried[address] = MinkaError(Code.NO_CONTROLLER, f"{address} has no partition table yet")
+        waiting = list(reversed(addresses[:_MAX_ASKED] if self._has_table else addresses))
+        asked: dict[asyncio.Task[admin_pb2.GetTableResponse], str] = {}
+        try:
+            while waiting or asked:
+                if waiting:  # the last one was slow, or refused
+                    address = waiting.pop()
+                    asked[self.loop.create_task(self._ask_for_table(address, request))] = address
+                done, _ = await asyncio.wait(
+                    asked, timeout=_HEDGE_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    address = asked.pop(task)
+                    if (error := task.exception()) is not None:
+                        if not isinstance(error, grpc.aio.AioRpcError):
+                            raise error
+                        tried[address] = error_from_call(error, address, repeatable=True)
+                    elif task.result().HasField("table"):
+                        return task.result().table
+                    elif self.table.version:
+                        return None
+                    else:
+                        tried[address] = MinkaError(Code.NO_CONTROLLER, f"{address} has no partition table yet")
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         raise unreachable(tried)
+
+    async def _ask_for_table(self, address: str, request: admin_pb2.GetTableRequest) -> admin_pb2.GetTableResponse:
+        return await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
 
     async def _forget_nodes(self) -> None:
         """Close the connections to addresses that aren't the cluster's any more."""
@@ -216,7 +246,5 @@ class Core:
     def _stream(self, address: str) -> NodeStream:
         stream = self._streams.get(address)
         if stream is None:
-            stream = self._streams[address] = NodeStream(
-                address, self._channel(address), self.loop, lambda silent: self.refresh_soon(avoid=silent)
-            )
+            stream = self._streams[address] = NodeStream(address, self._channel(address), self.loop, self._on_quiet)
         return stream

@@ -14,7 +14,10 @@ from minka._lane import MAX_QUEUED_BYTES, Lane
 from minka.errors import Code, MinkaError
 from minka.wire import KV_BATCH_METHOD, Op, decode_response, encode
 
-QUIET_S: Final = 1.0  # so long without an answer, and the partition table is asked about it
+# So long without an answer, and the partition table is asked about it, again and again: a silent node is replaced within
+# a second.
+QUIET_S: Final = 0.25
+ASK_AGAIN_S: Final = 0.1
 OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; so much later it is given up
 
 
@@ -111,7 +114,7 @@ class NodeStream:
     async def _watch(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
         """Notice a node that is connected and silent: it hangs, or its machine is gone."""
         while True:
-            await asyncio.sleep(QUIET_S / 2)
+            await asyncio.sleep(min(QUIET_S / 2, ASK_AGAIN_S))
             now = self._loop.time()
             if not self._is_waiting() or now - self._heard_at < QUIET_S:
                 continue

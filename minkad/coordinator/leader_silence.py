@@ -1,10 +1,10 @@
 """How long it is certain that nobody led: voters say with their votes for how long they have heard no leader.
 
-An active controller grants no clearance beyond `clearance_ms` after it last asked a quorum whether it leads, and each of
-that quorum has heard it after the question. A quorum votes for the next leader, and one node at least is in both. So what
-all who voted say that they have not heard is time that has passed since the last confirmation, hence of what it granted.
-A vote that a voter gives although it has just heard its leader (a leadership transfer, a leader's process that is said
-to have died) says a short time, and proves no more than that.
+An active controller grants no clearance beyond `clearance_ms` after it last asked a quorum whether it leads, and each
+of that quorum has heard it after the question. A quorum votes for the next leader, and one node at least is in both. So
+the shortest silence of all who voted has passed since the last confirmation, hence of what was granted by it. A vote
+that a voter gives although it has just heard its leader (a leadership transfer, a leader's process that is said to have
+died) says a short time, and proves no more than that.
 """
 
 from minka.v1.raft_pb2 import Message, MessageType

@@ -171,7 +171,7 @@ class Process:
             has_clearance=self._has_clearance,
             controller=_Controller(self),
             keyspace=self._keyspace,
-            is_absent=lambda node_id: self.coordinator.state.is_absent(node_id),
+            is_absent=self._is_absent,
             append=self.calls.append,
             acknowledged=lambda id_: world.acknowledged(self, id_),
             adopted=lambda row: world.adopted(self, row),
@@ -208,6 +208,9 @@ class Process:
 
     def _keyspace(self, id_: int) -> Keyspace | None:
         return self.coordinator.state.keyspaces.get(id_)
+
+    def _is_absent(self, node_id: str) -> bool:
+        return self.coordinator.state.is_absent(node_id)
 
     def _has_clearance(self) -> bool:
         return self.member.has_clearance()

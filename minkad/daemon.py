@@ -126,7 +126,8 @@ class Daemon:
             raft_log.bootstrap(ConfState(voters=[node.raft_id for node in bootstrap.voters]))
             await self.log_db.sync()
         snapshot = raft_log.snapshot()
-        self.channels = Channels(own.cluster_id, own.node_id, self.credentials)
+        heartbeat_interval = config.membership.heartbeat_interval_ms / 1000
+        self.channels = Channels(own.cluster_id, own.node_id, self.credentials, heartbeat_interval)
         self.coordinator = Coordinator(
             State.from_snapshot(snapshot.data),
             bootstrap,

@@ -262,7 +262,8 @@ class Member:
     async def _register(self, address: str) -> str:
         settings = self._settings
         try:
-            async with self._waiting(address, settings.holder_patience + settings.call_timeout):
+            # Whoever is asked may name a controller that is silent, so it is waited for no node in particular.
+            async with self._waiting("", settings.holder_patience + settings.call_timeout):
                 controller, _ = await register_patiently(
                     self._stub, [address], self.node, settings.holder_patience, settings.call_timeout, self._now
                 )

@@ -8,12 +8,6 @@ from minka._grpc import aio_channel, channel_options
 from minkad.rpc.credentials import Credentials
 
 CONNECT_TIMEOUT = 2.0  # seconds
-# A peer that vanished without a word (power, network) is noticed by pings, not by TCP's minutes of patience.
-KEEPALIVE = [
-    ("grpc.keepalive_time_ms", 2000),
-    ("grpc.keepalive_timeout_ms", 2000),
-    ("grpc.http2.max_pings_without_data", 0),
-]
 UNTIL_UNUSED = 10.0 * 365 * 86_400  # seconds
 CLUSTER_METADATA = "minka-cluster"
 NODE_METADATA = "minka-node"
@@ -22,13 +16,28 @@ NODE_METADATA = "minka-node"
 class Channels:
     """Channels by address, kept until closed. `cluster_id` is "" as long as the node has not joined one.
 
-    They are plain without `credentials`.
+    They are plain without `credentials`. To connect may take ten heartbeat intervals (seconds): who waits for that has
+    a deadline of its own.
     """
 
-    def __init__(self, cluster_id: str, node_id: str, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        cluster_id: str,
+        node_id: str,
+        credentials: Credentials | None = None,
+        heartbeat_interval: float = 0.2,
+    ) -> None:
         cluster = ((CLUSTER_METADATA, cluster_id),) if cluster_id else ()
         self.identity = (*cluster, (NODE_METADATA, node_id))
         self._credentials = credentials
+        patience_ms = max(1, int(5 * heartbeat_interval * 1000))
+        # A peer that vanished without a word (power, network) is noticed by pings, not by TCP's minutes of patience.
+        self._options = [
+            *channel_options(10 * heartbeat_interval),
+            ("grpc.keepalive_time_ms", patience_ms),
+            ("grpc.keepalive_timeout_ms", patience_ms),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._old: dict[grpc.aio.Channel, asyncio.Task[None]] = {}
 
@@ -36,7 +45,7 @@ class Channels:
         """The channel to a node's gRPC address. Pass `identity` as the metadata of each call on it."""
         if address not in self._channels:
             credentials = self._credentials.channel if self._credentials is not None else None
-            self._channels[address] = aio_channel(address, credentials, [*channel_options(CONNECT_TIMEOUT), *KEEPALIVE])
+            self._channels[address] = aio_channel(address, credentials, self._options)
         return self._channels[address]
 
     def renew(self) -> None:

@@ -231,7 +231,7 @@ class Leadership:
         isr = self.replica.row.isr
         absent = [node for node in isr if node != self._context.node_id and self._context.is_absent(node)]
         if absent and self.proposed is None and not self.replica.fenced:
-            log.info("replicas are gone", extra={"partition": self.replica.id, "gone": absent})
+            log.debug("replicas are gone", extra={"partition": self.replica.id, "gone": absent})
             self._propose([node for node in isr if node not in absent])
 
     def lags(self, now: float) -> dict[str, tuple[int, float]]:

@@ -2,7 +2,7 @@
 
 A verdict needs more than silence. Time in which the judge itself stood still doesn't count; a judge that hears nothing
 of much of the cluster suspects itself first (Eureka's self-preservation, the zones of Kubernetes' node controller);
-and a new judge takes every node as just heard (KAFKA-18138).
+and a new judge gives every node the time to find it, and only then takes it as heard (KAFKA-18138).
 """
 
 from collections.abc import Collection, Iterable
@@ -30,14 +30,15 @@ class FailureDetector:
     _turned_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._since = self._turned_at = self.started_at
+        self._turned_at = self.started_at
+        self._since = self.started_at + self.timeout
 
     def turn(self, now: float) -> None:
         """The loop has its turn. As far as that comes late, nobody could be heard: it is no silence of theirs."""
         lost = now - self._turned_at - 2 * self.tick
         self._turned_at = now
         if lost > 0:
-            self._since = min(self._since + lost, now)
+            self._since += lost
             self._heard = {node: min(at + lost, now) for node, at in self._heard.items()}
 
     def heard(self, node: str, at: float) -> None:
@@ -72,4 +73,4 @@ class FailureDetector:
 
     def silence(self, node: str, now: float) -> float:
         """Seconds since the node was last heard, or since this controller began."""
-        return max(0.0, now - self._heard.get(node, self._since))
+        return max(0.0, now - self._heard.get(node, self.started_at))

@@ -1,0 +1,158 @@
+"""Who is to be failed, by what a judge has heard, and when it had its turn."""
+
+import pytest
+
+from minkad.core.controller import FailureDetector
+from minkad.core.controller.failure_detector import PATIENCE
+
+TIMEOUT, TICK = 0.8, 0.05
+
+
+class Judge:
+    """Has its turn every 50 ms, and hears of each node every 200 ms as long as that is not silent. It is `self`."""
+
+    def __init__(self, *others: str, clearances_end: float = 0.0) -> None:
+        self.others = list(others)
+        self.now = 0.0
+        self.detector = FailureDetector(TIMEOUT, 0.0, clearances_end, TICK)
+        self.quiet: set[str] = set()
+        self.failed: list[list[str]] = []
+        self._beats = 0
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds / TICK)):
+            self.now += TICK
+            self.turn()
+
+    def stand_still(self, seconds: float) -> None:
+        """What comes meanwhile waits, and is heard after the turn that comes late."""
+        self.now += seconds
+        self.turn()
+
+    def turn(self) -> None:
+        self.detector.turn(self.now)
+        up = [node for node in self.others if node not in [n for names in self.failed for n in names]]
+        if silent := self.detector.silent(up, self.now):
+            self.failed.append(silent)
+        self._beats += 1
+        if self._beats % 4 == 0:
+            for node in self.others:
+                if node not in self.quiet:
+                    self.detector.heard(node, self.now)
+
+
+def test_a_silent_node_is_failed_after_the_timeout_and_no_other() -> None:
+    judge = Judge("a", "b", "c")
+    judge.run(2.0)
+    judge.quiet = {"b"}
+    judge.run(TIMEOUT - 0.1)
+    assert judge.failed == []
+    judge.run(0.2)
+    assert judge.failed == [["b"]]
+    judge.run(10.0)
+    assert judge.failed == [["b"]]
+
+
+@pytest.mark.parametrize("seconds", [0.3, 0.92, 3.0, 60.0])
+def test_a_judge_that_stood_still_fails_nobody_for_it(seconds: float) -> None:
+    judge = Judge("a", "b", "c")
+    judge.run(2.0)
+    judge.stand_still(seconds)
+    judge.run(3.0)
+    assert judge.failed == []
+
+
+def test_of_the_time_that_it_stood_still_nothing_counts_for_a_silent_node_either() -> None:
+    judge = Judge("a", "b", "c", "d")
+    judge.run(2.0)
+    judge.quiet = {"a"}
+    judge.run(0.4)
+    judge.stand_still(5.0)
+    assert judge.failed == []
+    judge.run(0.45)
+    assert judge.failed == [["a"]]
+
+
+def test_a_loop_that_is_always_late_is_slow_to_judge() -> None:
+    judge = Judge("a", "b", "c", "d")
+    judge.run(2.0)
+    judge.quiet = {"a"}
+    for _ in range(7):
+        judge.stand_still(0.3)
+    assert judge.failed == [], "two ticks count of each turn"
+    judge.stand_still(0.3)
+    judge.stand_still(0.3)
+    assert judge.failed == [["a"]]
+
+
+def test_a_new_judge_gives_everybody_the_time_to_find_it() -> None:
+    judge = Judge("a", "b", "c")
+    judge.quiet = {"a"}
+    judge.run(2 * TIMEOUT - TICK)
+    assert judge.failed == []
+    judge.run(2 * TICK)
+    assert judge.failed == [["a"]]
+
+
+@pytest.mark.parametrize("seconds", [0.3, 3.0])
+def test_a_new_judge_that_stood_still_at_once_gives_them_that_time_afterwards(seconds: float) -> None:
+    judge = Judge("a", "b", "c")
+    judge.stand_still(seconds)
+    judge.quiet = {"a"}
+    judge.run(2 * TIMEOUT - 3 * TICK)
+    assert judge.failed == []
+
+
+def test_nobody_is_failed_before_the_clearances_of_former_judges_have_ended() -> None:
+    judge = Judge("a", "b", "c", clearances_end=2.5)
+    judge.quiet = {"a"}
+    judge.run(2.4)
+    assert judge.failed == []
+    assert judge.detector.is_alive("a", judge.now)
+    judge.run(0.15)
+    assert judge.failed == [["a"]]
+
+
+def test_who_is_known_to_be_silent_for_longer_is_failed_earlier() -> None:
+    """The former leader, which the voters have not heard."""
+    judge = Judge("a", "b", "c", clearances_end=0.1)
+    judge.detector.heard("a", -0.6)
+    judge.quiet = {"a"}
+    judge.run(0.15)
+    assert judge.failed == []
+    judge.run(0.1)
+    assert judge.failed == [["a"]]
+
+
+def test_a_judge_that_hears_little_of_the_cluster_suspects_itself_but_not_for_ever() -> None:
+    """Three of five. They are failed together."""
+    judge = Judge("a", "b", "c", "d")
+    judge.run(2.0)
+    judge.quiet = {"a", "b", "c"}
+    judge.run(TIMEOUT * PATIENCE - 0.1)
+    assert judge.failed == []
+    judge.run(0.2)
+    assert judge.failed == [["a", "b", "c"]]
+
+
+def test_those_who_fall_silent_one_after_the_other_are_counted_together() -> None:
+    judge = Judge("a", "b", "c", "d")
+    judge.run(2.0)
+    for node in "abc":
+        judge.quiet.add(node)
+        judge.run(0.2)
+    judge.run(TIMEOUT)
+    assert judge.failed == []
+    judge.quiet.clear()
+    judge.run(10.0)
+    assert judge.failed == []
+
+
+@pytest.mark.parametrize(("others", "quiet"), [("a", "a"), ("abc", "a"), ("abcd", "ab")])
+def test_a_small_part_is_no_reason_to_wait(others: str, quiet: str) -> None:
+    """Of two nodes the other one; of five two."""
+    judge = Judge(*others)
+    judge.run(2.0)
+    judge.quiet = set(quiet)
+    judge.run(TIMEOUT + TICK)
+    assert sorted(node for names in judge.failed for node in names) == sorted(quiet)

@@ -47,7 +47,7 @@ class Nemesis:
         self._world.availability.heal()
         self._world.network.calm()
         for machine in self._world.machines:
-            machine.sync_time, machine.stopped_until = 0.0, 0.0
+            machine.sync_time, machine.stopped_until = 0.0, min(machine.stopped_until, self._world.now)
             if machine.process is None:
                 self._world.after(0.0, self._world.start, machine)
             else:

@@ -152,7 +152,7 @@ class Member:
         self._unheard_since: float | None = None
         self._asked = 0
         self._is_known = False  # the controllers know this process, so a new one needn't be told first
-        self._silent = ""  # the address at which no controller answered the last time
+        self._silent: str | None = None  # the address at which the controller did not answer the last time
         self._waits: set[_Wait] = set()
         self._look = asyncio.Event()
         self._ungranted = asyncio.Event()
@@ -176,7 +176,7 @@ class Member:
         """Until cancelled. Raises MinkaError with a code of FINAL: give up."""
         while True:
             self._look.clear()
-            address = ""
+            known = self._controller_address()
             try:
                 address = self._address_to_ask()
                 if not self._is_known or address != self._controller_address():
@@ -187,7 +187,7 @@ class Member:
                     raise
                 if error.code is Code.NOT_REGISTERED:
                     self._is_known = False
-                self._silent = address if error.code in (Code.UNREACHABLE, Code.DEADLINE_EXCEEDED) else ""
+                self._silent = known if error.code in (Code.UNREACHABLE, Code.DEADLINE_EXCEEDED) else None
                 self._note(error)
             self.registered.clear()
             try:
@@ -228,7 +228,7 @@ class Member:
 
     def _in_touch(self, controller: str) -> None:
         if not self.registered.is_set():
-            self._problem = self._silent = ""
+            self._problem, self._silent = "", None
             self.registered.set()
             log.info("in touch with the active controller", extra={"controller": controller})
 

@@ -1,0 +1,205 @@
+"""A node finds the next active controller, whatever the last one leaves it waiting for. Time passes where it waits."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Node, Partition
+from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    HandOverRequest,
+    HandOverResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    RegisterRequest,
+    RegisterResponse,
+)
+from minkad.coordinator.member import Member, MemberSettings
+from tests.simulation.loop import ProcessLoop
+
+if TYPE_CHECKING:
+    from minkad.coordinator.member import ControllerStub, DataPlane
+
+OLD, NEXT, THIRD = "byzantium:7400", "cyrene:7400", "delphi:7400"
+BEAT = 0.2
+CLEARANCE = 0.6
+
+
+class Athens:
+    """Athens, and how each address answers it: `silent` ones never do."""
+
+    def __init__(self, *, registered: bool = True) -> None:
+        self.seconds = 0.0
+        self.known: str | None = OLD
+        self.leader = OLD  # who really leads; others name the one that `hint` says
+        self.hint = OLD
+        self.silent: set[str] = set()
+        self.grants = CLEARANCE
+        self.registrations: list[tuple[float, str]] = []
+        self.heartbeats: list[tuple[float, str]] = []
+        self.is_registered = registered
+        self._loop = ProcessLoop(lambda: self.seconds, lambda _: None)
+        self.member = Member(
+            Node(id="athens", incarnation="7"),
+            MemberSettings(BEAT, CLEARANCE, 1.0),
+            cast("ControllerStub", self),
+            controller_address=lambda: self.known,
+            other_addresses=lambda: (OLD, NEXT, THIRD),
+            data_plane=cast("DataPlane", self),
+            applied_index=lambda: 0,
+            now=lambda: self.seconds,
+        )
+        self.task = self._loop.create_task(self.member.run())
+
+    def run(self, seconds: float) -> None:
+        end = self.seconds + seconds
+        self._loop.turn()
+        while (due := self._loop.next_due()) is not None and due <= end:
+            self.seconds = max(self.seconds, due)
+            self._loop.turn()
+        self.seconds = end
+
+    def end(self) -> None:
+        self._loop.kill()
+
+    def call(self, coroutine: object) -> "asyncio.Task[object]":
+        return self._loop.create_task(coroutine)  # type: ignore[arg-type]
+
+    def elect(self, address: str) -> None:
+        """And Raft says so here."""
+        self.leader = self.hint = self.known = address
+        self._loop.call_at(self.seconds, self.member.leader_changed)
+
+    def stats(self, changed_only: bool) -> list[object]:
+        return []
+
+    def migrations(self) -> list[object]:
+        return []
+
+    def stop_leading(self) -> None:
+        raise AssertionError("nobody has taken it for dead")
+
+    # The controller's side
+
+    async def _reach(self, address: str, seconds: float) -> None:
+        if address in self.silent:
+            await asyncio.sleep(seconds)
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"{address} did not answer in time")
+        if address != self.leader:
+            raise MinkaError(Code.NOT_CONTROLLER, "another one is", leader_address=self.hint)
+
+    async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
+        self.registrations.append((self.seconds, address))
+        await self._reach(address, timeout)
+        self.is_registered = True
+        return RegisterResponse()
+
+    async def heartbeat(
+        self, address: str, requests: AsyncIterator[HeartbeatRequest]
+    ) -> AsyncGenerator[HeartbeatResponse, None]:
+        async for request in requests:
+            self.heartbeats.append((self.seconds, address))
+            await self._reach(address, 1e9)
+            if not self.is_registered:
+                raise MinkaError(Code.NOT_REGISTERED, "register")
+            yield HeartbeatResponse(sequence=request.sequence, clearance_ms=int(self.grants * 1000))
+
+    async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
+        await self._reach(address, timeout)
+        return HandOverResponse(partition=Partition(id=1))
+
+    async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
+        await self._reach(address, timeout)
+        return AlterIsrResponse()
+
+    def first_heartbeat(self, address: str) -> float:
+        return next(at for at, to in self.heartbeats if to == address)
+
+
+@pytest.fixture
+def athens() -> Iterator[Athens]:
+    """In touch with the first controller."""
+    athens = Athens()
+    athens.run(1.0)
+    assert athens.member.has_clearance()
+    yield athens
+    athens.end()
+
+
+@pytest.mark.parametrize("after", [0.0, 0.1, 0.55, 0.7, 1.0, 1.5])
+def test_the_next_controller_is_heartbeaten_at_once_although_the_last_one_is_silent(
+    athens: Athens, after: float
+) -> None:
+    """Whatever the node waits for just then: an answer, another node's word, a registration at the silent one."""
+    athens.silent.add(OLD)
+    athens.run(after)
+    elected_at = athens.seconds
+    athens.elect(NEXT)
+    athens.run(2 * BEAT)
+    assert athens.first_heartbeat(NEXT) - elected_at <= BEAT / 2
+    assert athens.member.has_clearance()
+
+
+def test_a_new_controller_knows_the_process_so_it_is_not_registered_again(athens: Athens) -> None:
+    before = len(athens.registrations)
+    athens.elect(NEXT)
+    athens.run(1.0)
+    assert len(athens.registrations) == before
+    assert athens.member.registered.is_set()
+
+
+def test_others_are_asked_when_raft_names_only_the_silent_one(athens: Athens) -> None:
+    """A learner that the new leader does not reach."""
+    athens.silent.add(OLD)
+    athens.leader = athens.hint = NEXT
+    athens.run(CLEARANCE + 2 * BEAT)
+    assert athens.first_heartbeat(NEXT) > 0
+    assert athens.member.has_clearance()
+
+
+def test_a_controller_that_has_just_begun_is_asked_again_soon(athens: Athens) -> None:
+    """It grants nothing before a quorum has confirmed that it leads."""
+    athens.elect(NEXT)
+    athens.grants = 0.0
+    athens.run(0.05)
+    athens.grants = CLEARANCE
+    athens.run(BEAT / 2)
+    assert [to for _, to in athens.heartbeats].count(NEXT) >= 2
+    assert athens.member.has_clearance()
+
+
+def test_a_call_is_given_up_when_another_one_is_elected_and_its_outcome_is_open(athens: Athens) -> None:
+    athens.silent.add(OLD)
+    call = athens.call(athens.member.alter_isr(AlterIsrRequest(node_id="athens")))
+    athens.run(0.3)
+    assert not call.done()
+    athens.elect(NEXT)
+    athens.run(0.01)
+    error = call.exception()
+    assert isinstance(error, MinkaError)
+    assert error.code is Code.OUTCOME_UNKNOWN
+
+
+def test_a_call_to_a_silent_one_ends_after_some_heartbeats(athens: Athens) -> None:
+    athens.silent.add(OLD)
+    call = athens.call(athens.member.hand_over(HandOverRequest(node_id="athens")))
+    athens.run(5 * BEAT + 0.01)
+    assert call.done()
+
+
+def test_losing_the_controller_is_a_warning_and_finding_it_is_told(
+    athens: Athens, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "minkad")
+    athens.silent.add(OLD)
+    athens.run(1.0)
+    warnings = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert warnings == ["lost the active controller"], "once"
+    caplog.clear()
+    athens.elect(NEXT)
+    athens.run(1.0)
+    assert [r.message for r in caplog.records] == ["in touch with the active controller"]

@@ -1,15 +1,19 @@
-"""A leader is killed under load: how long until its partitions take writes again, beside Redis Cluster with the same
-timeout.
+"""A node is killed, stopped or cut off: how long until every partition takes writes again, beside Redis Cluster with
+the same timeout and etcd. And whether anybody was taken for dead who lived.
 """
 
+import argparse
 import asyncio
-import binascii
-import json
+import os
+import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import uvloop
@@ -17,178 +21,247 @@ import uvloop
 import minka.aio
 from benchmarks.cluster import KEYSPACE
 from benchmarks.kv_worker import VALUE, key
-from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
-from benchmarks.peers import REDIS, SLOTS, RedisCluster, missing
-from benchmarks.processes import Group
+from benchmarks.measure import MINKA, Goal, Report, Sample, measure, parse, percentile
+from benchmarks.peers import ETCD, REDIS, EtcdCluster, RedisCluster, missing
 from minka.control import Control
 from minka.errors import MinkaError
 from minka.hashing import murmur3
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
 from minkactl.playground import LocalCluster
 from minkad.config_schema import Membership
+from tests.cluster.network import CLIENTS, Network, NetworkedCluster
+from tests.cluster.undo import NotPermitted, Undo
 
-RUNS: Final = 20
-QUICK_RUNS: Final = 3
+DESCRIPTION: Final = "A node is killed, stopped or cut off: how long until every partition takes writes again."
+ROUNDS: Final = 10  # of each fault at each kind of node, in each size of cluster
+QUICK_ROUNDS: Final = 2
+SIZES: Final = (3, 5)
+NAMES: Final = ("athens", "byzantium", "cyrene", "delphi", "ephesus")
 PARTITIONS: Final = 24
-LOADERS: Final = 32  # writes that other clients have under way all the time
-KEYS: Final = 10_000
-GOAL_MS: Final = 1000.0
+KILL, STOP, CUT = "kill", "stop", "cut"
+CONTROLLER, OTHER = "the active controller", "another node"
+MEDIAN_MS: Final = {CONTROLLER: 1200.0, OTHER: 900.0}
+WORST_MS: Final = {CONTROLLER: 2000.0, OTHER: 1500.0}
 # After which a silent node counts as failed; Redis's cluster-node-timeout means the same.
 FAILURE_TIMEOUT_MS: Final = Membership().failure_timeout_ms
 
 _WELL_TIMEOUT_S: Final = 60.0
-_GIVE_UP_S: Final = 60.0
+_GIVE_UP_S: Final = 30.0
 _WARM_UP_S: Final = 1.0
-_GAP_S: Final = 0.002
+_GAP_S: Final = 0.01  # between two writes of one partition
 
 Address = tuple[str, int]
 
 
-def run(report: Report) -> None:
+def run(report: Report, rounds: int | None = None) -> None:
     """All figures."""
-    report.absent |= {REDIS: reason} if (reason := missing(REDIS)) else {}
-    runs = QUICK_RUNS if report.options.quick else RUNS
+    rounds = rounds or (QUICK_ROUNDS if report.options.quick else ROUNDS)
+    report.absent |= {peer: reason for peer in (REDIS, ETCD) if (reason := missing(peer))}
     report.notes.append(
-        f"{runs} kills, one after the other, each third of the active controller. Three replicas, "
-        f"two in sync at least, minkad's defaults; Redis: three masters with a replica each, cluster-node-timeout "
-        f"{FAILURE_TIMEOUT_MS} ms, and an answer doesn't wait for the replica. {LOADERS} writes are under way all the "
-        f"time. From SIGKILL to the first write of a key of a partition that the node led."
+        f"{rounds} faults of each kind, one after the other. {PARTITIONS} partitions of three replicas, two in sync at "
+        f"least, minkad's defaults (failure_timeout_ms {FAILURE_TIMEOUT_MS}); each is written to all the time. "
+        f"From the fault until every partition has taken a write. Redis: three masters with a replica each, "
+        f"cluster-node-timeout {FAILURE_TIMEOUT_MS} ms, the keys of one master, and an answer doesn't wait for "
+        f"the replica. etcd: {SIZES[0]} or {SIZES[1]} members, its leader, its defaults."
     )
+    for size in SIZES:
+        _measure_minka(report, size, rounds)
     if REDIS not in report.absent:
-        _add(report, REDIS, _redis(runs))
-    with LocalCluster(3) as cluster:
-        took, controllers, alarms = uvloop.run(_minka(cluster, runs))
-    _add(report, MINKA, took)
-    for name, kind in (
-        ("of other nodes than the active controller, p50", False),
-        ("of the active controller, p50", True),
-    ):
-        chosen = [seconds for seconds, it_was in zip(took, controllers, strict=True) if it_was is kind]
-        if chosen:
-            report.add(report.case(name, "ms"), MINKA, _sample(chosen, 50))
-    report.add(report.case("nodes that FAILED though they lived", ""), MINKA, Sample(alarms))
+        for fault in (KILL, STOP):
+            _add(report, SIZES[0], fault, OTHER, REDIS, _redis(fault, rounds))
+    if ETCD not in report.absent:
+        for size in SIZES:
+            _add(report, size, STOP, CONTROLLER, ETCD, _etcd(size, rounds))
 
 
-def _add(report: Report, system: str, took: Sequence[float]) -> None:
-    for name, percent in (("killed leader to the first write, p50", 50), ("… the longest", 100)):
-        report.add(report.case(name, "ms", REDIS, Goal(at_most=GOAL_MS)), system, _sample(took, percent))
-
-
-def _sample(took: Sequence[float], percent: float) -> Sample:
-    ordered = sorted(took)
-    value = percentile(ordered, percent)
-    if value is None:
-        raise RuntimeError("nothing was measured")
-    return Sample(value * 1000, details={"count": len(ordered)})
+def _add(report: Report, size: int, fault: str, who: str, system: str, took: Sequence[float]) -> None:
+    peer = ETCD if who == CONTROLLER else REDIS
+    for name, percent, goal in (("median", 50, MEDIAN_MS[who]), ("worst", 100, WORST_MS[who])):
+        value = percentile(sorted(took), percent)
+        if value is None:
+            raise RuntimeError("nothing was measured")
+        case = report.case(f"{size} nodes, {fault} {who}: {name}", "ms", peer, Goal(at_most=goal))
+        report.add(case, system, Sample(value * 1000, details={"count": len(took)}))
 
 
 # Minka
 
 
-async def _minka(cluster: LocalCluster, runs: int) -> tuple[list[float], list[bool], int]:
-    """Seconds of each run, whether it was the active controller that was killed, and how many others FAILED."""
-    took, controllers, alarms = [], [], 0
-    with Control(cluster.endpoints, timeout=10) as control, Group("load") as group:
+def _measure_minka(report: Report, size: int, rounds: int) -> None:
+    with (
+        _cluster(size, report) as (cluster, network),
+        Control(cluster.endpoints, timeout=10) as control,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        _wait_for_nodes(control, size)
         control.create_keyspace(KEYSPACE, PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
-        _wait_well(control)
-        talk = group.start_talking("load", _load_command(MINKA, list(cluster.endpoints)))
-        assert talk.hear() == "connected", "the load says so first"
-        async with minka.aio.Client(cluster.endpoints, keyspace=KEYSPACE) as client:
-            for number in range(runs):
-                table = await asyncio.to_thread(_wait_well, control)
-                controller = control.status().coordinator.controller
-                victim = _next_victim(table, number, controller)
-                keys = _keys_led_by(table, victim)
-                with suppress(MinkaError):  # only so that the client knows the way
-                    await client.put_many(dict.fromkeys(keys, VALUE))
-                await asyncio.sleep(_WARM_UP_S)
-                controllers.append(controller == victim)
-                cluster.kill(victim)
-                took.append(await _first_write(client, keys, time.monotonic()))
-                status = await asyncio.to_thread(control.status)
-                alarms += sum(n.state == NodeState.NODE_STATE_FAILED and n.id != victim for n in status.table.nodes)
-                await asyncio.to_thread(cluster.restart, victim)
-    return took, controllers, alarms
+        lab = _Lab(cluster, control, network, runner)
+        for who in (CONTROLLER, OTHER):
+            for fault in (KILL, STOP, CUT) if network is not None else (KILL, STOP):
+                took = [lab.round(fault, who, number) for number in range(rounds)]
+                _add(report, size, fault, who, MINKA, took)
+        for what, count in (
+            ("nodes that FAILED though they lived", lab.failed),
+            ("partitions OFFLINE though replicas lived", lab.offline),
+        ):
+            report.add(report.case(f"{size} nodes, {what}", "", goal=Goal(at_most=1)), MINKA, Sample(count))
 
 
-async def _first_write(client: minka.aio.Client, keys: Sequence[bytes], killed: float) -> float:
-    """Several callers try, each one write after the other. Seconds from the kill to the first that succeeds."""
-    done = asyncio.Event()
-    first = 0.0
+@contextmanager
+def _cluster(size: int, report: Report) -> Iterator[tuple[LocalCluster, Network | None]]:
+    """In network namespaces, if the machine allows them; else nothing can be cut off."""
+    with Undo() as undo:
+        network: Network | None = None
+        cluster: LocalCluster
+        try:
+            network = Network(undo)
+            cluster = NetworkedCluster(NAMES[:size], network)
+        except NotPermitted as error:
+            network, cluster = None, LocalCluster(NAMES[:size])
+            report.notes.append(f"Nothing is cut off here: {error}")
+        with cluster:
+            yield cluster, network
 
-    async def caller(name: bytes) -> None:
-        nonlocal first
-        while not done.is_set():
+
+@dataclass
+class _Lab:
+    """A cluster, and what went wrong in it."""
+
+    cluster: LocalCluster
+    control: Control
+    network: Network | None
+    runner: asyncio.Runner
+    failed: int = 0
+    offline: int = 0
+    _keys: dict[int, bytes] = field(default_factory=dict)
+
+    def round(self, fault: str, who: str, number: int) -> float:
+        """One fault, and its end; how many seconds it took until every partition took a write."""
+        before, controller = _wait_well(self.control)
+        victim = controller if who == CONTROLLER else self._other(before, controller, number)
+        for i in range(100 * PARTITIONS):
+            self._keys.setdefault(murmur3(key(i)) % PARTITIONS, key(i))
+        took = self.runner.run(self._seconds(lambda: self._begin(fault, victim)))
+        self._count(before, victim)
+        self._end(fault, victim)
+        after, _ = _wait_well(self.control)
+        self.failed += _others(before, victim) != _others(after, victim)  # who comes back is another process
+        return took
+
+    @staticmethod
+    def _other(table: PartitionTable, controller: str, number: int) -> str:
+        leaders = sorted({partition.leader for partition in table.partitions} - {controller})
+        return leaders[number % len(leaders)]
+
+    def _begin(self, fault: str, victim: str) -> None:
+        if fault == KILL:
+            self.cluster.kill(victim)
+        elif fault == STOP:
+            self.cluster.signal(victim, signal.SIGSTOP)
+        else:
+            assert self.network is not None, "nothing is cut off without namespaces"
+            self.network.part([victim], [CLIENTS, *(name for name in self.cluster.nodes if name != victim)])
+
+    def _end(self, fault: str, victim: str) -> None:
+        if fault == KILL:
+            self.cluster.restart(victim)
+        elif fault == STOP:
+            self.cluster.signal(victim, signal.SIGCONT)
+        elif self.network is not None:
+            self.network.heal()
+
+    def _count(self, before: PartitionTable, victim: str) -> None:
+        deadline = time.monotonic() + _GIVE_UP_S
+        while time.monotonic() < deadline:
             with suppress(MinkaError):
-                await client.put(name, VALUE, timeout=_GIVE_UP_S)
-                first = first or time.monotonic()
-                done.set()
+                status = self.control.status()
+                if status.from_controller:
+                    self.offline += sum(not row.leader for row in status.table.partitions)
+                    self.failed += _others(before, victim) != _others(status.table, victim)
+                    return
+        raise TimeoutError("nobody is the active controller")
 
-    callers = [asyncio.create_task(caller(name)) for name in keys]
-    async with asyncio.timeout(_GIVE_UP_S):
-        await done.wait()
-    for task in callers:
-        task.cancel()
-    await asyncio.gather(*callers, return_exceptions=True)
-    return first - killed
+    async def _seconds(self, begin: Callable[[], None]) -> float:
+        began = float("inf")
+        taken: dict[bytes, float] = {}
+
+        async def write(client: minka.aio.Client, name: bytes) -> None:
+            while name not in taken:
+                sent = time.monotonic()
+                with suppress(MinkaError):
+                    await client.put(name, VALUE, timeout=_GIVE_UP_S)
+                    if sent > began:
+                        taken[name] = time.monotonic()
+                await asyncio.sleep(_GAP_S)
+
+        async with minka.aio.Client(self.cluster.endpoints, keyspace=KEYSPACE) as client:
+            writers = [asyncio.create_task(write(client, name)) for name in self._keys.values()]
+            await asyncio.sleep(_WARM_UP_S)
+            began = time.monotonic()
+            begin()
+            async with asyncio.timeout(_GIVE_UP_S):
+                await asyncio.gather(*writers)
+        return max(taken.values()) - began
 
 
-def _wait_well(control: Control) -> PartitionTable:
+def _others(table: PartitionTable, victim: str) -> dict[str, str]:
+    return {node.id: node.incarnation for node in table.nodes if node.id != victim}
+
+
+def _wait_for_nodes(control: Control, size: int) -> None:
+    deadline = time.monotonic() + _WELL_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with suppress(MinkaError):
+            nodes = control.status().table.nodes
+            if sum(node.state == NodeState.NODE_STATE_LIVE for node in nodes) == size:
+                return
+        time.sleep(_GAP_S)
+    raise TimeoutError(f"not {size} nodes after {_WELL_TIMEOUT_S:g} s")
+
+
+def _wait_well(control: Control) -> tuple[PartitionTable, str]:
+    """The table, and the active controller, once everybody is LIVE and in sync."""
     deadline = time.monotonic() + _WELL_TIMEOUT_S
     while time.monotonic() < deadline:
         with suppress(MinkaError):
             status = control.status()
-            partitions = status.table.partitions
-            online = all(p.state == PartitionState.PARTITION_STATE_ONLINE and len(p.isr) == 3 for p in partitions)
-            if status.from_controller and online and partitions:
-                return status.table
+            rows, nodes = status.table.partitions, status.table.nodes
+            online = all(p.state == PartitionState.PARTITION_STATE_ONLINE and len(p.isr) == 3 for p in rows)
+            live = all(node.state == NodeState.NODE_STATE_LIVE for node in nodes)
+            if status.from_controller and online and live and rows:
+                return status.table, status.coordinator.controller
         time.sleep(_GAP_S)
     raise TimeoutError(f"not every replica is in sync after {_WELL_TIMEOUT_S:g} s")
-
-
-def _next_victim(table: PartitionTable, number: int, controller: str) -> str:
-    """A node that leads something; each third time the active controller, if it does."""
-    leaders = sorted({partition.leader for partition in table.partitions} - {controller})
-    leads = any(partition.leader == controller for partition in table.partitions)
-    return controller if number % 3 == 2 and leads else leaders[number % len(leaders)]
-
-
-def _keys_led_by(table: PartitionTable, node: str) -> list[bytes]:
-    """A key in each of some partitions that the node leads."""
-    slots = {partition.slot for partition in table.partitions if partition.leader == node}
-    found: dict[int, bytes] = {}
-    for number in range(KEYS):
-        slot = murmur3(key(number)) % PARTITIONS
-        if slot in slots:
-            found.setdefault(slot, key(number))
-    return list(found.values())[:4]
 
 
 # Redis
 
 
-def _redis(runs: int) -> list[float]:
+def _redis(fault: str, rounds: int) -> list[float]:
     took = []
-    with RedisCluster(3, replicas=1, node_timeout_ms=FAILURE_TIMEOUT_MS) as redis, Group("load") as group:
-        redis.wait_replicated()
-        talk = group.start_talking("load", _load_command(REDIS, [f"{host}:{port}" for host, port in redis.addresses]))
-        assert talk.hear() == "connected", "the load says so first"
-        for number in range(runs):
+    with RedisCluster(3, replicas=1, node_timeout_ms=FAILURE_TIMEOUT_MS) as redis:
+        for number in range(rounds):
             redis.wait_replicated()
             heirs = {master: replica for replica, master in redis.replicas().items()}
             victim = sorted(heirs)[number % len(heirs)]
             name = redis.key_of(victim)
             time.sleep(_WARM_UP_S)
-            killed = time.monotonic()
-            redis.kill(victim)
-            took.append(_until_set(heirs[victim], name) - killed)
-            redis.restart(victim)
+            began = time.monotonic()
+            if fault == KILL:
+                redis.kill(victim)
+            else:
+                redis.signal(victim, signal.SIGSTOP)
+            took.append(_until_set(heirs[victim], name) - began)
+            if fault == KILL:
+                redis.restart(victim)
+            else:
+                redis.signal(victim, signal.SIGCONT)
     return took
 
 
 def _until_set(heir: Address, name: bytes) -> float:
     """Ask the replica, which has to become the master, until it takes the write; when it did."""
-    command = _set(name)
+    command = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(VALUE), VALUE)
     deadline = time.monotonic() + _GIVE_UP_S
     with socket.create_connection(heir, timeout=_GIVE_UP_S) as connection:
         while time.monotonic() < deadline:
@@ -199,70 +272,45 @@ def _until_set(heir: Address, name: bytes) -> float:
     raise TimeoutError(f"the replica on port {heir[1]} did not take over within {_GIVE_UP_S:g} s")
 
 
-def _set(name: bytes) -> bytes:
-    return b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(VALUE), VALUE)
+# etcd
 
 
-# The load: a process of its own, which takes errors as they come
+def _etcd(size: int, rounds: int) -> list[float]:
+    """Its leader is stopped: how long until another member takes a write."""
+    took = []
+    with EtcdCluster(size) as etcd:
+        for _ in range(rounds):
+            leader = etcd.endpoints.index(etcd.leader())
+            other = etcd.endpoints[(leader + 1) % size]
+            _put_into_etcd(other)
+            time.sleep(_WARM_UP_S)
+            began = time.monotonic()
+            os.kill(etcd.pids[leader], signal.SIGSTOP)
+            try:
+                took.append(_put_into_etcd(other) - began)
+            finally:
+                os.kill(etcd.pids[leader], signal.SIGCONT)
+            etcd.wait_for_leader()
+    return took
 
 
-def _load_command(system: str, endpoints: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.failover", "--load", system, json.dumps(list(endpoints))]
-
-
-async def _load(system: str, endpoints: Sequence[str]) -> None:
-    async with AsyncExitStack() as stack:
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        if system == MINKA:
-            client = await stack.enter_async_context(minka.aio.Client(endpoints, keyspace=KEYSPACE))
-            for number in range(LOADERS):
-                group.create_task(_load_minka(client, number))
-        else:
-            owners: dict[int, str] = {}
-            for number in range(LOADERS):
-                group.create_task(_load_redis(endpoints, number, owners))
-        sys.stdout.write(json.dumps("connected") + "\n")
-        sys.stdout.flush()
-
-
-async def _load_minka(client: minka.aio.Client, first: int) -> None:
-    number = first
-    while True:
-        with suppress(MinkaError):
-            await client.put(key(number % KEYS), VALUE)
-        number += LOADERS
-
-
-async def _load_redis(endpoints: Sequence[str], first: int, owners: dict[int, str]) -> None:
-    """To the owner of each key, as far as known: whom the last redirection named."""
-    number = first
-    connections: dict[str, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
-    while True:
-        slot = binascii.crc_hqx(key(number % KEYS), 0) % SLOTS
-        endpoint = owners.get(slot, endpoints[number % len(endpoints)])
-        try:
-            if endpoint not in connections:
-                host, _, port = endpoint.rpartition(":")
-                connections[endpoint] = await asyncio.open_connection(host, int(port))
-            reader, writer = connections[endpoint]
-            writer.write(_set(key(number % KEYS)))
-            answer = await reader.readuntil(b"\r\n")
-        except (OSError, EOFError):
-            connections.pop(endpoint, None)
-            owners.pop(slot, None)
-            await asyncio.sleep(0.02)
-            continue
-        if answer.startswith(b"-MOVED "):
-            owners[slot] = answer.split()[2].decode()
-        elif answer.startswith(b"+OK"):
-            owners[slot] = endpoint
-            number += LOADERS
-        else:
-            await asyncio.sleep(0.02)
+def _put_into_etcd(endpoint: str) -> float:
+    """When a write was acknowledged."""
+    command = ["etcdctl", "--endpoints", endpoint, "--command-timeout", "100ms", "put", "key", VALUE.hex()[:64]]
+    deadline = time.monotonic() + _GIVE_UP_S
+    while time.monotonic() < deadline:
+        done = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"ETCDCTL_API": "3"})
+        if done.returncode == 0:
+            return time.monotonic()
+    raise TimeoutError(f"etcd takes no write within {_GIVE_UP_S:g} s")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--load"]:
-        uvloop.run(_load(sys.argv[2], json.loads(sys.argv[3])))
-    else:
-        main("failover", "A leader is killed under load: how long until its partitions take writes again.", run)
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--rounds", type=int, metavar="N", help="faults of each kind")
+    chosen, rest = own.parse_known_args(sys.argv[1:])
+    measure(
+        "failover",
+        parse(DESCRIPTION + " --rounds N: so many faults of each kind.", rest),
+        partial(run, rounds=chosen.rounds),
+    )

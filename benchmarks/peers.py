@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import urllib.request
@@ -76,6 +77,10 @@ class RedisCluster:
     def kill(self, address: tuple[str, int]) -> None:
         """SIGKILL."""
         self._group.kill(self._processes.pop(address))
+
+    def signal(self, address: tuple[str, int], number: signal.Signals) -> None:
+        """To a node's process."""
+        self._processes[address].send_signal(number)
 
     def restart(self, address: tuple[str, int]) -> None:
         """Start a node again that was killed, and wait until it follows a master and has all that one has."""
@@ -247,6 +252,10 @@ class EtcdCluster:
             command += ["--initial-cluster", cluster, "--initial-cluster-token", "minka-bench", "--log-level", "error"]
             self.pids.append(self._group.start(f"m{i}", command).pid)
         self.endpoints = [f"{LOOPBACK}:{port}" for port in clients]
+        self.wait_for_leader()
+
+    def wait_for_leader(self) -> None:
+        """Until all members answer, and one leads."""
         self._group.wait_until("etcd has a leader", lambda: self._leader() is not None)
 
     def leader(self) -> str:

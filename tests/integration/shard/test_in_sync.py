@@ -155,6 +155,7 @@ def test_what_was_under_way_is_not_acknowledged_by_too_few(tmp_path: Path) -> No
             await until(lambda: athens.replica().durable == 1)
             await c.fail("byzantium")
             await c.fail("cyrene")
+            await until(lambda: athens.replica().row.isr == ["athens"])
             with pytest.raises(Refused, match="NOT_ENOUGH_REPLICAS"):
                 await athens.put(1, {b"a": b"2"})
             assert await athens.get(1, b"a") == [None]

@@ -14,7 +14,7 @@ from minka._lane import MAX_QUEUED_BYTES, Lane
 from minka.errors import Code, MinkaError
 from minka.wire import KV_BATCH_METHOD, Op, decode_response, encode
 
-# So long without an answer, and the table is asked about it, again and again: a silent node is replaced within a second.
+# So long without an answer, and the partition table is asked for, again and again: a silent node is soon replaced.
 QUIET_S: Final = 0.25
 ASK_AGAIN_S: Final = 0.05
 OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; so much later it is given up

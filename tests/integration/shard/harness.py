@@ -213,6 +213,7 @@ class Cluster:
         self.keyspace = Keyspace(min_insync=1, durability=Durability.DURABILITY_SYNC)
         self.dead: set[str] = set()  # nodes that the controller does not take into an in-sync set
         self.failed: set[str] = set()  # of those, whom the table says to be gone
+        self.requests = 0  # to change in-sync sets
         self.isr_changes: list[IsrChange] = []
         self.before_alter_isr: list[MinkaError] = []  # raised instead, one a request
         self.after_alter_isr: list[MinkaError] = []  # raised although it was recorded
@@ -398,6 +399,7 @@ class Cluster:
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """The controller's part; whoever has a replica is told at once."""
+        self.requests += 1
         if self.before_alter_isr:
             raise self.before_alter_isr.pop(0)
         results = [self._alter(request.node_id, change) for change in request.changes]

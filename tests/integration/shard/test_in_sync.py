@@ -128,6 +128,7 @@ def test_with_too_few_in_sync_writes_are_refused(tmp_path: Path) -> None:
             for node in (byzantium, cyrene):
                 await node.kill()
                 await c.fail(node.id)
+            await until(lambda: athens.replica().row.isr == ["athens"])
             with pytest.raises(Refused) as caught:
                 await athens.put(1, {b"a": b"2"})
             assert caught.value.error.code is Code.NOT_ENOUGH_REPLICAS
@@ -139,6 +140,29 @@ def test_with_too_few_in_sync_writes_are_refused(tmp_path: Path) -> None:
             await until(lambda: len(c.rows[1].isr) == 2)
             await until(lambda: athens.replica().row == c.rows[1])
             await athens.put(1, {b"a": b"3"})
+
+    asyncio.run(scenario())
+
+
+def test_who_is_gone_is_taken_out_by_the_leader_as_soon_as_the_table_says_so(tmp_path: Path) -> None:
+    """Without waiting until it lags, and of all partitions together."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, ReplicationSettings(lag_timeout=600.0)) as c:
+            athens, _, cyrene = await c.add("athens", "byzantium", "cyrene")
+            await c.create("athens", 1, 2, followers=["byzantium", "cyrene"])
+            await until(lambda: all(list(c.rows[i].isr) == ["athens", "byzantium", "cyrene"] for i in (1, 2)))
+            await cyrene.kill()
+            writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
+            await until(lambda: athens.replica().log.end == 1)
+            asked = c.requests
+            assert not writing.done()
+            await c.fail("cyrene")
+            await writing
+            assert all(list(c.rows[i].isr) == ["athens", "byzantium"] for i in (1, 2))
+            assert c.requests == asked + 1
+            await c.fail("athens")
+            await until(lambda: all(list(c.rows[i].isr) == ["byzantium"] for i in (1, 2)))
 
     asyncio.run(scenario())
 

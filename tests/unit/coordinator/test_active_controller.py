@@ -8,7 +8,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import PlanReassignRequest
-from minka.v1.cluster_pb2 import Cluster, HashFunction, Node, OperationState, PartitionState
+from minka.v1.cluster_pb2 import Cluster, HashFunction, Node, NodeState, OperationState, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     HeartbeatRequest,
@@ -20,6 +20,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.v1.records_pb2 import RecordBatch
+from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
 from minkad.core.controller import (
     ApplyPlan,
@@ -31,7 +32,7 @@ from minkad.core.controller import (
     SpreadLoad,
 )
 from minkad.core.placement import plan_reassign
-from minkad.core.state import State
+from minkad.core.state import State, is_up
 
 SETTINGS = ControllerSettings(1.0, 3600.0, 60.0, MigrationCaps(4, 32))
 
@@ -39,20 +40,30 @@ SETTINGS = ControllerSettings(1.0, 3600.0, 60.0, MigrationCaps(4, 32))
 class Harness:
     """One term of activity over a state of its own. `now` is the controller's clock."""
 
-    def __init__(self, state: State | None = None) -> None:
+    def __init__(
+        self,
+        state: State | None = None,
+        settings: ControllerSettings = SETTINGS,
+        *,
+        raft_id: int = 0,
+        former: int = 0,
+        silent_for: float = 0.0,
+    ) -> None:
         self.state = state or State()
         self.now = 1000.0
         self.ticks = 0
         self.held: list[tuple[bytes, asyncio.Future[None]]] | None = None
+        self.confirms = True  # a quorum says at once that this node leads
+        self.batches: list[RecordBatch] = []
         self.controller = ActiveController(
             self.state,
             1,
-            SETTINGS,
-            raft_id=0,
-            former_leader=0,
-            unconfirmed_since=self.now,
+            settings,
+            raft_id=raft_id,
+            former_leader=former,
+            unconfirmed_since=self.now - silent_for,
             propose=self.propose,
-            confirm_leadership=lambda asked_at, confirmed: confirmed(asked_at),
+            confirm_leadership=lambda asked_at, confirmed: confirmed(asked_at) if self.confirms else None,
             update_replicas=self.update_replicas,
             before_tick=self.count_tick,
             now=lambda: self.now,
@@ -61,6 +72,15 @@ class Harness:
 
     def count_tick(self) -> None:
         self.ticks += 1
+
+    async def pass_time(self, seconds: float, *silent: str) -> None:
+        """In steps of a tick, while everybody else sends heartbeats."""
+        for _ in range(round(seconds / STEP)):
+            self.now += STEP
+            for node in self.state.nodes.values():
+                if node.id not in silent and is_up(node):
+                    self.controller.heartbeat(HeartbeatRequest(node_id=node.id, incarnation="1"))
+            await self.look_around()
 
     async def look_around(self) -> None:
         """Until the controller has looked at everything once, as it is now."""
@@ -86,7 +106,8 @@ class Harness:
             self.commit(data, future)
 
     def commit(self, data: bytes, future: asyncio.Future[None]) -> None:
-        self.controller.carry_out(self.state.apply_batch(RecordBatch.FromString(data)))
+        self.batches.append(RecordBatch.FromString(data))
+        self.controller.carry_out(self.state.apply_batch(self.batches[-1]))
         future.set_result(None)
 
     async def update_replicas(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
@@ -273,6 +294,101 @@ def test_a_new_controller_elects_where_its_predecessor_did_not_come_to_it() -> N
         second = Harness(state)
         await until(lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in state.partitions.values()))
         assert all(len(p.isr) == 3 for p in state.partitions.values())
+        second.controller.close()
+
+    asyncio.run(run())
+
+
+# Verdicts: the timeout is 0.8 s
+
+JUDGING = ControllerSettings(0.6, 0.8, 60.0, MigrationCaps(4, 32))
+STEP = 0.05
+
+
+async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness:
+    """An active controller that has five nodes, on the first of which it is, and has heard all of them."""
+    monkeypatch.setattr(active_controller, "TICK", 0.001)
+    h = Harness(settings=JUDGING, raft_id=raft_id)
+    h.controller.detector.tick = STEP
+    await h.begin("a", "b", "c", "d", "e", replicas=3)
+    await h.pass_time(1.0)
+    return h
+
+
+def failed(h: Harness) -> list[str]:
+    return [node.id for node in h.state.nodes.values() if node.state == NodeState.NODE_STATE_FAILED]
+
+
+def test_who_is_silent_at_once_is_failed_by_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        h = await judge(monkeypatch)
+        await h.pass_time(0.75, "b", "c")
+        assert failed(h) == []
+        del h.batches[:]
+        await h.pass_time(0.1, "b", "c")
+        await until(lambda: failed(h) == ["b", "c"])
+        first = next(batch for batch in h.batches if any(r.HasField("node_changed") for r in batch.records))
+        assert [r.node_changed.id for r in first.records if r.HasField("node_changed")] == ["b", "c"]
+        assert not [p for p in h.state.partitions.values() if p.leader in ("b", "c", "")]
+        h.controller.close()
+
+    asyncio.run(run())
+
+
+def test_an_active_controller_does_not_fail_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        h = await judge(monkeypatch, raft_id=1)
+        assert h.state.nodes["a"].raft_id == 1
+        await h.pass_time(10.0, "a")
+        assert failed(h) == []
+        h.controller.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_is_failed_by_a_controller_that_can_not_confirm_that_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a pause in which another one was elected."""
+
+    async def run() -> None:
+        h = await judge(monkeypatch)
+        h.confirms = False
+        await h.pass_time(2.0, "b")
+        assert failed(h) == []
+        h.confirms = True
+        await h.pass_time(STEP, "b")
+        await until(lambda: failed(h) == ["b"])
+        h.controller.close()
+
+    asyncio.run(run())
+
+
+def test_a_controller_that_stood_still_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        h = await judge(monkeypatch)
+        for pause in (0.92, 6.0, 60.0):
+            h.now += pause
+            await h.look_around()
+            await h.pass_time(0.5)
+        assert failed(h) == []
+        h.controller.close()
+
+    asyncio.run(run())
+
+
+def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The voters have not heard it for 0.7 s. Nobody else was heard either, yet."""
+
+    async def run() -> None:
+        h = await judge(monkeypatch)
+        h.controller.close()
+        second = Harness(h.state, JUDGING, raft_id=2, former=1, silent_for=0.7)
+        second.controller.detector.tick = STEP
+        await second.pass_time(0.1, *"abcde")
+        assert failed(second) == [], "it has a moment to appear"
+        await second.pass_time(0.1, *"abcde")
+        await until(lambda: failed(second) == ["a"])
+        await second.pass_time(1.0, *"ab")
+        assert failed(second) == ["a"]
         second.controller.close()
 
     asyncio.run(run())

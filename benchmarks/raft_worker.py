@@ -48,9 +48,9 @@ class Counter:
         """The count of another node."""
         self.count = int.from_bytes(data, "big")
 
-    def to_snapshot(self) -> bytes:
+    def to_snapshot(self) -> list[bytes]:
         """The count."""
-        return self.count.to_bytes(8, "big")
+        return [self.count.to_bytes(8, "big")]
 
 
 class Worker:

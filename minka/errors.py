@@ -104,6 +104,10 @@ class Code(Enum):
         "The cluster has fewer LIVE nodes than its minimum size or than the replicas asked for.",
         "Start more nodes (minkactl nodes shows which are LIVE), or ask for fewer replicas.",
     )
+    TOO_MANY_REPLICAS = CodeInfo(
+        "The nodes have no room for so many replicas (limits.replicas_per_node).",
+        "Ask for as many partitions as the message says, or for fewer replicas, or add nodes.",
+    )
     KEYSPACE_EXISTS = CodeInfo(
         "A keyspace of this name exists already.", "Choose another name.", False, "ALREADY_EXISTS"
     )

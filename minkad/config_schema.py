@@ -108,6 +108,13 @@ class Replication:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What the cluster takes in; the active controller's count."""
+
+    replicas_per_node: int = field(default=10_000, metadata=_by(Integer(1, 1_000_000)))
+
+
+@dataclass(frozen=True, slots=True)
 class Migrations:
     """How many partitions move at once, and when a move that stands still is given up."""
 
@@ -152,6 +159,7 @@ class Config:
     coordinator: Coordinator = field(default_factory=Coordinator)
     membership: Membership = field(default_factory=Membership)
     replication: Replication = field(default_factory=Replication)
+    limits: Limits = field(default_factory=Limits)
     migrations: Migrations = field(default_factory=Migrations)
     ranges: Ranges = field(default_factory=Ranges)
     storage: Storage = field(default_factory=Storage)

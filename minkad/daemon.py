@@ -14,7 +14,7 @@ from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Cluster, Node, NodeState
 from minka.v1.raft_pb2 import ConfState
 from minkad import config as configuration
-from minkad import identity, logs, systemd
+from minkad import garbage, identity, logs, systemd
 from minkad.clock import boottime, unix_ms
 from minkad.config import Config
 from minkad.coordinator.active_controller import ControllerSettings
@@ -30,6 +30,7 @@ from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.identity import Identity
 from minkad.joining import new_identity
+from minkad.loop_lag import LoopLag
 from minkad.rpc.channels import Channels
 from minkad.rpc.credentials import Credentials
 from minkad.rpc.peers import Peers
@@ -239,6 +240,7 @@ class Daemon:
             failure_timeout=membership.failure_timeout_ms / 1000,
             stall_timeout=migrations.stall_timeout_s,
             caps=MigrationCaps(per_node=migrations.per_node, cluster=migrations.cluster),
+            max_replicas_per_node=config.limits.replicas_per_node,
             merge_after=config.ranges.merge_after_s,
         )
 
@@ -287,6 +289,8 @@ class Daemon:
             asyncio.create_task(self._announce(), name="announce"),
             asyncio.create_task(systemd.watchdog(self.health.is_live), name="watchdog"),
             asyncio.create_task(self._log_failure(), name="log failure"),
+            asyncio.create_task(LoopLag(self.telemetry).run(), name="loop lag"),
+            asyncio.create_task(garbage.collect(), name="garbage"),
         ]
         try:
             await self._wait_for_end(tasks, stopped)

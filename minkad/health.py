@@ -1,21 +1,51 @@
 """What the node knows of itself: for /readyz and /livez, and for the metrics."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from minka.in_sync import is_under_min_insync, missing_in_sync
-from minka.v1.cluster_pb2 import NodeState, PartitionState
+from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
 from minkad.clock import boottime
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
+from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.http.metrics import Lag, Snapshot
 from minkad.http.server import Check
 from minkad.shard.manager import ReplicaManager
 from minkad.telemetry import Telemetry
 
 
+@dataclass(slots=True)
+class _Rows:
+    """What the rows of the table add up to, at one version of it."""
+
+    version: int
+    states: Counter[int] = field(default_factory=Counter)
+    roles: Counter[str] = field(default_factory=Counter)
+    under_replicated: int = 0
+    missing_in_sync: int = 0
+    under_min_insync: int = 0
+    elections: int = 0
+    unclean_elections: int = 0
+
+    def add(self, row: Partition, keyspace: Keyspace, node: str) -> None:
+        missing = missing_in_sync(row)
+        self.states[row.state] += 1
+        if node in row.replicas:
+            self.roles["leader" if row.leader == node else "follower"] += 1
+        self.under_replicated += missing > 0
+        self.missing_in_sync += missing
+        self.under_min_insync += is_under_min_insync(row, keyspace)
+        self.elections += row.leader_epoch  # each has made it one more
+        self.unclean_elections += row.unclean_elections
+
+
 class Health:
-    """Reads, and never waits. `replay_to` is the Raft index that was known to be committed at the start."""
+    """Reads, and never waits but in `refresh`. `replay_to` is the Raft index that was known to be committed at the
+    start.
+    """
 
     def __init__(
         self, coordinator: Coordinator, member: Member, manager: ReplicaManager, telemetry: Telemetry, replay_to: int
@@ -25,6 +55,7 @@ class Health:
         self._member = member
         self._manager = manager
         self._replay_to = replay_to
+        self._rows = _Rows(-1)
 
     def is_replayed(self) -> bool:
         """Whether everything that was committed at the start is applied."""
@@ -58,17 +89,23 @@ class Health:
             Check("clearance", self._member.has_clearance(), "no clearance: nothing is served", True, False),
         )
 
+    async def refresh(self) -> None:
+        """Count the rows of the table, if they have changed, in turns: `snapshot` says what they added up to."""
+        state, node = self._coordinator.state, self._member.node.id
+        if self._rows.version == state.version:
+            return
+        rows = _Rows(state.version)
+        for some in slices(list(state.partitions.values()), ROWS_A_PIECE):
+            for row in some:
+                rows.add(row, state.keyspaces[row.keyspace_id], node)
+            await asyncio.sleep(0)
+        self._rows = rows
+
     def snapshot(self) -> Snapshot:
-        """The gauges at this moment."""
+        """The gauges: of the rows as of the last `refresh`, of all else at this moment."""
         coordinator, node = self._coordinator, self._member.node
         state, raft = coordinator.state, coordinator.driver.raw.basic_status()
-        partitions = state.partitions.values()
-        missing = [missing_in_sync(p) for p in partitions]
-        roles = Counter(
-            "leader" if p.leader == node.id else "follower"
-            for p in state.partitions_on(node.id)
-            if node.id in p.replicas
-        )
+        rows = self._rows
         return Snapshot(
             node=node.id,
             cluster=state.cluster.name,
@@ -79,20 +116,19 @@ class Health:
             raft_applied_index=coordinator.driver.applied_index,
             is_controller=coordinator.active is not None,
             clearance_remaining_seconds=self._member.clearance.remaining(boottime()),
-            nodes=_by_state((n.state for n in state.nodes.values()), NodeState.items(), "NODE_STATE_"),
-            partitions=_by_state((p.state for p in partitions), PartitionState.items(), "PARTITION_STATE_"),
-            replicas=roles,
+            nodes=_by_state(Counter(n.state for n in state.nodes.values()), NodeState.items(), "NODE_STATE_"),
+            partitions=_by_state(rows.states, PartitionState.items(), "PARTITION_STATE_"),
+            replicas=rows.roles,
             migrations_running=self._member.running_migrations(),
-            under_replicated=sum(number > 0 for number in missing),
-            missing_in_sync=sum(missing),
-            under_min_insync=sum(is_under_min_insync(p, state.keyspaces[p.keyspace_id]) for p in partitions),
-            elections=sum(p.leader_epoch for p in partitions),  # each has made it one more
-            unclean_elections=sum(p.unclean_elections for p in partitions),
+            under_replicated=rows.under_replicated,
+            missing_in_sync=rows.missing_in_sync,
+            under_min_insync=rows.under_min_insync,
+            elections=rows.elections,
+            unclean_elections=rows.unclean_elections,
             lags={node: Lag(*lag) for node, lag in self._manager.follower_lags().items()},
         )
 
 
-def _by_state(states: Iterable[int], names: Iterable[tuple[str, int]], prefix: str) -> dict[str, int]:
+def _by_state(found: Counter[int], names: Iterable[tuple[str, int]], prefix: str) -> dict[str, int]:
     """How many are in each state, by its name in lower case; also those with none, so that a series never ends."""
-    found = Counter(states)
     return {name.removeprefix(prefix).lower(): found[number] for name, number in names if number}

@@ -22,23 +22,28 @@ PAUSE_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 
 class Histogram:
     """Counts of values in fixed buckets: `counts[i]` of those above bounds[i-1] and up to bounds[i], not cumulative."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "most", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         assert list(bounds) == sorted(set(bounds)), "bounds must rise"
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        self.most = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
         """Count a value, as often as there were operations that shared it (a batch)."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
+        self.most = max(self.most, value)
 
     @property
     def count(self) -> int:
         """How many were observed."""
         return sum(self.counts)
+
+
+LOOP_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 def _latency() -> Histogram:
@@ -66,6 +71,11 @@ class Telemetry:
     migration_bytes_received: int = 0
     migration_write_pause: Histogram = field(default_factory=lambda: Histogram(PAUSE_BOUNDS))
     """Seconds for which a hand-over held writes, measured at the source."""
+
+    loop_late: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
+    """Seconds by which the event loop came late to what was due."""
+    loop_work: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
+    """Seconds of processor time of that: what a turn of the loop took by itself."""
 
     def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
         """Count a change of a partition's in-sync set."""

@@ -688,6 +688,8 @@ class UpdateReplicasRequest(_message.Message):
     CONTROLLER_TERM_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    KNOWN_IDS_FIELD_NUMBER: _builtins.int
+    KNOWN_EPOCHS_FIELD_NUMBER: _builtins.int
     controller_term: _builtins.int
     incarnation: _builtins.str
     """the process that the rows know as the node's; any other refuses them: NOT_REGISTERED"""
@@ -695,16 +697,24 @@ class UpdateReplicasRequest(_message.Message):
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
         """rows; the node finds its own part in them"""
 
+    @_builtins.property
+    def known_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Rows that the node may have already, by partition id and partition_epoch: it goes on as they say."""
+
+    @_builtins.property
+    def known_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         controller_term: _builtins.int = ...,
         partitions: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
         incarnation: _builtins.str = ...,
+        known_ids: _abc.Iterable[_builtins.int] | None = ...,
+        known_epochs: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_term", b"controller_term", "incarnation", b"incarnation", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_term", b"controller_term", "incarnation", b"incarnation", "known_epochs", b"known_epochs", "known_ids", b"known_ids", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -743,16 +753,22 @@ class UpdateReplicasResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaResult]: ...
+    @_builtins.property
+    def unknown_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of `known_ids`, those whose rows have to be sent"""
+
     def __init__(
         self,
         *,
         results: _abc.Iterable[Global___ReplicaResult] | None = ...,
+        unknown_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results", "unknown_ids", b"unknown_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,7 +23,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RecordBatch(_message.Message):
-    """One Raft entry: applied as a whole or not at all."""
+    """One command of a Raft entry, whose commands are committed all or none, and applied in their order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -63,6 +63,7 @@ class Record(_message.Message):
     PARTITION_SPLIT_FIELD_NUMBER: _builtins.int
     PARTITIONS_MERGED_FIELD_NUMBER: _builtins.int
     MERGED_DELETED_FIELD_NUMBER: _builtins.int
+    PARTITIONS_CREATED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def cluster_created(self) -> _cluster_pb2.Cluster: ...
     @_builtins.property
@@ -89,6 +90,8 @@ class Record(_message.Message):
     def merged_deleted(self) -> _cluster_pb2.Partition:
         """where copies of a partition that was merged into another one are yet to be deleted"""
 
+    @_builtins.property
+    def partitions_created(self) -> Global___PartitionsCreated: ...
     def __init__(
         self,
         *,
@@ -104,12 +107,13 @@ class Record(_message.Message):
         partition_split: Global___PartitionSplit | None = ...,
         partitions_merged: Global___PartitionsMerged | None = ...,
         merged_deleted: _cluster_pb2.Partition | None = ...,
+        partitions_created: Global___PartitionsCreated | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "merged_deleted", b"merged_deleted", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_merged", b"partitions_merged"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "merged_deleted", b"merged_deleted", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "merged_deleted", b"merged_deleted", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_merged", b"partitions_merged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "merged_deleted", b"merged_deleted", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "merged_deleted"]  # noqa: Y015
+    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "merged_deleted", "partitions_created"]  # noqa: Y015
     _WhichOneofArgType_fact: _TypeAlias = _typing.Literal["fact", b"fact"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 
@@ -117,10 +121,14 @@ Global___Record: _TypeAlias = Record  # noqa: Y015
 
 @_typing.final
 class KeyspaceCreated(_message.Message):
+    """`more_partitions`: the keyspace is complete only with the PartitionsCreated that follow in the same Raft entry."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KEYSPACE_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    MORE_PARTITIONS_FIELD_NUMBER: _builtins.int
+    more_partitions: _builtins.bool
     @_builtins.property
     def keyspace(self) -> _cluster_pb2.Keyspace: ...
     @_builtins.property
@@ -130,14 +138,41 @@ class KeyspaceCreated(_message.Message):
         *,
         keyspace: _cluster_pb2.Keyspace | None = ...,
         partitions: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
+        more_partitions: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["keyspace", b"keyspace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspace", b"keyspace", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspace", b"keyspace", "more_partitions", b"more_partitions", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KeyspaceCreated: _TypeAlias = KeyspaceCreated  # noqa: Y015
+
+@_typing.final
+class PartitionsCreated(_message.Message):
+    """More partitions of the keyspace whose KeyspaceCreated came before in the same Raft entry."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    complete: _builtins.bool
+    """these are the last"""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]: ...
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
+        complete: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionsCreated: _TypeAlias = PartitionsCreated  # noqa: Y015
 
 @_typing.final
 class PartitionsChanged(_message.Message):

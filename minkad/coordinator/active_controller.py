@@ -6,12 +6,12 @@ It decides on the state as it will be once all that it has proposed is committed
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Partition
+from minka.v1.cluster_pb2 import Migration, MigrationState, Node
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
@@ -33,6 +33,7 @@ from minkad.core.controller import (
     CancelMigration,
     ColdNeighbours,
     Command,
+    CreateKeyspace,
     FailNodes,
     FailureDetector,
     MigrationCaps,
@@ -41,13 +42,15 @@ from minkad.core.controller import (
     ResumeAll,
     Spreading,
     check_caller,
-    decide,
+    facts,
     isr_refusal,
     schedule,
     unfinished,
     what_blocks,
 )
-from minkad.core.state import NotifyNode, State, is_up
+from minkad.core.controller.keyspaces import Creation
+from minkad.core.controller.rows import ROWS_A_RECORD
+from minkad.core.state import NotifyNode, State, is_up, slices
 from minkad.failpoints import failpoint
 
 log: Final = logging.getLogger(__name__)
@@ -65,6 +68,7 @@ class ControllerSettings:
     failure_timeout: float
     stall_timeout: float
     caps: MigrationCaps
+    max_replicas_per_node: int = 0  # of all keyspaces that a new one may bring a node to; 0: no limit
     merge_after: float = 0.0  # for which neighbours are small and cold before they are merged; 0: never
 
 
@@ -80,7 +84,7 @@ class ActiveController:
         raft_id: int,
         former_leader: int,
         unconfirmed_since: float,
-        propose: Callable[[bytes], asyncio.Future[None]],
+        propose: Callable[..., asyncio.Future[None]],
         confirm_leadership: Callable[[float, Callable[[float], None]], None],
         update_replicas: Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
         before_tick: Callable[[], None],
@@ -119,14 +123,22 @@ class ActiveController:
         self._schedule_due = False
         self._cold = ColdNeighbours()
         self._spreading = Spreading()
-        rows = [*committed.partitions.values(), *committed.merged.values()]
-        everything = [NotifyNode(n, p.id) for p in rows for n in _members(p)]
-        self.carry_out(everything)
-        self._ticker = asyncio.create_task(self._tick(), name="active controller")
+        self._judging: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()  # of those who change the table
+        self._is_closed = False
+        for name, partition_ids in committed.copies.items():
+            if is_up(committed.nodes.get(name)):
+                self._outbox(name).ask(partition_ids)
+        self._tasks = [
+            asyncio.create_task(self._keep_leading(), name="leadership"),
+            asyncio.create_task(self._tick(), name="active controller"),
+        ]
 
     def close(self) -> None:
         """This node is not the leader any more."""
-        self._ticker.cancel()
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
         for outbox in self._outboxes.values():
             outbox.close()
 
@@ -134,19 +146,36 @@ class ActiveController:
 
     async def submit(self, command: Command) -> None:
         """Decide and wait until the records are committed and applied here. Raises MinkaError."""
-        await self._committed_by(await self._answer(command))
+        if isinstance(command, CreateKeyspace):
+            await self._create(command)
+        else:
+            await self._committed_by(lambda: self._perform(command))
 
     async def register(self, node: Node) -> None:
         """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance."""
-        records = await self._answer(Register(node, self.detector.is_alive(node.id, self._now())))
-        self.detector.heard(node.id, self._now())
-        await self._committed_by(records)
+
+        async def perform() -> asyncio.Future[None] | None:
+            proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self._now())))
+            self.detector.heard(node.id, self._now())
+            return proposal
+
+        await self._committed_by(perform)
+        self.detector.heard(node.id, self._now())  # it was waiting for this, and could send no heartbeat
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """Each change by itself; answers with the rows as they are afterwards. Raises NOT_REGISTERED."""
-        check_caller(self.decided, request.node_id)
-        refusals = [isr_refusal(self.decided, request.node_id, change) for change in request.changes]
-        await self.submit(AlterIsr(request.node_id, request.changes))
+        refusals: list[Code | None] = []
+
+        async def perform() -> asyncio.Future[None] | None:
+            proposal = None
+            for changes in slices(request.changes, ROWS_A_RECORD):
+                check_caller(self.decided, request.node_id)
+                refusals.extend(isr_refusal(self.decided, request.node_id, change) for change in changes)
+                proposal = await self._perform(AlterIsr(request.node_id, changes))
+                await asyncio.sleep(0)
+            return proposal
+
+        await self._committed_by(perform)
         return AlterIsrResponse(
             results=[
                 IsrResult(
@@ -158,30 +187,90 @@ class ActiveController:
             ]
         )
 
-    async def _answer(self, command: Command) -> list[Record]:
-        """What follows from the command. A refusal waits until the rows that it stands on, and carries, are committed:
-        a leader that acted on a row that is never recorded would acknowledge writes that the next leader lacks.
+    async def _create(self, command: CreateKeyspace) -> None:
+        """Most of the work is done before anybody has to wait for it."""
+        creation = Creation(self.decided, replace(command, max_replicas_per_node=self.settings.max_replicas_per_node))
+        for _ in creation.prepare():
+            await asyncio.sleep(0)
+        await self._committed_by(lambda: self._record_creation(creation))
+
+    async def _committed_by(self, perform: Callable[[], Coroutine[Any, Any, asyncio.Future[None] | None]]) -> None:
+        """One command after the other. Who gives up while he waits for his turn has asked for nothing; what has begun
+        is ended. A command that changes nothing still has to wait for the records that made it so, and so has a
+        refusal, for the rows that it stands on, and carries: a leader that acted on a row that is never recorded would
+        acknowledge writes that the next leader lacks.
         """
         try:
-            return self._decide(command)
+            async with self._turn:
+                under_way = asyncio.ensure_future(perform())
+                try:
+                    proposal = await asyncio.shield(under_way)
+                finally:
+                    if not under_way.done():
+                        await asyncio.wait([under_way])
         except MinkaError:
-            await self._committed_by([])
+            await self._all_recorded()
             raise
-
-    async def _committed_by(self, records: list[Record]) -> None:
-        # A command that changes nothing still has to wait for the records that made it so.
-        proposal = self._record(records) if records else self._last_proposal
         if proposal is not None:
             await asyncio.shield(proposal)
 
-    @failpoint("controller.decide")
-    def _decide(self, command: Command) -> list[Record]:
-        return decide(self.decided, command, unix_ms())
+    async def _all_recorded(self) -> None:
+        if self._last_proposal is not None:
+            await asyncio.shield(self._last_proposal)
 
-    def _record(self, records: Iterable[Record]) -> asyncio.Future[None]:
-        batch = RecordBatch(records=records, time_ms=unix_ms())
-        self.decided.apply_batch(batch)
-        self._last_proposal = self._propose(batch.SerializeToString())
+    async def _perform(self, command: Command) -> asyncio.Future[None] | None:
+        """Record what follows from the command, in pieces if it is much, and answer the last proposal there is. For
+        whoever has the turn.
+        """
+        self._check_active()
+        found = self._decide(command)
+        if isinstance(found, list):
+            if found:
+                self._record(found)
+            return self._last_proposal
+        piece: list[Record] = []
+        for record in found:
+            self.decided.apply(record)
+            piece.append(record)
+            if sum(len(one.partitions_changed.partitions) for one in piece) >= ROWS_A_RECORD:
+                self._propose_all([piece])
+                piece = []
+                await asyncio.sleep(0)
+                self._check_active()
+        if piece:
+            self._propose_all([piece])
+        return self._last_proposal
+
+    async def _record_creation(self, creation: Creation) -> asyncio.Future[None] | None:
+        """All or nothing: one Raft entry, whose commands are applied piece by piece."""
+        self._check_active()
+        pieces: list[list[Record]] = []
+        for record in creation.records(self.decided, unix_ms()):
+            self.decided.apply(record)
+            pieces.append([record])
+            await asyncio.sleep(0)
+        self._check_active()
+        return self._propose_all(pieces)
+
+    def _check_active(self) -> None:
+        """What a controller that is over was asked is dropped: its caller asks the next one."""
+        if self._is_closed or self.failed:
+            raise MinkaError(Code.NOT_CONTROLLER, "this node is not the active controller any more")
+
+    @failpoint("controller.decide")
+    def _decide(self, command: Command) -> Iterable[Record]:
+        return facts(self.decided, command, unix_ms())
+
+    def _record(self, records: list[Record]) -> None:
+        for record in records:
+            self.decided.apply(record)
+        self._propose_all([records])
+
+    def _propose_all(self, pieces: Iterable[Iterable[Record]]) -> asyncio.Future[None]:
+        """Together, and applied one after the other."""
+        now_ms = unix_ms()
+        batches = [RecordBatch(records=piece, time_ms=now_ms).SerializeToString() for piece in pieces]
+        self._last_proposal = self._propose(*batches)
         self._last_proposal.add_done_callback(self._proposed)
         self._schedule_soon()
         return self._last_proposal
@@ -200,6 +289,8 @@ class ActiveController:
     @failpoint("controller.schedule")
     def _schedule(self) -> None:
         self._schedule_due = False
+        if self._turn.locked() or self._is_closed or self.failed:
+            return  # it is looked at again with the next tick
         if records := schedule(self.decided, self.settings.caps, unix_ms()):
             self._record(records)
 
@@ -207,38 +298,42 @@ class ActiveController:
 
     def carry_out(self, effects: Collection[NotifyNode]) -> None:
         """Tell nodes that are up about their rows; the others hear when they register."""
-        by_node: dict[str, list[int]] = {}
+        told: dict[str, list[int]] = {}
+        asked: dict[str, list[int]] = {}
         for effect in effects:
-            by_node.setdefault(effect.node, []).append(effect.partition_id)
-        for node, partition_ids in by_node.items():
-            if is_up(self._committed.nodes.get(node)):
-                self._outbox(node).add(partition_ids)
-        for node in [n for n in self._outboxes if not is_up(self._committed.nodes.get(n))]:
-            self._outboxes.pop(node).close()
+            (asked if effect.may_know else told).setdefault(effect.node, []).append(effect.partition_id)
+        for name, outbox in list(self._outboxes.items()):
+            node = self._committed.nodes.get(name)
+            if node is None or not is_up(node) or node.incarnation != outbox.incarnation:
+                self._outboxes.pop(name).close()
+        for name, partition_ids in told.items():
+            if is_up(self._committed.nodes.get(name)):
+                self._outbox(name).add(partition_ids)
+        for name, partition_ids in asked.items():
+            if is_up(self._committed.nodes.get(name)):
+                self._outbox(name).ask(partition_ids)
 
     def _outbox(self, node: str) -> NodeOutbox:
+        """Of the process that is registered now. One that isn't yet has no part in the rows: when it registers, others
+        lead what the node led.
+        """
         if node not in self._outboxes:
             self._outboxes[node] = NodeOutbox(
                 node,
+                self._committed.nodes[node].incarnation,
                 self.term,
                 self._committed.row,
-                lambda request: self._send_rows(node, request),
+                lambda request: self._update_replicas(node, request),
                 self._report,
                 self._jitter,
             )
         return self._outboxes[node]
 
-    async def _send_rows(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
-        """The rows are of the present state, in which this process of the node is registered. One that isn't yet has
-        no part in them: when it registers, others lead what the node led.
-        """
-        request.incarnation = self._committed.nodes[node].incarnation
-        return await self._update_replicas(node, request)
-
     @failpoint("controller.report")
     async def _report(self, node: str, results: Collection[ReplicaResult]) -> None:
         try:
-            await self.submit(ReportReplicas(node, list(results)))
+            for some in slices(results, ROWS_A_RECORD):
+                await self.submit(ReportReplicas(node, some))
         except MinkaError as error:
             log.info("a node's answer was not recorded", extra={"node_id": node, "reason": str(error)})
 
@@ -270,17 +365,24 @@ class ActiveController:
 
     # Of its own accord
 
-    async def _tick(self) -> None:
-        if records := self._decide(ResumeAll()):
-            self._record(records)
+    async def _keep_leading(self) -> None:
+        """Clearances wait for no work on the table."""
         while True:
             self.detector.turn(self._now())
             self._confirm_leadership(self._now(), self._confirmed)
-            self._before_tick()
-            self._cancel_stalled()
-            self._merge_cold()
-            self._spread_load()
-            self._forget_gone()
+            await asyncio.sleep(TICK)
+
+    async def _tick(self) -> None:
+        async with self._turn:
+            await self._perform(ResumeAll())
+        while True:
+            async with self._turn:
+                self._check_active()
+                self._before_tick()
+                self._cancel_stalled()
+                self._merge_cold()
+                self._spread_load()
+                self._forget_gone()
             self._schedule_soon()
             await asyncio.sleep(TICK)
 
@@ -289,22 +391,23 @@ class ActiveController:
         silence until then.
         """
         self._confirmed_at = max(self._confirmed_at, asked_at)
-        if self._silent_nodes():
-            asyncio.get_running_loop().call_soon(self._fail_silent_nodes)
+        if self._silent_nodes() and (self._judging is None or self._judging.done()):
+            self._judging = asyncio.create_task(self._fail_silent_nodes(), name="failing nodes")
 
     def _silent_nodes(self) -> list[str]:
         """Never this one, which hears itself as long as it can do anything."""
         others = [node.id for node in self.decided.nodes.values() if is_up(node) and node.raft_id != self._raft_id]
         return self.detector.silent(others, self._confirmed_at)
 
-    def _fail_silent_nodes(self) -> None:
-        if self._ticker.done() or self.failed or not (silent := self._silent_nodes()):
-            return
-        now = self._now()
-        reasons = {node: f"no heartbeat for {self.detector.silence(node, now):.1f} s" for node in silent}
-        for node, reason in reasons.items():
-            log.warning("node failed", extra={"node_id": node, "reason": reason})
-        self._record(self._decide(FailNodes(reasons)))
+    async def _fail_silent_nodes(self) -> None:
+        async with self._turn:
+            if self._is_closed or self.failed or not (silent := self._silent_nodes()):
+                return
+            now = self._now()
+            reasons = {node: f"no heartbeat for {self.detector.silence(node, now):.1f} s" for node in silent}
+            for node, reason in reasons.items():
+                log.warning("node failed", extra={"node_id": node, "reason": reason})
+            await self._perform(FailNodes(reasons))
 
     def _forget_gone(self) -> None:
         """What was said of partitions that were merged into others, and by former leaders, before it is much."""
@@ -317,13 +420,13 @@ class ActiveController:
         if command is None:
             return
         try:
-            self._record(self._decide(command))
+            self._record(list(self._decide(command)))
         except MinkaError as error:
             log.info("small neighbours are not merged", extra={"keyspace": command.keyspace, "reason": str(error)})
 
     def _spread_load(self) -> None:
         command = self._spreading.look(self.decided, self.leader_stats, self._now())
-        if command is not None and (records := self._decide(command)):
+        if command is not None and (records := list(self._decide(command))):
             log.info("moving a partition by load", extra={"partition": command.partition_id, "reason": command.reason})
             self._record(records)
 
@@ -352,7 +455,7 @@ class ActiveController:
             if now - since > self.settings.stall_timeout:
                 self._advanced[migration.partition_id] = (shown, now)
                 reason = f"no progress for {self.settings.stall_timeout:.0f} s: {self._blocked_by(migration)}"
-                if records := self._decide(CancelMigration(operation.id, migration.partition_id, reason)):
+                if records := list(self._decide(CancelMigration(operation.id, migration.partition_id, reason))):
                     self._record(records)
 
     def _can_stall(self, migration: Migration, paused: bool) -> bool:
@@ -381,9 +484,11 @@ class ActiveController:
 
     def leader_stats(self) -> list[ReplicaStats]:
         """What the leader of each partition last reported of it."""
-        found = (self.replicas.get((p.leader, p.id)) for p in self._committed.partitions.values())
-        return [stats for stats in found if stats is not None]
+        return list(self.each_leaders_stats())
 
-
-def _members(partition: Partition) -> list[str]:
-    return [*partition.replicas, *partition.removing_replicas]
+    def each_leaders_stats(self) -> Iterator[ReplicaStats]:
+        """The same, of the present partitions, one by one."""
+        for row in list(self._committed.partitions.values()):
+            stats = self.replicas.get((row.leader, row.id))
+            if stats is not None:
+                yield stats

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,7 +70,7 @@ class Coordinator:
     def apply(self, data: bytes) -> None:
         """A committed entry."""
         batch = RecordBatch.FromString(data)
-        effects = self.state.apply_batch(batch)
+        effects = self.state.apply_batch(batch, is_checked=True)
         if self.active is not None:
             self.active.carry_out(effects)
         if any(record.HasField("node_changed") for record in batch.records):
@@ -82,9 +82,9 @@ class Coordinator:
         self.state = State.from_snapshot(data)
         self.on_nodes_changed()
 
-    def to_snapshot(self) -> bytes:
-        """For followers that lag, and for the next start."""
-        return self.state.to_snapshot()
+    def to_snapshot(self) -> Iterator[bytes]:
+        """For followers that lag, and for the next start; the state must not change meanwhile."""
+        return self.state.snapshot_pieces()
 
     # Leadership
 

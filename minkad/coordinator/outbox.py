@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from minka.errors import MinkaError
-from minka.v1.cluster_pb2 import Partition
+from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult, UpdateReplicasRequest, UpdateReplicasResponse
 
 log: Final = logging.getLogger(__name__)
 
-ROWS_A_REQUEST: Final = 256
+ROWS_A_REQUEST: Final = 128
+PAIRS_A_REQUEST: Final = 2048  # of an id and an epoch
 REQUESTS_IN_FLIGHT: Final = 4
 BACKOFF_FIRST: Final = 0.02  # seconds
 BACKOFF_CAP: Final = 2.0
@@ -22,7 +23,8 @@ Report = Callable[[str, Collection[ReplicaResult]], Awaitable[None]]
 
 
 class NodeOutbox:
-    """What one node has yet to acknowledge. Rows are read when they are sent, so only the newest goes out.
+    """What one process of a node has yet to acknowledge. Rows are read when they are sent, so only the newest goes out;
+    of what the process may have already, only ids and epochs do.
 
     Several requests may be under way: a node ignores a row that is older than the one it has, and a slow deletion
     must not hold up a hand-over.
@@ -31,6 +33,7 @@ class NodeOutbox:
     def __init__(
         self,
         node: str,
+        incarnation: str,
         controller_term: int,
         row: Callable[[int], Partition | None],
         send: Send,
@@ -38,12 +41,13 @@ class NodeOutbox:
         jitter: random.Random,
     ) -> None:
         self.node = node
+        self.incarnation = incarnation
         self._term = controller_term
         self._row = row
         self._send = send
         self._report = report
         self._jitter = jitter
-        self._pending: dict[int, None] = {}
+        self._pending: dict[int, bool] = {}  # by partition: whether the node may know the row
         self._wake = asyncio.Event()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._tries: dict[int, int] = {}  # by partition, of those that failed
@@ -57,11 +61,17 @@ class NodeOutbox:
 
     def add(self, partition_ids: Iterable[int]) -> None:
         """These rows have changed."""
-        self._pending.update(dict.fromkeys(partition_ids))
+        self._pending.update(dict.fromkeys(partition_ids, False))
+        self._wake.set()
+
+    def ask(self, partition_ids: Iterable[int]) -> None:
+        """Nobody knows here which of these rows the node has."""
+        for partition_id in partition_ids:
+            self._pending.setdefault(partition_id, True)
         self._wake.set()
 
     def close(self) -> None:
-        """Stop trying: the node has failed, or this controller is not active any more."""
+        """Stop trying: the process is gone, or this controller is not active any more."""
         self._task.cancel()
         for task in self._in_flight:
             task.cancel()
@@ -73,12 +83,22 @@ class NodeOutbox:
             await self._wake.wait()
             self._wake.clear()
             while self._pending and len(self._in_flight) < REQUESTS_IN_FLIGHT:
-                batch = list(self._pending)[:ROWS_A_REQUEST]
-                for partition_id in batch:
-                    del self._pending[partition_id]
-                task = asyncio.create_task(self._deliver(batch))
+                task = asyncio.create_task(self._deliver(self._take()))
                 self._in_flight.add(task)
                 task.add_done_callback(self._delivered)
+
+    def _take(self) -> dict[int, bool]:
+        """What goes into one request."""
+        batch: dict[int, bool] = {}
+        free = PAIRS_A_REQUEST
+        for partition_id, may_know in self._pending.items():
+            batch[partition_id] = may_know
+            free -= 1 if may_know else PAIRS_A_REQUEST // ROWS_A_REQUEST
+            if free <= 0:
+                break
+        for partition_id in batch:
+            del self._pending[partition_id]
+        return batch
 
     def _delivered(self, task: asyncio.Task[None]) -> None:
         self._in_flight.discard(task)
@@ -86,22 +106,40 @@ class NodeOutbox:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a delivery died", exc_info=error, extra={"to": self.node})
 
-    async def _deliver(self, batch: list[int]) -> None:
-        rows = [row for row in map(self._row, batch) if row is not None]
+    async def _deliver(self, batch: dict[int, bool]) -> None:
+        request = UpdateReplicasRequest(controller_term=self._term, incarnation=self.incarnation)
+        for partition_id, may_know in batch.items():
+            row = self._row(partition_id)
+            if row is None:
+                continue
+            if may_know and not self._is_awaited(row):
+                request.known_ids.append(partition_id)
+                request.known_epochs.append(row.partition_epoch)
+            else:
+                request.partitions.append(row)
         try:
-            response = await self._send(UpdateReplicasRequest(controller_term=self._term, partitions=rows))
+            response = await self._send(request)
         except MinkaError as error:
             self._failed(batch, str(error))
             return
         refused = [r for r in response.results if r.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED]
         done = [r for r in response.results if r.outcome != ReplicaOutcome.REPLICA_OUTCOME_FAILED]
         if refused:
-            self._failed([r.partition_id for r in refused], refused[0].error)
+            self._failed({r.partition_id: False for r in refused}, refused[0].error)
+        unknown = set(response.unknown_ids)
+        self._succeeded([r.partition_id for r in done])
+        self._succeeded(id_ for id_ in request.known_ids if id_ not in unknown)
+        if unknown:
+            self.add(unknown)
         if done:
-            self._succeeded([r.partition_id for r in done])
             await self._report(self.node, done)
 
-    def _failed(self, partition_ids: Collection[int], reason: str) -> None:
+    def _is_awaited(self, row: Partition) -> bool:
+        """Whether the controller waits for the node's answer to the row."""
+        is_to_lead = row.leader == self.node and row.state != PartitionState.PARTITION_STATE_ONLINE
+        return is_to_lead or self.node in row.removing_replicas
+
+    def _failed(self, partition_ids: Mapping[int, bool], reason: str) -> None:
         """Try again later; the first failure is logged, and the recovery."""
         if not self._tries:
             log.warning("can't tell the node what to host, trying on", extra={"to": self.node, "reason": reason})
@@ -110,7 +148,11 @@ class NodeOutbox:
         tries = max(self._tries[p] for p in partition_ids)
         delay = min(BACKOFF_CAP, BACKOFF_FIRST * 2.0 ** min(tries, 16)) * self._jitter.uniform(0.5, 1.0)
         self._retries = [r for r in self._retries if r.when() > asyncio.get_running_loop().time()]
-        self._retries.append(asyncio.get_running_loop().call_later(delay, self.add, list(partition_ids)))
+        self._retries.append(asyncio.get_running_loop().call_later(delay, self._try_again, partition_ids))
+
+    def _try_again(self, partition_ids: Mapping[int, bool]) -> None:
+        self.ask(id_ for id_, may_know in partition_ids.items() if may_know)
+        self.add(id_ for id_, may_know in partition_ids.items() if not may_know)
 
     def _succeeded(self, partition_ids: Iterable[int]) -> None:
         tries = [self._tries.pop(p) for p in partition_ids if p in self._tries]

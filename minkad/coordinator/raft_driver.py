@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from minka.errors import Code, MinkaError
@@ -21,6 +21,8 @@ MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats what is lost
 MAX_QUEUED_PROPOSALS: Final = 8192
 CAMPAIGN_TICKS: Final = 4  # from one voter's campaign to the next one's when the leader has died
 MAX_ENTRY_BYTES: Final = 256 * 1024  # of commands that share an entry; one alone may be larger
+MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # committed; beyond, it is applied before more is taken
+PIECE_BYTES: Final = 8 * 1024  # of commands that are applied before the loop gets its turn
 
 _HEARTBEATS: Final = (MessageType.MSG_HEARTBEAT, MessageType.MSG_HEARTBEAT_RESP)
 
@@ -36,8 +38,8 @@ class StateMachine(Protocol):
     def restore(self, data: bytes) -> None:
         """A snapshot replaces everything."""
 
-    def to_snapshot(self) -> bytes:
-        """Everything, as of the last entry applied."""
+    def to_snapshot(self) -> Iterable[bytes]:
+        """Everything, as of the last entry applied, in pieces that belong together."""
 
 
 class Transport(Protocol):
@@ -48,7 +50,11 @@ class Transport(Protocol):
 
 
 class RaftDriver:
-    """Owns the RawNode. Everything happens on the event loop; only the fsync runs elsewhere."""
+    """Owns the RawNode. Everything happens on the event loop; only the fsync runs elsewhere.
+
+    Two tasks: one persists and sends, the other applies what is committed, in pieces. So votes, heartbeats and what is
+    proposed never wait for what thousands of rows take to be applied.
+    """
 
     def __init__(
         self,
@@ -86,9 +92,15 @@ class RaftDriver:
         self._applied_term = 0
         self._gave_up_term = 0
         self._tick_due = False
-        self._persisting = False
+        self._is_away = False  # between `ready` and `advance`, waiting for the disk or for what is to be applied
         self._snapshot_due = False
         self._wake = asyncio.Event()
+        self._committed: deque[Entry] = deque()  # and to be applied
+        self._committed_bytes = 0
+        self._restores = 0
+        self._is_applying = False
+        self._apply_wake = asyncio.Event()
+        self._all_applied = asyncio.Event()
 
     # Inputs
 
@@ -101,11 +113,11 @@ class RaftDriver:
         for message in messages:
             if message.to != own:
                 continue
-            if self._persisting and message.type in _HEARTBEATS:
+            if self._is_away and message.type in _HEARTBEATS:
                 self._step(message)
             elif len(self._inbox) < MAX_QUEUED_MESSAGES:
                 self._inbox.append(message)
-        if self._persisting:
+        if self._is_away:
             self._transport.send(self.raw.heartbeats())
         self._wake.set()
 
@@ -203,18 +215,23 @@ class RaftDriver:
 
     @property
     def proposals_under_way(self) -> int:
-        """Proposals that are neither applied nor failed."""
-        return len(self._proposals) + self._waiting_count
+        """Proposals that are neither applied nor failed, and what is committed and not applied."""
+        return len(self._proposals) + self._waiting_count + len(self._committed) + self._is_applying
 
     # The loop
 
     async def run(self) -> None:
         """Until cancelled. Raises MinkaError(STORAGE_FAILED) when the disk fails: the daemon must stop."""
         ticker = asyncio.create_task(self._tick())
+        applier = asyncio.create_task(self._apply_committed(), name="apply")
+        for event in (self._wake, self._all_applied):
+            applier.add_done_callback(lambda _, event=event: event.set())  # type: ignore[misc]
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
+                if applier.done():
+                    applier.result()  # raises
                 self._take_inputs()
                 while self.raw.has_ready():
                     await self._handle(self.raw.ready())
@@ -222,13 +239,14 @@ class RaftDriver:
                 self._on_progress()
         finally:
             ticker.cancel()
+            applier.cancel()
             self._fail_waiting("the node is stopping")
 
     async def _tick(self) -> None:
         # One tick a wake-up: a process that was stopped for long must not wake up as a candidate at once.
         while True:
             await asyncio.sleep(self._tick_seconds)
-            if self._persisting:
+            if self._is_away:
                 self.raw.tick()
                 self._transport.send(self.raw.heartbeats())
             else:
@@ -272,48 +290,82 @@ class RaftDriver:
         self._log.stage(ready)
         if ready.must_sync or ready.snapshot is not None:
             # Heartbeats go on meanwhile: they need no disk, and a slow one must cost no leadership.
-            self._persisting = True
+            self._is_away = True
             await self._log_db.sync()
-            self._persisting = False
+            self._is_away = False
         for message in ready.messages:
             if message.type == MessageType.MSG_VOTE_RESP and not message.reject:
                 message.silence_ms = self._silence.milliseconds(self._clock())
         self._transport.send(without_repeated_answers(ready.messages))
         if ready.snapshot is not None:
             self._restore(ready)
-        for entry in ready.committed_entries:
-            self._apply(entry)
         for state in ready.read_states:
             sent_at, confirmed = self._confirmations.pop(state.context, (0.0, None))
             if confirmed is not None:
                 confirmed(sent_at)
+        await self._let_apply(ready.committed_entries)
         self.raw.advance(ready)
         if ready.soft_state is not None and not self.is_leader:
             self._fail_waiting("another node was elected")
             self._confirmations.clear()
-        self._snapshot_if_due()
 
     def _restore(self, ready: Ready) -> None:
         assert ready.snapshot is not None
         metadata = ready.snapshot.metadata
+        self._committed.clear()
+        self._committed_bytes = 0
+        self._restores += 1
         self.conf_state = metadata.conf_state
         self.applied_index = self.snapshot_index = metadata.index
         self._machine.restore(ready.snapshot.data)
         log.info("restored the state from a snapshot", extra={"index": metadata.index})
 
-    def _apply(self, entry: Entry) -> None:
+    # Applying
+
+    async def _let_apply(self, entries: Sequence[Entry]) -> None:
+        """Hand over what is committed. A change of the configuration is applied before the core hears that it is: it
+        allows the next one then.
+        """
+        if not entries:
+            return
+        self._committed.extend(entries)
+        self._committed_bytes += sum(len(entry.data) for entry in entries)
+        self._all_applied.clear()
+        self._apply_wake.set()
+        is_change = any(entry.type != EntryType.ENTRY_NORMAL for entry in entries)
+        if is_change or self._committed_bytes > MAX_UNAPPLIED_BYTES:
+            self._is_away = True
+            await self._all_applied.wait()
+            self._is_away = False
+
+    async def _apply_committed(self) -> None:
+        while True:
+            await self._apply_wake.wait()
+            self._apply_wake.clear()
+            self._is_applying = True
+            while self._committed:
+                entry = self._committed.popleft()
+                self._committed_bytes -= len(entry.data)
+                await self._apply(entry)
+                await self._snapshot_if_due()
+            self._is_applying = False
+            self._all_applied.set()
+            self._on_progress()
+
+    async def _apply(self, entry: Entry) -> None:
         assert entry.index == self.applied_index + 1, (entry.index, self.applied_index)
-        self.applied_index, self._applied_term = entry.index, entry.term
+        self.applied_index = entry.index
         match entry.type:
             case EntryType.ENTRY_NORMAL:
-                for command in Commands.FromString(entry.data).commands:
-                    self._machine.apply(command)
+                if not await self._apply_commands(entry):
+                    return
             case EntryType.ENTRY_CONF_CHANGE:
                 self.conf_state = self.raw.apply_conf_change(ConfChange.FromString(entry.data))
                 self._snapshot_due = True
             case EntryType.ENTRY_CONF_CHANGE_V2:
                 self.conf_state = self.raw.apply_conf_change(ConfChangeV2.FromString(entry.data))
                 self._snapshot_due = True
+        self._applied_term = entry.term
         while self._waiting and self._waiting[0][0] <= entry.index:
             index, term, proposals = self._waiting.popleft()
             self._waiting_count -= len(proposals)
@@ -322,18 +374,36 @@ class RaftDriver:
             else:
                 _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
 
+    async def _apply_commands(self, entry: Entry) -> bool:
+        """In pieces; False when a snapshot took the place of everything meanwhile."""
+        restores, size = self._restores, 0
+        for command in Commands.FromString(entry.data).commands:
+            if size >= PIECE_BYTES:
+                size = 0
+                await asyncio.sleep(0)
+                if self._restores != restores:
+                    return False
+            self._machine.apply(command)
+            size += len(command)
+        return True
+
     def _fail_waiting(self, reason: str) -> None:
         waiting, self._waiting, self._waiting_count = self._waiting, deque(), 0
         for _, _, proposals in waiting:
             _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, f"proposed, but not seen committed: {reason}"))
 
-    def _snapshot_if_due(self) -> None:
+    async def _snapshot_if_due(self) -> None:
         # A new member refuses a snapshot from before it was one, so each change of the configuration asks for another.
         if not self._snapshot_due and self.applied_index - self.snapshot_index < self._snapshot_entries:
             return
         self._snapshot_due = False
-        index = self.applied_index
-        self._log.stage_snapshot(index, self._log.term(index), self.conf_state, self._machine.to_snapshot())
+        index, restores, pieces = self.applied_index, self._restores, []
+        for piece in self._machine.to_snapshot():
+            pieces.append(piece)
+            await asyncio.sleep(0)  # nothing is applied meanwhile
+            if self._restores != restores:
+                return
+        self._log.stage_snapshot(index, self._log.term(index), self.conf_state, b"".join(pieces))
         # Followers that lag by less than this are sent entries, not the snapshot.
         keep_from = index - self._snapshot_entries // 2
         if keep_from >= self._log.first_index():

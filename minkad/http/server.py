@@ -39,6 +39,9 @@ class HealthView(Protocol):
     def checks(self) -> Sequence[Check]:
         """All checks, in the order in which they are shown."""
 
+    async def refresh(self) -> None:
+        """Before the metrics are read: count what takes long to count."""
+
 
 def create_app(health: HealthView, registry: CollectorRegistry) -> web.Application:
     """The endpoints, with the health and the metrics that they show."""
@@ -47,6 +50,7 @@ def create_app(health: HealthView, registry: CollectorRegistry) -> web.Applicati
         return web.Response(text=_INDEX)
 
     async def metrics(request: web.Request) -> web.Response:
+        await health.refresh()
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 

@@ -52,7 +52,7 @@ from minka.v1.admin_pb2 import (
     UndrainNodeResponse,
 )
 from minka.v1.admin_pb2_grpc import AdminServicer, InventoryServicer, MetadataServicer
-from minka.v1.cluster_pb2 import Operation, OperationState
+from minka.v1.cluster_pb2 import Operation, OperationState, PartitionTable
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
@@ -105,6 +105,7 @@ from minkad.core.controller import (
 )
 from minkad.core.controller.selectors import Live
 from minkad.core.placement import plan_reassign
+from minkad.core.state import ROWS_A_PIECE, State, slices
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -123,7 +124,18 @@ class MetadataService(MetadataServicer):
         state = self._coordinator.state
         if request.known_version and request.known_version == state.version:
             return GetTableResponse()
-        return GetTableResponse(table=state.table())
+        response = GetTableResponse()
+        await _fill(response.table, state)
+        return response
+
+
+async def _fill(table: PartitionTable, state: State) -> None:
+    """The whole table, as it is now, in turns."""
+    without_rows, rows = state.table_in_pieces()
+    table.CopyFrom(without_rows)
+    for some in rows:
+        table.partitions.extend(some)
+        await asyncio.sleep(0)
 
 
 class CoordinatorService(CoordinatorServicer):
@@ -214,7 +226,6 @@ class AdminService(AdminServicer):
         status = GetStatusResponse(
             served_by=self._node_id,
             has_clearance=self._has_clearance(),
-            table=coordinator.state.table(),
             coordinator=self._coordinator_status(),
             running=coordinator.state.running_operations(),
         )
@@ -228,7 +239,10 @@ class AdminService(AdminServicer):
                 )
                 for node in coordinator.state.nodes
             )
-            status.replicas.extend(active.leader_stats())
+            for some in slices(active.each_leaders_stats(), ROWS_A_PIECE):
+                status.replicas.extend(some)
+                await asyncio.sleep(0)
+        await _fill(status.table, coordinator.state)
         return status
 
     def _coordinator_status(self) -> CoordinatorStatus:

@@ -16,6 +16,7 @@ log: Final = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 256 * 1024  # for one partition in one frame
 _FRAME_BYTES: Final = 1024 * 1024
+_FRAME_APPENDS: Final = 256  # partitions in one frame, for a turn of the loop on either side
 _UNACKNOWLEDGED_BYTES: Final = 4 * 1024 * 1024  # sent to one follower of one partition
 _NEAR_BYTES: Final = 256 * 1024
 _BACKOFF_S: Final = (0.02, 0.5)
@@ -254,7 +255,7 @@ class Feed:
                     self._beat()
                     async for data in self._links.append(self.node_id, self._frames(self._connection)):
                         limit.reschedule(asyncio.get_running_loop().time() + _SILENCE_S)
-                        self._answered(data)
+                        await self._answered(data)
                         backoff = _BACKOFF_S[0]
                         if broken:
                             broken = False
@@ -293,10 +294,12 @@ class Feed:
         self._untold_due = bool(self._untold)
         self._wake.set()
 
-    def _answered(self, data: bytes) -> None:
+    async def _answered(self, data: bytes) -> None:
         answer = decode_answer(data)
         self._stamp = answer.stamp
-        for ack in answer.acks:
+        for number, ack in enumerate(answer.acks, 1):
+            if number % _FRAME_APPENDS == 0:
+                await asyncio.sleep(0)
             follower = self._followers.get(ack.partition_id)
             if follower is not None:
                 follower.acknowledged(ack)
@@ -316,7 +319,7 @@ class Feed:
         dropped, self._dropped = self._dropped, []
         appends: list[Append] = []
         left = _FRAME_BYTES
-        for _ in range(len(self._ready)):
+        for _ in range(min(len(self._ready), _FRAME_APPENDS)):
             follower = self._ready.popleft()
             follower.queued = False
             if self._followers.get(follower.replica.id) is not follower:
@@ -331,6 +334,8 @@ class Feed:
             if left <= 0:
                 self._wake.set()
                 break
+        if self._ready:
+            self._wake.set()
         echo = None
         if left > 0 and (self._untold_due or self._beat_due):
             appends += [append for follower in self._untold if (append := follower.watermark()) is not None]

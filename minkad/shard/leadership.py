@@ -282,6 +282,8 @@ class Leadership:
     def progress(self) -> list[MigrationProgress]:
         """Of the followers that are being added, are sent a checkpoint, or are to lead."""
         row = self.replica.row
+        if not (row.adding_replicas or row.successor or self._shipments):
+            return []
         nodes = [
             node
             for node in self._followers

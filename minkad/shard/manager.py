@@ -317,9 +317,44 @@ class ReplicaManager:
         for row in request.partitions:
             self._take(row)
             await turn()
+        unknown = []
+        for partition_id, epoch in zip(request.known_ids, request.known_epochs, strict=True):
+            if not self._knows(partition_id, epoch):
+                unknown.append(partition_id)
+            await turn()
         await self._log_db.sync()
-        results = await asyncio.gather(*(self._result(row) for row in request.partitions))
-        return UpdateReplicasResponse(results=results)
+        results = []
+        waiting: list[asyncio.Task[ReplicaResult]] = []
+        for row in request.partitions:
+            if (result := self._result_now(row)) is not None:
+                results.append(result)
+            else:
+                waiting.append(asyncio.create_task(self._result(row)))
+            await turn()
+        results += await asyncio.gather(*waiting)
+        return UpdateReplicasResponse(results=results, unknown_ids=unknown)
+
+    def _knows(self, partition_id: int, epoch: int) -> bool:
+        """Whether the replica is what its row of this epoch says, and from here on if need be."""
+        replica = self._replicas.get(partition_id)
+        if replica is None or replica.row.partition_epoch != epoch or partition_id in self._deletions:
+            return False
+        if replica.role is Role.IDLE:
+            self._adopt(replica.row)  # recovered with this row, and now told
+        return partition_id not in self._failed and (replica.role is not Role.IDLE or not replica.row.leader)
+
+    def _result_now(self, row: Partition) -> ReplicaResult | None:
+        """Of the most, which have nothing to wait for."""
+        replica = self._replicas.get(row.id)
+        if replica is None or row.id in self._failed or replica.awaits_split:
+            return None
+        if replica.role is not Role.FOLLOWER and not replica.is_ready:
+            return None
+        return ReplicaResult(
+            partition_id=row.id,
+            partition_epoch=replica.row.partition_epoch,
+            outcome=ReplicaOutcome.REPLICA_OUTCOME_HOSTED,
+        )
 
     def _turn(self) -> Callable[[], Awaitable[None]]:
         """An awaitable that lets the loop run when a few milliseconds were worked."""

@@ -20,6 +20,7 @@ log: Final = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
 _RECHECK_S: Final = 10.0
+_AT_ONCE: Final = 500  # looked at before the loop gets its turn
 MAX_ERROR: Final = 0.03  # then the size is within 10 % for all but one in a thousand
 _SURE: Final = 3.0  # standard errors
 
@@ -71,7 +72,10 @@ class SizeCheck:
         while True:
             await asyncio.sleep(_INTERVAL_S)
             self._checked = {id_: checked for id_, checked in self._checked.items() if id_ in self._replicas}
-            for replica in list(self._replicas.values()):
+            with_data = (replica for replica in list(self._replicas.values()) if replica.data.is_open)
+            for number, replica in enumerate(with_data, 1):
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 if self._is_to_be_checked(replica):
                     try:
                         await self._check(replica)

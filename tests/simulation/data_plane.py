@@ -138,8 +138,20 @@ class DataPlane:
         self._controller_term = request.controller_term
         for row in request.partitions:
             self._take(row)
+        known = zip(request.known_ids, request.known_epochs, strict=True)
+        unknown = [id_ for id_, epoch in known if not self._knows(id_, epoch)]
         await asyncio.sleep(self._rng.expovariate(50))
-        return UpdateReplicasResponse(results=[await self._result(row) for row in request.partitions])
+        results = [await self._result(row) for row in request.partitions]
+        return UpdateReplicasResponse(results=results, unknown_ids=unknown)
+
+    def _knows(self, partition_id: int, epoch: int) -> bool:
+        """Whether the replica is what its row of this epoch says, and from here on if need be."""
+        replica = self.replicas.get(partition_id)
+        if replica is None or replica.copy.row.partition_epoch != epoch or replica.deleting:
+            return False
+        if replica.role is Role.IDLE:
+            self._adopt(replica, replica.copy.row)
+        return replica.role is not Role.IDLE or not replica.copy.row.leader
 
     def _take(self, row: Partition) -> None:
         replica = self.replicas.get(row.id)

@@ -1,19 +1,17 @@
 """Bugs in what is around the Raft core: the driver, the controller, the clearance, the state."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from minka.errors import Code
 from minka.v1.cluster_pb2 import Partition, StateSnapshot
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, IsrChange
 from minka.v1.raft_pb2 import ConfState
-from minka.v1.records_pb2 import Record
 from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller import (
-    Command,
     isr,
     keyspaces,
     node_events,
@@ -47,10 +45,10 @@ def send_before_fsync() -> Sequence[Patch]:
 def snapshot_with_old_configuration() -> Sequence[Patch]:
     original = RaftDriver._snapshot_if_due
 
-    def snapshot_if_due(self: RaftDriver) -> None:
+    async def snapshot_if_due(self: RaftDriver) -> None:
         newest = self.conf_state
         self.conf_state = ConfState(voters=newest.voters)
-        original(self)
+        await original(self)
         self.conf_state = newest
 
     return [(RaftDriver, "_snapshot_if_due", snapshot_if_due)]
@@ -113,10 +111,10 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 def refuse_before_recorded() -> Sequence[Patch]:
-    async def answer(self: ActiveController, command: Command) -> list[Record]:
-        return self._decide(command)
+    async def all_recorded(self: ActiveController) -> None:
+        pass
 
-    return [(ActiveController, "_answer", answer)]
+    return [(ActiveController, "_all_recorded", all_recorded)]
 
 
 def election_without_epoch() -> Sequence[Patch]:
@@ -161,14 +159,14 @@ def remove_too_early() -> Sequence[Patch]:
 
 
 def snapshot_forgets() -> Sequence[Patch]:
-    original = State.to_snapshot
+    original = State.snapshot_pieces
 
-    def to_snapshot(self: State) -> bytes:
-        snapshot = StateSnapshot.FromString(original(self))
+    def snapshot_pieces(self: State) -> Iterator[bytes]:
+        snapshot = StateSnapshot.FromString(b"".join(original(self)))
         del snapshot.migrations[:]
-        return snapshot.SerializeToString(deterministic=True)
+        yield snapshot.SerializeToString(deterministic=True)
 
-    return [(State, "to_snapshot", to_snapshot)]
+    return [(State, "snapshot_pieces", snapshot_pieces)]
 
 
 def never_finish() -> Sequence[Patch]:

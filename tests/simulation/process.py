@@ -2,7 +2,7 @@
 
 import random
 import zlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -427,7 +427,7 @@ class _Machine:
         self._process.coordinator.restore(data)
         self._process.world.restored(self._process, self._process.driver.applied_index, self._digest())
 
-    def to_snapshot(self) -> bytes:
+    def to_snapshot(self) -> Iterator[bytes]:
         return self._process.coordinator.to_snapshot()
 
     def _digest(self) -> int:

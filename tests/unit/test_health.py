@@ -1,5 +1,6 @@
 """The gauges that a node reads off its copy of the table."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -37,7 +38,9 @@ def test_what_is_not_in_sync_and_how_often_leaders_were_elected() -> None:
         partition(3, "b", leader="", state=OFFLINE, leader_epoch=1),
     ]
     state.partitions.update((row.id, row) for row in rows)
-    now = health(state).snapshot()
+    seen = health(state)
+    asyncio.run(seen.refresh())
+    now = seen.snapshot()
     assert (now.under_replicated, now.missing_in_sync, now.under_min_insync) == (2, 3, 1)
     assert (now.elections, now.unclean_elections) == (7, 1)
     assert now.partitions == {"new": 0, "assigned": 0, "online": 2, "offline": 1}

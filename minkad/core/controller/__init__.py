@@ -30,7 +30,7 @@ from minkad.core.controller.commands import (
     SpreadLoad,
     UndrainNode,
 )
-from minkad.core.controller.decide import decide
+from minkad.core.controller.decide import decide, facts
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.isr import check_caller, isr_refusal
 from minkad.core.controller.schedule import MigrationCaps, schedule, unfinished
@@ -74,6 +74,7 @@ __all__ = [
     "check_caller",
     "check_transfer",
     "decide",
+    "facts",
     "isr_refusal",
     "next_membership_change",
     "schedule",

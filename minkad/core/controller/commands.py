@@ -63,6 +63,7 @@ class CreateKeyspace:
     split_points: Sequence[bytes] | None = None
     max_bytes: int = 0  # of a partition by ranges; 0: no limit
     max_ops: int = 0  # a second; the same
+    max_replicas_per_node: int = 0  # of all keyspaces; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """The one door: command → records, or a refusal (MinkaError)."""
 
+from collections.abc import Iterable
+
 from minka.v1.records_pb2 import Record
 from minkad.core.controller import (
     drains,
@@ -46,11 +48,26 @@ from minkad.core.controller.commands import (
 from minkad.core.state import State
 
 
-def decide(state: State, command: Command, now_ms: int) -> list[Record]:  # noqa: C901 - one case a command
-    """The facts that this command makes true. `state` is only read; `now_ms` is Unix time.
+def decide(state: State, command: Command, now_ms: int) -> list[Record]:
+    """The facts that this command makes true, all at once. `state` is only read; `now_ms` is Unix time.
 
     An empty list means that the command finds things as it wants them: every command can be repeated.
     Raises MinkaError when the command is refused; then nothing has changed.
+    """
+    found = facts(state, command, now_ms)
+    if isinstance(found, list):
+        return found
+    scratch, records = state.copy(), []
+    for record in facts(scratch, command, now_ms):
+        scratch.apply(record)
+        records.append(record)
+    return records
+
+
+def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # noqa: C901 - one case a command
+    """The same one after the other, where they may change thousands of rows: each is to be applied to `state` before
+    the next is asked for. After each the state is one from which a new controller can go on. No other command may be
+    decided in between. A refusal is raised at the latest when the first is asked for.
     """
     match command:
         case CreateCluster():

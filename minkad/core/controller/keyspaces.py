@@ -3,22 +3,21 @@ Distributed Systems).
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.hashing import HASH_FUNCTIONS
 from minka.ranges import ranges_at
 from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition, Partitioning, PartitionState
-from minka.v1.records_pb2 import KeyspaceCreated, Record
+from minka.v1.records_pb2 import KeyspaceCreated, PartitionsCreated, Record
 from minkad.core.controller.commands import CreateKeyspace
-from minkad.core.controller.rows import changed, elect, partitions_changed
+from minkad.core.controller.rows import ROWS_A_RECORD, elect
 from minkad.core.controller.selectors import Live, new_partition_leader_selector
-from minkad.core.placement.assign import assign_replicas
-from minkad.core.state import State
+from minkad.core.placement.assign import Placement
+from minkad.core.state import State, slices
 
-MAX_PARTITIONS: Final = 16384
+MAX_PARTITIONS: Final = 32768  # in one Raft entry, of some MiB
 MAX_PARTITIONS_IN_CLUSTER: Final = 65536
 MAX_REPLICAS: Final = 9
 DEFAULT_REPLICAS: Final = 3  # where the cluster has as many nodes
@@ -34,45 +33,97 @@ def live_nodes(state: State) -> list[Node]:
 
 def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
     """The keyspace exists and each of its partitions has replicas and a leader (onNewTopicCreation)."""
-    ranges = None if command.split_points is None else ranges_at(command.split_points)
-    count = command.partition_count if ranges is None else len(ranges)
-    _check_arguments(state, command, count)
-    nodes = live_nodes(state)
-    replicas = command.replicas or default_replicas(state)
-    min_insync = command.min_insync or default_min_insync(replicas)
-    if len(nodes) < state.cluster.min_nodes:
-        raise MinkaError(
-            Code.NOT_ENOUGH_NODES,
-            f"no partition is assigned before {state.cluster.min_nodes} nodes are LIVE; {len(nodes)} are",
-            live=str(len(nodes)),
-            needed=str(state.cluster.min_nodes),
+    creation = Creation(state, command)
+    for _ in creation.prepare():
+        pass
+    return list(creation.records(state, now_ms))
+
+
+class Creation:
+    """A keyspace that is to be created, however large. `prepare` does the most of it and needs no state; what came in
+    between is looked at again by `records`.
+    """
+
+    def __init__(self, state: State, command: CreateKeyspace) -> None:
+        """Raises what the request is refused with."""
+        self._command = command
+        self._ranges = None if command.split_points is None else ranges_at(command.split_points)
+        self._count = command.partition_count if self._ranges is None else len(self._ranges)
+        self._replicas = command.replicas or default_replicas(state)
+        self._min_insync = command.min_insync or default_min_insync(self._replicas)
+        self._nodes = live_nodes(state)
+        self._check(state)
+        self._rows: list[Partition] = []
+
+    def _check(self, state: State) -> None:
+        _check_arguments(state, self._command, self._count)
+        live = len(live_nodes(state))
+        if live < state.cluster.min_nodes:
+            raise MinkaError(
+                Code.NOT_ENOUGH_NODES,
+                f"no partition is assigned before {state.cluster.min_nodes} nodes are LIVE; {live} are",
+                live=str(live),
+                needed=str(state.cluster.min_nodes),
+            )
+        _check_replicas(live, self._replicas, self._min_insync)
+        _check_fits(state, self._command, self._count, self._replicas)
+
+    def prepare(self) -> Iterator[None]:
+        """Place the replicas and make the rows, a few at each step."""
+        placement = Placement(self._nodes, self._count, self._replicas)
+        for slot in range(self._count):
+            placement.place(slot)
+            if slot % ROWS_A_RECORD == 0:
+                yield
+        placed = placement.even_out()
+        for slot, replicas in enumerate(placed):
+            row = _new_partition(slot, replicas)
+            if self._ranges is not None:
+                row.start_key, row.end_key = self._ranges[slot]
+                row.keeps_start = bool(row.start_key)
+            self._rows.append(row)
+            if slot % ROWS_A_RECORD == 0:
+                yield
+
+    def records(self, state: State, now_ms: int) -> Iterator[Record]:
+        """Facts of one Raft entry, to be applied one by one: the keyspace is complete after the last. Raises what the
+        request is refused with.
+        """
+        self._check(state)
+        live = Live.of(state)
+        keyspace = self._keyspace(state.next_keyspace_id, now_ms)
+        first_id, number = state.next_partition_id, 0
+        for rows in slices(self._rows, ROWS_A_RECORD):
+            for row in rows:
+                row.id, row.keyspace_id = first_id + number, keyspace.id
+                row.slot = row.id if self._ranges is not None else number
+                number += 1
+                _elect_first(row, live)
+            is_last = number == len(self._rows)
+            if number <= ROWS_A_RECORD:
+                created = KeyspaceCreated(keyspace=keyspace, partitions=rows, more_partitions=not is_last)
+                yield Record(keyspace_created=created)
+            else:
+                yield Record(partitions_created=PartitionsCreated(partitions=rows, complete=is_last))
+
+    def _keyspace(self, id_: int, now_ms: int) -> Keyspace:
+        command = self._command
+        keyspace = Keyspace(
+            id=id_,
+            name=command.name,
+            replicas=self._replicas,
+            created_ms=now_ms,
+            min_insync=self._min_insync,
+            durability=command.durability or Durability.DURABILITY_SYNC,
+            unclean_election=command.unclean_election,
         )
-    _check_replicas(len(nodes), replicas, min_insync)
-    keyspace = Keyspace(
-        id=state.next_keyspace_id,
-        name=command.name,
-        replicas=replicas,
-        created_ms=now_ms,
-        min_insync=min_insync,
-        durability=command.durability or Durability.DURABILITY_SYNC,
-        unclean_election=command.unclean_election,
-    )
-    if ranges is None:
-        keyspace.partitioning = Partitioning.PARTITIONING_HASH
-        keyspace.partition_count, keyspace.hash = count, command.hash
-    else:
-        keyspace.partitioning = Partitioning.PARTITIONING_RANGES
-        keyspace.max_bytes, keyspace.max_ops = command.max_bytes, command.max_ops
-    partitions = []
-    for slot, placed in enumerate(assign_replicas(nodes, count, replicas)):
-        partition = _new_partition(state.next_partition_id + slot, keyspace.id, slot, placed)
-        if ranges is not None:
-            partition.slot = partition.id
-            partition.start_key, partition.end_key = ranges[slot]
-            partition.keeps_start = bool(partition.start_key)
-        partitions.append(partition)
-    created = KeyspaceCreated(keyspace=keyspace, partitions=partitions)
-    return [Record(keyspace_created=created), *on_new_partition_creation(partitions, Live.of(state))]
+        if self._ranges is None:
+            keyspace.partitioning = Partitioning.PARTITIONING_HASH
+            keyspace.partition_count, keyspace.hash = self._count, command.hash
+        else:
+            keyspace.partitioning = Partitioning.PARTITIONING_RANGES
+            keyspace.max_bytes, keyspace.max_ops = command.max_bytes, command.max_ops
+        return keyspace
 
 
 def default_replicas(state: State) -> int:
@@ -86,18 +137,6 @@ def default_replicas(state: State) -> int:
 def default_min_insync(replicas: int) -> int:
     """A majority of three replicas and more; 1 of two, which would otherwise take no write without one of them."""
     return replicas // 2 + 1 if replicas > 2 else 1
-
-
-def on_new_partition_creation(partitions: Iterable[Partition], live: Live) -> list[Record]:
-    """New partitions, which are in NewPartition and their replicas in NewReplica, → OnlinePartition, and their
-    replicas → OnlineReplica. One whose replicas are all down stays as it is until one is up.
-    """
-    rows = []
-    for partition in partitions:
-        selection = new_partition_leader_selector(partition, live)
-        if selection is not None:
-            rows.append(changed(partition, partial(elect, selection=selection)))
-    return partitions_changed(rows)
 
 
 def _check_arguments(state: State, command: CreateKeyspace, partition_count: int) -> None:
@@ -146,14 +185,34 @@ def _check_replicas(live: int, replicas: int, min_insync: int) -> None:
         )
 
 
-def _new_partition(partition_id: int, keyspace_id: int, slot: int, replicas: Sequence[str]) -> Partition:
+def _check_fits(state: State, command: CreateKeyspace, partitions: int, replicas: int) -> None:
+    """TOO_MANY_REPLICAS with the figure that would fit."""
+    limit, nodes = command.max_replicas_per_node, live_nodes(state)
+    free = sum(max(0, limit - len(state.copies.get(node.id, ()))) for node in nodes)
+    if limit and partitions * replicas > free:
+        raise MinkaError(
+            Code.TOO_MANY_REPLICAS,
+            f"{partitions} partitions of {replicas} replicas are too many: with {limit} replicas a node at most, "
+            f"{len(nodes)} LIVE nodes have room for {free // replicas} such partitions",
+            fits=str(free // replicas),
+        )
+
+
+def _new_partition(slot: int, replicas: Sequence[str]) -> Partition:
     """NonExistentPartition → NewPartition."""
     return Partition(
-        id=partition_id,
-        keyspace_id=keyspace_id,
         slot=slot,
         replicas=replicas,
         partition_epoch=1,
         generation=1,
         state=PartitionState.PARTITION_STATE_NEW,
     )
+
+
+def _elect_first(row: Partition, live: Live) -> None:
+    """→ OnlinePartition at once, since its replicas are on nodes that were LIVE a moment ago. One whose replicas are
+    all down stays as it is until one is up.
+    """
+    selection = new_partition_leader_selector(row, live)
+    if selection is not None:
+        elect(row, selection)

@@ -1,11 +1,14 @@
 """Nodes: registration, orderly leaving, failure (Fixed Partitions: "Tracking Cluster Membership")."""
 
+from collections.abc import Iterator
+from itertools import chain
+
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import CreateCluster, FailNodes, Leave, Register, RemoveNode
 from minkad.core.controller.drains import running_drain
-from minkad.core.controller.node_events import on_node_failure, on_node_startup
+from minkad.core.controller.node_events import on_node_failure, on_node_startup, on_process_end
 from minkad.core.controller.rows import deleted_at, node_in_state
 from minkad.core.state import State, is_up
 
@@ -17,8 +20,37 @@ def create_cluster(state: State, command: CreateCluster) -> list[Record]:
     return [Record(cluster_created=command.cluster), *(Record(node_changed=node) for node in command.voters)]
 
 
-def register(state: State, command: Register, now_ms: int) -> list[Record]:
+def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
     """The process is the node's present one; what the node holds is to be led and followed again."""
+    if (old := _predecessor(state, command)) is not None and old.incarnation == command.node.incarnation:
+        return
+    if old is not None:
+        yield from _replaced(state, old, now_ms)
+    node = command.node
+    row = Node()
+    row.CopyFrom(node)
+    row.raft_id = old.raft_id if old is not None else state.next_raft_id
+    reason = "registered for the first time" if old is None or not old.data_id else "registered again"
+    # A drain outlives the process; what a process began because it was about to stop ends with it.
+    draining = running_drain(state, node.id) is not None
+    now = NodeState.NODE_STATE_DRAINING if draining else NodeState.NODE_STATE_LIVE
+    yield node_in_state(row, now, reason, now_ms)
+    yield from on_node_startup(state, node.id)
+
+
+def _replaced(state: State, old: Node, now_ms: int) -> Iterator[Record]:
+    """What ends with the process before. From the first of it on that process gets no clearance any more."""
+    rows = on_process_end(state, old.id)
+    first = next(rows, None)
+    if first is not None:
+        if is_up(old):
+            yield node_in_state(old, NodeState.NODE_STATE_FAILED, "another process of the node registers", now_ms)
+        yield first
+        yield from rows
+
+
+def _predecessor(state: State, command: Register) -> Node | None:
+    """The node's row. Raises what a registration is refused with."""
     node, old = command.node, state.nodes.get(command.node.id)
     if node.data_id in state.removed_data_ids:
         raise MinkaError(
@@ -32,17 +64,9 @@ def register(state: State, command: Register, now_ms: int) -> list[Record]:
                 f"{old.state_reason}: others may lead what node {node.id} led; it has to register as a new process",
                 node=node.id,
             )
-        if live and old.incarnation == node.incarnation:
-            return []
-        _refuse_impostor(old, command, live)
-    row = Node()
-    row.CopyFrom(node)
-    row.raft_id = old.raft_id if old is not None else state.next_raft_id
-    reason = "registered for the first time" if old is None or not old.data_id else "registered again"
-    # A drain outlives the process; what a process began because it was about to stop ends with it.
-    draining = running_drain(state, node.id) is not None
-    now = NodeState.NODE_STATE_DRAINING if draining else NodeState.NODE_STATE_LIVE
-    return [node_in_state(row, now, reason, now_ms), *on_node_startup(state, node.id)]
+        if old.incarnation != node.incarnation:
+            _refuse_impostor(old, command, live)
+    return old
 
 
 def _refuse_impostor(old: Node, command: Register, live: bool) -> None:
@@ -63,22 +87,22 @@ def _refuse_impostor(old: Node, command: Register, live: bool) -> None:
         )
 
 
-def leave(state: State, command: Leave, now_ms: int) -> list[Record]:
+def leave(state: State, command: Leave, now_ms: int) -> Iterator[Record]:
     """The node serves nothing any more and said so; it may register again."""
     node = state.nodes.get(command.node_id)
     if node is None or not is_up(node) or node.incarnation != command.incarnation:
-        return []
+        return iter(())
     left = node_in_state(node, NodeState.NODE_STATE_LEFT, "stopped in order", now_ms)
-    return [left, *on_node_failure(state, [node.id])]
+    return chain([left], on_node_failure(state, [node.id]))
 
 
-def fail(state: State, command: FailNodes, now_ms: int) -> list[Record]:
+def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
     """The nodes' clearances are over; their partitions need other leaders or go offline. What all of them mean is
     decided at once: none of them is elected because another one failed a moment before.
     """
     nodes = [node for name in command.reasons if is_up(node := state.nodes.get(name)) and node is not None]
     failed = [node_in_state(n, NodeState.NODE_STATE_FAILED, command.reasons[n.id], now_ms) for n in nodes]
-    return [*failed, *on_node_failure(state, [node.id for node in nodes])]
+    return chain(failed, on_node_failure(state, [node.id for node in nodes]))
 
 
 def remove(state: State, command: RemoveNode) -> list[Record]:

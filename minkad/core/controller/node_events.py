@@ -2,11 +2,12 @@
 (Kafka Controller Internals: onBrokerFailure, onBrokerStartup, onControllerFailover).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 
 from minka.v1.cluster_pb2 import Durability, Partition, PartitionState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.rows import changed, elect, leave_isr, partitions_changed, take_offline
+from minkad.core.controller.rows import changed, elect, in_pieces, leave_isr, take_offline
 from minkad.core.controller.selectors import (
     Live,
     Selection,
@@ -18,7 +19,7 @@ from minkad.core.state import State
 _WITHOUT_LEADER = (PartitionState.PARTITION_STATE_NEW, PartitionState.PARTITION_STATE_OFFLINE)
 
 
-def on_node_failure(state: State, node_ids: Collection[str]) -> list[Record]:
+def on_node_failure(state: State, node_ids: Collection[str]) -> Iterator[Record]:
     """1. Partitions without leader → OfflinePartition. 2. They → OnlinePartition, by the offline selector.
     3. Each replica on the nodes → OfflineReplica. All of it is one new row a partition.
 
@@ -26,8 +27,9 @@ def on_node_failure(state: State, node_ids: Collection[str]) -> list[Record]:
     (`isr.alter_isr`). A leader that is gone itself, and nobody has noticed yet, can't.
     """
     live = Live.of(state).without(*node_ids)
-    rows = (_without_nodes(state, p, node_ids, live) for p in state.partitions.values())
-    return partitions_changed(row for row in rows if row is not None)
+    copies = dict.fromkeys(row.id for node in node_ids for row in state.partitions_on(node) if row.replicas)
+    rows = (_without_nodes(state, state.partitions[id_], node_ids, live) for id_ in copies)
+    return in_pieces(row for row in rows if row is not None)
 
 
 def _without_nodes(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> Partition | None:
@@ -38,43 +40,51 @@ def _without_nodes(state: State, partition: Partition, node_ids: Collection[str]
     return None
 
 
-def on_node_startup(state: State, node_id: str) -> list[Record]:
+def on_process_end(state: State, node_id: str) -> Iterator[Record]:
+    """A process is to be replaced by another one, where nobody may have noticed that it ended: another
+    replica in sync leads what it led, or nobody until the new one is there. What an `async` keyspace had only in memory
+    may be lost, so there the replica is not in sync before it has caught up, and what was asked on the word of the old
+    process (the partition_epoch) is void.
+    """
+    live = Live.of(state)
+    copies = (p for p in state.partitions_on(node_id) if node_id in p.replicas)
+    with_leader = (p for p in copies if p.state not in _WITHOUT_LEADER)
+    return in_pieces(row for p in with_leader for row in _restarted(state, p, node_id, live))
+
+
+def on_node_startup(state: State, node_id: str) -> Iterator[Record]:
     """2. Replicas on the node → OnlineReplica: it is told of them, since its row changes.
     3. Partitions in OfflinePartition and NewPartition → OnlinePartition. Reassignments go on by themselves (4.).
-
-    The process is a new one even where nobody had noticed that the old one ended: another replica in sync leads what it
-    led. What an `async` keyspace had only in memory may be lost, so there the replica is not in sync before it has
-    caught up, and what was asked on the word of the old process (the partition_epoch) is void.
     """
     before = Live.of(state)
     live = Live(before.up | {node_id}, before.draining - {node_id})
-    rows: list[Partition] = []
-    for partition in state.partitions.values():
-        if partition.state in _WITHOUT_LEADER:
-            rows += _brought_online(state, partition, live)
-        elif node_id in partition.replicas:
-            rows += _restarted(state, partition, node_id, live)
-    return partitions_changed(rows)
+    leaderless = (p for p in state.partitions_on(node_id) if p.state in _WITHOUT_LEADER and p.replicas)
+    return in_pieces(row for p in leaderless for row in _brought_online(state, p, live))
 
 
 def _restarted(state: State, partition: Partition, node_id: str, live: Live) -> list[Partition]:
     volatile = state.keyspaces[partition.keyspace_id].durability == Durability.DURABILITY_ASYNC
     if partition.leader == node_id:
         others = offline_partition_leader_selector(partition, live.without(node_id), allow_unclean=False)
-        isr = tuple(node for node in partition.isr if node != node_id or others is None or not volatile)
-        return [changed(partition, _election(Selection(others.leader if others else node_id, isr)))]
+        if others is not None:
+            isr = tuple(node for node in partition.isr if node != node_id or not volatile)
+            others = Selection(others.leader, isr)
+        return [changed(partition, _election(others))]
     if volatile:
         return [changed(partition, lambda row: leave_isr(row, node_id))]
     return []
 
 
-def on_controller_failover(state: State) -> list[Record]:
-    """Each OfflinePartition and NewPartition → OnlinePartition. Every node is told all its rows anew, and what was
-    under way (reassignments, preferred elections, drains) goes on from the rows.
+def on_controller_failover(state: State) -> Iterator[Record]:
+    """Each OfflinePartition and NewPartition → OnlinePartition, and so are those whose leader is not up: the last
+    controller didn't come to them. Every node is told all its rows again, and what was under way (reassignments,
+    preferred elections, drains) goes on from the rows.
     """
     live = Live.of(state)
-    leaderless = [p for p in state.partitions.values() if p.state in _WITHOUT_LEADER]
-    return partitions_changed(row for p in leaderless for row in _brought_online(state, p, live))
+    down = [node for node in state.led if node not in live.up]
+    left = (changed(p, _election(offline_selection(state, p, live))) for node in down for p in state.led_by(node))
+    leaderless = (p for p in list(state.partitions.values()) if p.state in _WITHOUT_LEADER)
+    return in_pieces(chain(left, (row for p in leaderless for row in _brought_online(state, p, live))))
 
 
 def _brought_online(state: State, partition: Partition, live: Live) -> list[Partition]:

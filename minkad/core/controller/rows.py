@@ -1,10 +1,14 @@
 """New rows from old ones, and records from rows."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Operation, Partition, PartitionState
 from minka.v1.records_pb2 import PartitionsChanged, Record
 from minkad.core.controller.selectors import Selection
+from minkad.core.state import other_half
+
+ROWS_A_RECORD: Final = 50  # of what changes thousands; about a millisecond to decide, and as much to apply
 
 
 def node_in_state(node: Node, state: NodeState.ValueType, reason: str, now_ms: int) -> Record:
@@ -28,6 +32,25 @@ def partitions_changed(rows: Iterable[Partition]) -> list[Record]:
     """One record for all the rows; none for no row."""
     record = Record(partitions_changed=PartitionsChanged(partitions=rows))
     return [record] if record.partitions_changed.partitions else []
+
+
+def in_pieces(rows: Iterable[Partition]) -> Iterator[Record]:
+    """The same in as many records as it takes, each valid by itself: the halves of a split change together. The rows
+    are looked at as they are asked for.
+    """
+    piece: list[Partition] = []
+    halves: dict[int, Partition] = {}  # whose other half is yet to come
+    for row in rows:
+        if row.splitting and other_half(row) not in halves:
+            halves[row.id] = row
+            continue
+        piece.append(row)
+        if row.splitting:
+            piece.append(halves.pop(other_half(row)))
+        if len(piece) >= ROWS_A_RECORD:
+            yield from partitions_changed(piece)
+            piece = []
+    yield from partitions_changed([*piece, *halves.values()])
 
 
 def deleted_at(partition: Partition, node: str, *, is_merged: bool) -> Record:

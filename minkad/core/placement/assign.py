@@ -14,17 +14,21 @@ def assign_replicas(nodes: Sequence[Node], partition_count: int, replicas: int) 
     Leaders go round. The other replicas go to the nodes with the fewest, so that each has as many as any other; those
     of one partition to different nodes, and to different zones as long as there are zones.
     """
-    spread = _Spread(nodes, partition_count)
-    placed = [spread.place(slot, replicas) for slot in range(partition_count)]
-    spread.even_out(placed)
-    return placed
+    placement = Placement(nodes, partition_count, replicas)
+    for slot in range(partition_count):
+        placement.place(slot)
+    return placement.even_out()
 
 
-class _Spread:
-    """Nodes by zone, the one with the fewest replicas first. Entries of a heap are outdated once the count differs."""
+class Placement:
+    """The same slot by slot. Nodes are kept by zone, the one with the fewest replicas first. Entries of a heap are
+    outdated once the count differs.
+    """
 
-    def __init__(self, nodes: Sequence[Node], partition_count: int) -> None:
+    def __init__(self, nodes: Sequence[Node], partition_count: int, replicas: int) -> None:
         self._nodes = nodes
+        self._replicas = replicas
+        self._placed: list[list[str]] = []
         self._zone = {node.id: node.zone for node in nodes}
         # What a node leads counts from the start, so that the other replicas even out what the round leaves uneven.
         self._count = Counter({node.id: 0 for node in nodes})
@@ -33,21 +37,25 @@ class _Spread:
         for node in nodes:
             self._push(node.id, 0)
 
-    def place(self, slot: int, replicas: int) -> list[str]:
+    def place(self, slot: int) -> None:
+        """The next slot, from 0 on."""
         chosen = [self._nodes[slot % len(self._nodes)].id]
-        while len(chosen) < replicas:
+        while len(chosen) < self._replicas:
             chosen.append(self._next(chosen))
             self._count[chosen[-1]] += 1
             self._push(chosen[-1], slot)
-        return chosen
+        self._placed.append(chosen)
 
-    def even_out(self, placed: Sequence[list[str]]) -> None:
-        """The last ones may have had no choice: their neighbours make room, as far as the zones allow."""
+    def even_out(self) -> list[list[str]]:
+        """For each slot its replicas. The last ones may have had no choice: their neighbours make room, as far as the
+        zones allow.
+        """
+        placed = self._placed
         while True:
             most, least = max(self._count, key=self._count.__getitem__), min(self._count, key=self._count.__getitem__)
             chosen = next((nodes for nodes in placed if self._may_replace(nodes, most, least)), None)
             if self._count[most] - self._count[least] <= 1 or chosen is None:
-                return
+                return placed
             chosen[chosen.index(most)] = least
             self._count.update({most: -1, least: 1})
 

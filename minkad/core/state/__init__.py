@@ -4,7 +4,7 @@ from minkad.core.state.names import partition_name
 from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionStateName, partition_state
 from minkad.core.state.ranges import check_ranges, is_by_ranges, other_half, range_of
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_state
-from minkad.core.state.state import AUTOMATIC, NotifyNode, State
+from minkad.core.state.state import AUTOMATIC, ROWS_A_PIECE, NotifyNode, State, slices
 from minkad.core.state.transitions import MIGRATIONS_UNDER_WAY
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "MIGRATIONS_UNDER_WAY",
     "PARTITION_TRANSITIONS",
     "REPLICA_TRANSITIONS",
+    "ROWS_A_PIECE",
     "NotifyNode",
     "PartitionStateName",
     "ReplicaStateName",
@@ -24,4 +25,5 @@ __all__ = [
     "partition_state",
     "range_of",
     "replica_state",
+    "slices",
 ]

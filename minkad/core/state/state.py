@@ -1,8 +1,8 @@
 """The tables and how records change them. Pure: the same records give the same state on every node."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Self, TypeVar
 
 from minka.v1.cluster_pb2 import (
@@ -14,6 +14,7 @@ from minka.v1.cluster_pb2 import (
     Operation,
     OperationState,
     Partition,
+    PartitionState,
     PartitionTable,
     StateSnapshot,
 )
@@ -21,6 +22,7 @@ from minka.v1.records_pb2 import (
     KeyspaceCreated,
     OperationStarted,
     PartitionsChanged,
+    PartitionsCreated,
     PartitionsMerged,
     PartitionSplit,
     Record,
@@ -37,30 +39,39 @@ from minkad.core.state.ranges import (
 from minkad.core.state.transitions import (
     MIGRATIONS_UNDER_WAY,
     check_migration_change,
+    check_new_partition,
     check_node_change,
     check_partition,
     check_partition_change,
     check_partition_row,
 )
 
+K = TypeVar("K")
+R = TypeVar("R")
+
 KEPT_OPERATIONS = 20  # of those that people asked for, and as many of the others
 AUTOMATIC = "minkad"  # who has asked for what the controller does of its own accord
 KEPT_REMOVALS = 1000
+ROWS_A_PIECE = 250  # a millisecond's
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyNode:
-    """The effect of a changed row: this node has to be told what the row of this partition now says."""
+    """The effect of a changed row: this node has to be told what the row of this partition now says. `may_know`: it is
+    the node that has changed, and it may have the row as it is.
+    """
 
     node: str
     partition_id: int
+    may_know: bool = False
 
 
 @dataclass(slots=True)
 class State:
     """Every table. Rows are replaced, never mutated, so a shallow copy is a snapshot.
 
-    `version` counts the changes of what clients see: nodes, keyspaces, partitions.
+    `version` counts the changes of what clients see: nodes, keyspaces, partitions. What depends on the rows of one node
+    is found by `copies` and `led`, without a look at all the others.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -77,6 +88,10 @@ class State:
     next_keyspace_id: int = 1
     next_partition_id: int = 1
     next_operation_id: int = 1
+    # by node: the partitions that name it as a replica, or as one that is to delete its copy; those that it leads
+    copies: dict[str, dict[int, None]] = field(default_factory=dict)
+    led: dict[str, dict[int, None]] = field(default_factory=dict)
+    incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
 
     def copy(self) -> Self:
         """A state that changes apart from this one."""
@@ -94,6 +109,9 @@ class State:
             self.next_keyspace_id,
             self.next_partition_id,
             self.next_operation_id,
+            {node: dict(ids) for node, ids in self.copies.items()},
+            {node: dict(ids) for node, ids in self.led.items()},
+            set(self.incomplete),
         )
 
     # Reading
@@ -123,8 +141,12 @@ class State:
 
     def partitions_on(self, node: str) -> Iterable[Partition]:
         """The partitions of which this node holds, is to hold, or has still to delete a copy."""
-        rows = chain(self.partitions.values(), self.merged.values())
-        return (p for p in rows if node in p.replicas or node in p.removing_replicas)
+        rows = map(self.row, list(self.copies.get(node, ())))
+        return (row for row in rows if row is not None)
+
+    def led_by(self, node: str) -> Iterator[Partition]:
+        """The partitions that this node leads."""
+        return (self.partitions[id_] for id_ in list(self.led.get(node, ())))
 
     def row(self, partition_id: int) -> Partition | None:
         """Of a partition; of one that is part of another one now, its last row while it is to be deleted somewhere."""
@@ -141,25 +163,40 @@ class State:
 
     def table(self) -> PartitionTable:
         """What clients and people see."""
-        return PartitionTable(
+        table, rows = self.table_in_pieces()
+        for some in rows:
+            table.partitions.extend(some)
+        return table
+
+    def table_in_pieces(self) -> tuple[PartitionTable, Iterator[Sequence[Partition]]]:
+        """The same without the partitions, and these, as they are now, some at a time. A keyspace is not seen before it
+        has all its partitions.
+        """
+        rows = list(self.partitions.values())
+        if self.incomplete:
+            rows = [row for row in rows if row.keyspace_id not in self.incomplete]
+        table = PartitionTable(
             cluster=self.cluster,
             version=self.version,
             nodes=self.nodes.values(),
-            keyspaces=self.keyspaces.values(),
-            partitions=self.partitions.values(),
+            keyspaces=[keyspace for keyspace in self.keyspaces.values() if keyspace.id not in self.incomplete],
             next_partition_id=self.next_partition_id,
         )
+        return table, slices(rows, ROWS_A_PIECE)
 
     # Changing
 
-    def apply_batch(self, batch: RecordBatch) -> list[NotifyNode]:
-        """Apply the content of one Raft entry and return what it obliges the active controller to do."""
+    def apply_batch(self, batch: RecordBatch, *, is_checked: bool = False) -> list[NotifyNode]:
+        """Apply the content of one command of a Raft entry and return what it obliges the active controller to do.
+
+        `is_checked`: who proposed it has applied it to the same state before, and found no contradiction.
+        """
         effects: list[NotifyNode] = []
         for record in batch.records:
-            effects += self.apply(record)
+            effects += self.apply(record, is_checked=is_checked)
         return effects
 
-    def apply(self, record: Record) -> list[NotifyNode]:  # noqa: C901 - one case a fact
+    def apply(self, record: Record, *, is_checked: bool = False) -> list[NotifyNode]:  # noqa: C901 - one case a fact
         """Apply one fact. A fact that contradicts the state is a bug in `decide`: AssertionError."""
         match record.WhichOneof("fact"):
             case "cluster_created":
@@ -175,7 +212,9 @@ class State:
             case "keyspace_created":
                 return self._apply_keyspace(record.keyspace_created)
             case "partitions_changed":
-                return self._apply_partitions(record.partitions_changed)
+                return self._apply_partitions(record.partitions_changed, is_checked)
+            case "partitions_created":
+                return self._apply_created(record.partitions_created)
             case "partition_split":
                 return self._apply_split(record.partition_split)
             case "partitions_merged":
@@ -200,6 +239,27 @@ class State:
             case unknown:
                 raise AssertionError(f"a record of an unknown kind ({unknown}): {record}")
 
+    def put(self, row: Partition) -> None:
+        """Take a row as it is, unchecked, and keep what is found by node."""
+        old = self.partitions.get(row.id)
+        self.partitions[row.id] = row
+        if old is None or old.leader != row.leader:
+            if old is not None and old.leader:
+                del self.led[old.leader][row.id]
+            if row.leader:
+                self.led.setdefault(row.leader, {})[row.id] = None
+        self._index(row, old)
+
+    def _index(self, row: Partition, old: Partition | None) -> None:
+        """Which nodes have copies of it, or none (`row.replicas` and `row.removing_replicas` empty)."""
+        if old is not None and old.replicas == row.replicas and old.removing_replicas == row.removing_replicas:
+            return
+        before, after = (set() if old is None else _members(old)), _members(row)
+        for node in before - after:
+            del self.copies[node][row.id]
+        for node in after - before:
+            self.copies.setdefault(node, {})[row.id] = None
+
     def _apply_node(self, node: Node) -> list[NotifyNode]:
         old = self.nodes.get(node.id)
         check_node_change(old, node, self.nodes.values())
@@ -208,7 +268,7 @@ class State:
         self.version += 1
         if old is not None and old.incarnation == node.incarnation and old.state == node.state:
             return []
-        return [NotifyNode(node.id, p.id) for p in self.partitions_on(node.id)]
+        return [NotifyNode(node.id, partition_id, may_know=True) for partition_id in self.copies.get(node.id, ())]
 
     def _apply_node_removed(self, node: Node) -> None:
         assert not any(self.partitions_on(node.id)), f"{node.id} still holds partitions"
@@ -224,27 +284,38 @@ class State:
         assert self.keyspace_named(keyspace.name) is None, f"keyspace {keyspace.name} exists already"
         self.keyspaces[keyspace.id] = keyspace
         self.next_keyspace_id = keyspace.id + 1
+        self.incomplete.add(keyspace.id)
+        rows = PartitionsCreated(partitions=created.partitions, complete=not created.more_partitions)
+        return self._apply_created(rows)
+
+    def _apply_created(self, created: PartitionsCreated) -> list[NotifyNode]:
+        """NonExistentPartition → NewPartition, and → OnlinePartition at once where they are created with a leader."""
         for partition in created.partitions:
             assert partition.id >= self.next_partition_id, f"partition id {partition.id} was used before"
-            check_partition_change(None, partition, self.nodes)
-            self.partitions[partition.id] = partition
+            assert partition.keyspace_id in self.incomplete, partition
+            check_new_partition(partition, self.nodes)
+            self.put(partition)
             self.next_partition_id = partition.id + 1
-        if is_by_ranges(keyspace):
-            check_ranges(created.partitions)
-        self.version += 1
+        if created.complete:
+            (keyspace_id,) = self.incomplete
+            self.incomplete.clear()
+            if is_by_ranges(self.keyspaces[keyspace_id]):
+                check_ranges(row for row in self.partitions.values() if row.keyspace_id == keyspace_id)
+            self.version += 1
         return [NotifyNode(node, p.id) for p in created.partitions for node in p.replicas]
 
-    def _apply_partitions(self, changed: PartitionsChanged) -> list[NotifyNode]:
+    def _apply_partitions(self, changed: PartitionsChanged, is_checked: bool) -> list[NotifyNode]:
         effects: list[NotifyNode] = []
         for partition in changed.partitions:
             old = self.partitions[partition.id]
-            check_partition_change(old, partition, self.nodes)
-            self.partitions[partition.id] = partition
-            affected = {*old.replicas, *partition.replicas, *partition.removing_replicas}
-            effects += [NotifyNode(node, partition.id) for node in sorted(affected)]
-        for partition in changed.partitions:
-            check_halves(self.partitions, partition)
-            check_neighbours(self.partitions, partition)
+            if not is_checked:
+                check_partition_change(old, partition, self.nodes)
+            self.put(partition)
+            effects += [NotifyNode(node, partition.id) for node in _affected(old, partition)]
+        if not is_checked:
+            for partition in changed.partitions:
+                check_halves(self.partitions, partition)
+                check_neighbours(self.partitions, partition)
         self.version += 1
         return effects
 
@@ -256,7 +327,8 @@ class State:
         check_partition_row(self.partitions[parent.id], parent, self.nodes)
         check_partition(child)
         check_split(self.partitions[parent.id], parent, child)
-        self.partitions[parent.id], self.partitions[child.id] = parent, child
+        self.put(parent)
+        self.put(child)
         self.next_partition_id = child.id + 1
         self.version += 1
         return [NotifyNode(node, row.id) for row in (parent, child) for node in sorted(row.replicas)]
@@ -266,7 +338,8 @@ class State:
         remaining, gone = merge.remaining, merge.gone
         check_partition_row(self.partitions[remaining.id], remaining, self.nodes)
         check_merge(self.partitions[remaining.id], self.partitions[gone.id], remaining, gone)
-        self.partitions[remaining.id] = remaining
+        self.put(remaining)
+        self.put(gone)  # for the indexes
         del self.partitions[gone.id]
         self.merged[gone.id] = gone
         self.version += 1
@@ -276,6 +349,7 @@ class State:
     def _apply_merged_deleted(self, row: Partition) -> None:
         assert set(row.removing_replicas) < set(self.merged[row.id].removing_replicas), row
         assert not row.replicas, row
+        self._index(row, self.merged[row.id])
         self.merged[row.id] = row
         if not row.removing_replicas:
             del self.merged[row.id]
@@ -311,10 +385,21 @@ class State:
 
     def to_snapshot(self) -> bytes:
         """The whole state; equal states give equal bytes."""
-        snapshot = StateSnapshot(
-            table=self.table(),
+        return b"".join(self.snapshot_pieces())
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        """The same in pieces: what is encoded one after the other is decoded as one message."""
+        assert not self.incomplete, "a snapshot is of whole entries"
+        table = PartitionTable(
+            cluster=self.cluster,
+            version=self.version,
+            nodes=self.nodes.values(),
+            keyspaces=self.keyspaces.values(),
+            next_partition_id=self.next_partition_id,
+        )
+        first = StateSnapshot(
+            table=table,
             operations=self.operations.values(),
-            migrations=[m for rows in self.migrations.values() for m in rows.values()],
             removed_data_ids=self.removed_data_ids,
             merged=self.merged.values(),
             next_raft_id=self.next_raft_id,
@@ -322,7 +407,13 @@ class State:
             next_partition_id=self.next_partition_id,
             next_operation_id=self.next_operation_id,
         )
-        return snapshot.SerializeToString(deterministic=True)
+        yield first.SerializeToString(deterministic=True)
+        for rows in slices(self.partitions.values(), ROWS_A_PIECE):
+            piece = StateSnapshot(table=PartitionTable(partitions=rows))
+            yield piece.SerializeToString(deterministic=True)
+        migrations = chain.from_iterable(rows.values() for rows in self.migrations.values())
+        for some in slices(migrations, ROWS_A_PIECE):
+            yield StateSnapshot(migrations=some).SerializeToString(deterministic=True)
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> Self:
@@ -340,7 +431,7 @@ class State:
                 by_ranges[partition.keyspace_id].append(partition)
         for rows in by_ranges.values():
             check_ranges(rows)
-        return cls(
+        state = cls(
             table.cluster,
             table.version,
             _by(table.nodes, lambda n: n.id),
@@ -355,10 +446,31 @@ class State:
             snapshot.next_partition_id,
             snapshot.next_operation_id,
         )
+        for partition in state.partitions.values():
+            state._index(partition, None)
+            if partition.leader:
+                state.led.setdefault(partition.leader, {})[partition.id] = None
+        for partition in state.merged.values():
+            state._index(partition, None)
+        return state
 
 
-K = TypeVar("K")
-R = TypeVar("R")
+def slices(rows: Iterable[R], count: int) -> Iterator[Sequence[R]]:
+    """The rows in their order, up to `count` at a time."""
+    rest = iter(rows)
+    while some := list(islice(rest, count)):
+        yield some
+
+
+def _members(row: Partition) -> set[str]:
+    return {*row.replicas, *row.removing_replicas}
+
+
+def _affected(old: Partition, new: Partition) -> list[str]:
+    """The nodes for which the change means something: that the leader leads is nothing to the others."""
+    if old.state == PartitionState.PARTITION_STATE_ASSIGNED and new.state == PartitionState.PARTITION_STATE_ONLINE:
+        return [new.leader]
+    return sorted({*old.replicas, *new.replicas, *new.removing_replicas})
 
 
 def _place(migration: Migration) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Partition, PartitionState
 from minkad.core.state.partition_states import is_valid_partition_change
-from minkad.core.state.replica_states import invalid_replica_changes
+from minkad.core.state.replica_states import invalid_replica_changes, is_up
 
 _N, _P, _M = NodeState, PartitionState, MigrationState
 
@@ -63,6 +63,15 @@ def check_partition_change(old: Partition | None, new: Partition, nodes: Mapping
         bounds = (old.start_key, old.end_key, old.split_from, old.split_to)
         assert bounds == (new.start_key, new.end_key, new.split_from, new.split_to), (old, new)
         assert old.splitting or not new.splitting, (old, new)
+
+
+def check_new_partition(new: Partition, nodes: Mapping[str, Node]) -> None:
+    """Assert that the row may be a new one: NewPartition, or with a leader at once, who is up."""
+    first = (_P.PARTITION_STATE_NEW, 0), (_P.PARTITION_STATE_ASSIGNED, 1)
+    assert (new.state, new.leader_epoch) in first, new
+    assert not new.leader or is_up(nodes.get(new.leader)), new
+    assert not new.removing_replicas, new
+    check_partition(new)
 
 
 def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[str, Node]) -> None:

@@ -34,7 +34,7 @@ class Machine:
     def restore(self, data: bytes) -> None:
         raise AssertionError("there are no snapshots here")
 
-    def to_snapshot(self) -> bytes:
+    def to_snapshot(self) -> list[bytes]:
         raise AssertionError("there are no snapshots here")
 
 

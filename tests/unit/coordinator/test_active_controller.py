@@ -52,7 +52,7 @@ class Harness:
         self.state = state or State()
         self.now = 1000.0
         self.ticks = 0
-        self.held: list[tuple[bytes, asyncio.Future[None]]] | None = None
+        self.held: list[tuple[tuple[bytes, ...], asyncio.Future[None]]] | None = None
         self.confirms = True  # a quorum says at once that this node leads
         self.batches: list[RecordBatch] = []
         self.controller = ActiveController(
@@ -87,7 +87,7 @@ class Harness:
         seen = self.ticks
         await until(lambda: self.ticks >= seen + 2)
 
-    def propose(self, data: bytes) -> asyncio.Future[None]:
+    def propose(self, *data: bytes) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.held is not None:
             self.held.append((data, future))
@@ -105,9 +105,10 @@ class Harness:
         for data, future in held or ():
             self.commit(data, future)
 
-    def commit(self, data: bytes, future: asyncio.Future[None]) -> None:
-        self.batches.append(RecordBatch.FromString(data))
-        self.controller.carry_out(self.state.apply_batch(self.batches[-1]))
+    def commit(self, data: tuple[bytes, ...], future: asyncio.Future[None]) -> None:
+        for one in data:
+            self.batches.append(RecordBatch.FromString(one))
+            self.controller.carry_out(self.state.apply_batch(self.batches[-1]))
         future.set_result(None)
 
     async def update_replicas(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
@@ -290,7 +291,7 @@ def test_a_new_controller_elects_where_its_predecessor_did_not_come_to_it() -> N
             new.CopyFrom(row)
             new.ClearField("isr")
             new.leader, new.leader_epoch, new.state = "", 0, PartitionState.PARTITION_STATE_NEW
-            state.partitions[row.id] = new
+            state.put(new)
         second = Harness(state)
         await until(lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in state.partitions.values()))
         assert all(len(p.isr) == 3 for p in state.partitions.values())

@@ -11,7 +11,6 @@ from minka.v1.cluster_pb2 import (
     Partition,
     PartitionState,
 )
-from minka.v1.records_pb2 import RecordBatch
 from minkad.core.controller import (
     CancelOperation,
     ControlledShutdown,
@@ -27,6 +26,7 @@ from minkad.core.controller import (
     drains,
     preferred,
 )
+from minkad.core.controller.keyspaces import Creation
 from minkad.core.state import PartitionStateName, partition_state
 from tests.unit.core.model import Controller
 
@@ -51,30 +51,31 @@ def led_by(c: Controller, node: str) -> Partition:
 # Creation
 
 
-def test_on_new_partition_creation_goes_through_new_to_online() -> None:
+def test_a_new_partition_has_its_leader_from_the_first_record_on() -> None:
     c = Controller()
     c.register("a", "b", "c")
-    created, online = decide(c.state, CreateKeyspace("flights", 3, MURMUR3, 3), 0)
+    (created,) = decide(c.state, CreateKeyspace("flights", 3, MURMUR3, 3), 0)
     c.state.apply(created)
-    assert {partition_state(p) for p in rows(c)} == {PartitionStateName.NEW}
     assert [p.replicas[0] for p in rows(c)] == ["a", "b", "c"]
-    assert not any(p.isr or p.leader for p in rows(c))
-    c.state.apply(online)
     assert {p.state for p in rows(c)} == {PartitionState.PARTITION_STATE_ASSIGNED}
     assert [(p.leader, sorted(p.isr), p.leader_epoch) for p in rows(c)] == [(n, ["a", "b", "c"], 1) for n in "abc"]
-    c.undelivered = [*c.undelivered]
-    c.deliver()
 
 
-def test_a_controller_that_dies_after_the_creation_leaves_the_election_to_the_next() -> None:
+def test_a_node_that_fails_while_a_keyspace_is_made_ready_leads_none_of_it() -> None:
+    """Its row comes when the node is known to be gone; where it is the only one, the partition waits for it."""
     c = Controller()
-    c.register("a", "b", "c")
-    created, _ = decide(c.state, CreateKeyspace("flights", 3, MURMUR3, 3), 0)
-    c.state.apply(created)
-    c.log.append(RecordBatch(records=[created]).SerializeToString())
-    c.replace_controller()
-    c.deliver()
-    assert {p.state for p in rows(c)} == {PartitionState.PARTITION_STATE_ONLINE}
+    c.register("a", "b")
+    creation = Creation(c.state, CreateKeyspace("flights", 4, MURMUR3, 1))
+    assert list(creation.prepare()), "it is done in steps"
+    c.fail("a")
+    for record in creation.records(c.state, 0):
+        c.state.apply(record)
+    assert {(p.replicas[0], partition_state(p)) for p in rows(c)} == {
+        ("a", PartitionStateName.NEW),
+        ("b", PartitionStateName.ONLINE),
+    }
+    c.register("a", incarnation="2")
+    assert {partition_state(p) for p in rows(c)} == {PartitionStateName.ONLINE}
 
 
 @pytest.mark.parametrize(

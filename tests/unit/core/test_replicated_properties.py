@@ -69,6 +69,8 @@ class Cluster(RuleBasedStateMachine):
             for node in NODES:
                 now = replica_state(row, node, self.c.state.nodes)
                 before = self.replica_states.get((row.id, node), ReplicaStateName.NON_EXISTENT)
+                if old is None and now is ReplicaStateName.ONLINE:
+                    before = ReplicaStateName.NEW  # both at once
                 assert now is before or now in REPLICA_TRANSITIONS[before] or began_anew(before, now), (node, old, row)
                 self.replica_states[row.id, node] = now
 

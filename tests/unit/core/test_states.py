@@ -81,7 +81,7 @@ def a_state(old: Partition) -> State:
     state.keyspaces[1] = Keyspace(id=1, name="k", partition_count=1)
     for i, name in enumerate("abcd"):
         state.nodes[name] = Node(id=name, raft_id=i + 1, state=NodeState.NODE_STATE_LIVE)
-    state.partitions[1] = old
+    state.put(old)
     return state
 
 
@@ -139,11 +139,16 @@ def test_apply_asserts_that_a_row_makes_sense(fields: dict[str, object]) -> None
         state.apply(Record(partitions_changed=PartitionsChanged(partitions=[new])))
 
 
-def test_a_keyspace_begins_with_new_partitions() -> None:
+@pytest.mark.parametrize(
+    "state_and_epoch", [(PartitionState.PARTITION_STATE_ONLINE, 1), (PartitionState.PARTITION_STATE_ASSIGNED, 2)]
+)
+def test_a_keyspace_begins_with_partitions_that_are_new_or_have_their_first_leader(
+    state_and_epoch: tuple[PartitionState.ValueType, int],
+) -> None:
     state = a_state(row(PartitionState.PARTITION_STATE_ONLINE))
     created = KeyspaceCreated(keyspace=Keyspace(id=2, name="m"))
     state.next_partition_id, state.next_keyspace_id = 2, 2
-    created.partitions.append(row(PartitionState.PARTITION_STATE_ASSIGNED, id=2, keyspace_id=2))
+    created.partitions.append(row(state_and_epoch[0], id=2, keyspace_id=2, epoch=state_and_epoch[1]))
     with pytest.raises(AssertionError):
         state.apply(Record(keyspace_created=created))
 

@@ -49,9 +49,13 @@ class FakeNode:
     def __init__(self) -> None:
         self.telemetry = Telemetry()
         self.current: Sequence[Check] = (READY, LIVE)
+        self.refreshed = 0
 
     def checks(self) -> Sequence[Check]:
         return self.current
+
+    async def refresh(self) -> None:
+        self.refreshed += 1
 
     def snapshot(self) -> Snapshot:
         return SNAPSHOT

@@ -1,0 +1,66 @@
+"""How long a turn of the event loop takes: nothing on it may hold up heartbeats for longer than 20 ms."""
+
+import asyncio
+import gc
+import logging
+import sys
+import threading
+import time
+import traceback
+from typing import Final
+
+from minkad.telemetry import Telemetry
+
+log: Final = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 0.01
+LONG_S: Final = 0.05  # of processor time in one turn; what ran is logged
+_LOG_EVERY_S: Final = 1.0
+_PACKAGES: Final = ("minkad", "minka")
+
+
+class LoopLag:
+    """Asks to be called every 10 ms and counts how late that is. `work` counts how much of it was the loop's own work:
+    on a busy machine the process also waits for a processor.
+    """
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._due = time.monotonic()
+        self._thread_id = threading.get_ident()
+        self._seen = ""
+        self._logged_at = float("-inf")
+        self._stop = threading.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        watcher = threading.Thread(target=self._watch, name="loop-lag", daemon=True)
+        watcher.start()
+        gc.callbacks.append(self._collected)
+        try:
+            while True:
+                worked, self._due = time.thread_time(), time.monotonic() + INTERVAL_S
+                await asyncio.sleep(INTERVAL_S)
+                late = max(0.0, time.monotonic() - self._due)
+                work = min(late, time.thread_time() - worked)
+                self._telemetry.loop_late.observe(late)
+                self._telemetry.loop_work.observe(work)
+                if work >= LONG_S and time.monotonic() - self._logged_at >= _LOG_EVERY_S:
+                    self._logged_at = time.monotonic()
+                    log.warning("a turn of the event loop took long", extra={"ms": round(work * 1e3), "in": self._seen})
+                self._seen = ""
+        finally:
+            gc.callbacks.remove(self._collected)
+            self._stop.set()
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            self._seen = "garbage collection"
+
+    def _watch(self) -> None:
+        """On a thread: what the loop is at when it is late."""
+        while not self._stop.wait(LONG_S / 4):
+            if time.monotonic() - self._due > LONG_S / 2 and not self._seen:
+                frame = sys._current_frames().get(self._thread_id)
+                own = [f for f in traceback.extract_stack(frame) if any(f"/{p}/" in f.filename for p in _PACKAGES)]
+                self._seen = " < ".join(f"{f.name}:{f.lineno}" for f in reversed(own[-6:]))

@@ -1,0 +1,105 @@
+"""A cluster is pushed over the edge, all at once: every node stands still for a while at a random moment, other
+processes take the processors, and a keyspace of many partitions is created. Then the cause is taken away.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import GetStatusResponse
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import eventually, settled
+
+LARGE = "large"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What is done to the cluster. Seconds."""
+
+    partitions: int
+    replicas: int
+    stop: float  # of each node
+    within: float  # from the first stop to the last
+    busy: int  # other processes that never rest
+
+
+def strike(cluster: LocalCluster, cause: Cause, rng: random.Random) -> float:
+    """Do all of it. Returns for how many seconds the creation of LARGE is answered, or was given up, afterwards."""
+    create = threading.Thread(target=_create, args=(cluster, cause))
+    moments = sorted((rng.uniform(0, cause.within), name) for name in cluster.nodes)
+    with _busy(cause.busy):
+        create.start()
+        stops = [threading.Thread(target=_stand_still, args=(cluster, cause.stop, *moment)) for moment in moments]
+        for thread in stops:
+            thread.start()
+        for thread in stops:
+            thread.join()
+    ended = time.monotonic()
+    create.join()
+    return time.monotonic() - ended
+
+
+def _stand_still(cluster: LocalCluster, seconds: float, at: float, name: str) -> None:
+    time.sleep(at)
+    cluster.signal(name, signal.SIGSTOP)
+    time.sleep(seconds)
+    cluster.signal(name, signal.SIGCONT)
+
+
+def _create(cluster: LocalCluster, cause: Cause) -> None:
+    """As a person would: again, if it isn't known whether it was done."""
+
+    def asked() -> bool:
+        try:
+            with Control(cluster.endpoints) as control:
+                control.create_keyspace(
+                    LARGE, cause.partitions, HashFunction.HASH_FUNCTION_MURMUR3, replicas=cause.replicas
+                )
+        except MinkaError as error:
+            if error.code is Code.KEYSPACE_EXISTS:
+                return True
+            raise
+        return True
+
+    eventually("the keyspace", asked, 60.0)
+
+
+@contextmanager
+def _busy(count: int) -> Iterator[None]:
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def wait_healthy(cluster: LocalCluster, keyspaces: dict[str, int], deadline: float) -> GetStatusResponse:
+    """Until all nodes are LIVE, all partitions (`keyspaces`: how many each has) ONLINE, and all nodes agree who leads,
+    and a write to each keyspace is done. AssertionError after `deadline` seconds.
+    """
+    total = sum(keyspaces.values())
+
+    def probe() -> GetStatusResponse | None:
+        with Control(cluster.endpoints) as control:
+            status: GetStatusResponse = control.status()
+        ok = status.from_controller and settled(status.table, len(cluster.nodes))
+        return status if ok and len(status.table.partitions) == total else None
+
+    status = eventually("a healthy cluster", probe, deadline)
+    for keyspace in keyspaces:
+        with Client(cluster.endpoints, keyspace=keyspace, timeout=10.0) as client:
+            client.put_many({f"{number}": b"afterwards" for number in range(100)})
+    return status

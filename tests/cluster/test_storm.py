@@ -1,0 +1,44 @@
+"""After a storm the cluster is healthy by itself: what would be repeated is dropped, nothing feeds on itself."""
+
+import random
+import time
+
+import pytest
+
+from minka.control import Control
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import eventually, wait_settled
+from tests.cluster.storm import LARGE, Cause, strike, wait_healthy
+
+BEFORE = "before"
+
+
+def weather(seed: int, before: int, cause: Cause, patience: float) -> None:
+    """One storm over a cluster that has a keyspace of `before` partitions."""
+    with LocalCluster(4) as cluster:
+        with Control(cluster.endpoints) as control:
+            eventually("all nodes", lambda: len(control.status().table.nodes) == 4)
+            wait_settled(control, 4)
+            control.create_keyspace(BEFORE, before, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+            term = wait_healthy(cluster, {BEFORE: before}, patience).coordinator.term
+        strike(cluster, cause, random.Random(seed))
+        ended = time.monotonic()
+        status = wait_healthy(cluster, {BEFORE: before, LARGE: cause.partitions}, patience)
+        seconds = time.monotonic() - ended
+        terms = status.coordinator.term - term
+        print(f"seed {seed}: healthy {seconds:.1f} s after the cause was gone, {terms} terms later")  # noqa: T201 - for people
+        again = wait_healthy(cluster, {BEFORE: before, LARGE: cause.partitions}, patience)
+        assert again.coordinator.term == status.coordinator.term, f"seed {seed}: the term does not last"
+
+
+def test_a_small_storm() -> None:
+    weather(0, 100, Cause(partitions=600, replicas=3, stop=1.5, within=1.0, busy=2), 30.0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_storm(seed: int) -> None:
+    """As many replicas as the limit admits."""
+    weather(seed, 1000, Cause(partitions=18_000, replicas=2, stop=3.0, within=3.0, busy=8), 60.0)

@@ -1,41 +1,77 @@
-"""How long a keyspace of many partitions takes from the request to all of them ONLINE. No peer: Redis has its slots
-from the start.
+"""How long keyspaces of many partitions of three replicas take from the request to all of them ONLINE, one after the
+other in one cluster; who was failed meanwhile, and for how long an event loop was busy at a time. No peer: Redis has its
+slots from the start.
 """
 
+import re
 import time
+import urllib.request
 from typing import Final
 
-from benchmarks.cluster import create_keyspace
-from benchmarks.measure import MINKA, Goal, Report, Sample, main
+from benchmarks.measure import MINKA, Goal, Report, Sample, main, say
 from minka.control import Control
-from minka.v1.cluster_pb2 import NodeState
+from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState
 from minkactl.playground import LocalCluster
 
 NODES: Final = 4
-PARTITIONS: Final = 1024
+REPLICAS: Final = 3
+CASES: Final = ((2000, 5.0), (6000, 15.0), (12_000, 30.0))  # partitions in the cluster, and seconds at most
 _JOIN_TIMEOUT_S: Final = 30.0
+_ONLINE_TIMEOUT_S: Final = 90.0
+_STALL: Final = re.compile(r"^minka_loop_work_max_seconds (\S+)", re.MULTILINE)
 
 
 def run(report: Report) -> None:
-    """The only figure."""
-    case = report.case(f"{PARTITIONS:,} partitions on {NODES} nodes ONLINE", "s", goal=Goal(at_most=5))
+    """The figures of one cluster a round."""
     for _ in range(report.options.rounds):
-        with LocalCluster(NODES) as cluster:
-            _wait_for_all(cluster)
-            started = time.monotonic()
-            create_keyspace(cluster.endpoints, PARTITIONS)
-            report.add(case, MINKA, Sample(time.monotonic() - started))
+        with LocalCluster(NODES) as cluster, Control(cluster.endpoints) as control:
+            _wait_for_all(control)
+            first_term = control.status().coordinator.term
+            before = 0
+            for total, seconds in CASES:
+                case = report.case(f"{total:,} partitions on {NODES} nodes ONLINE", "s", goal=Goal(at_most=seconds))
+                sample = _grow(cluster, control, before, total)
+                terms = control.status().coordinator.term - first_term
+                report.add(case, MINKA, sample)
+                details = {**sample.details, "terms more": terms}
+                say(", ".join(f"{name}: {value:g}" for name, value in details.items()))
+                before = total
 
 
-def _wait_for_all(cluster: LocalCluster) -> None:
+def _grow(cluster: LocalCluster, control: Control, before: int, total: int) -> Sample:
+    started = time.monotonic()
+    control.create_keyspace(f"to-{total}", total - before, HashFunction.HASH_FUNCTION_MURMUR3, REPLICAS)
+    failed: set[str] = set()
+    while True:
+        table = control.table()
+        failed |= {node.id for node in table.nodes if node.state != NodeState.NODE_STATE_LIVE}
+        states = [row.state for row in table.partitions]
+        if len(states) == total and set(states) == {PartitionState.PARTITION_STATE_ONLINE}:
+            break
+        if time.monotonic() - started > _ONLINE_TIMEOUT_S:
+            raise TimeoutError(f"not all of {total} partitions are ONLINE after {_ONLINE_TIMEOUT_S:g} s")
+        time.sleep(0.1)
+    seconds = time.monotonic() - started
+    stall = max(map(_longest_stall, (node.http_address for node in cluster.nodes.values())))
+    return Sample(seconds, details={"nodes failed": len(failed), "longest turn of a loop, ms": round(stall * 1000)})
+
+
+def _longest_stall(http_address: str) -> float:
+    """Seconds of processor time in one turn of the node's event loop, at most since its start."""
+    with urllib.request.urlopen(f"http://{http_address}/metrics", timeout=10) as answer:
+        found = _STALL.search(answer.read().decode())
+    assert found is not None, "every node has this metric"
+    return float(found[1])
+
+
+def _wait_for_all(control: Control) -> None:
     """Until every node is LIVE: otherwise the partitions go to fewer."""
     deadline = time.monotonic() + _JOIN_TIMEOUT_S
-    with Control(cluster.endpoints) as control:
-        while sum(node.state == NodeState.NODE_STATE_LIVE for node in control.table().nodes) < NODES:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not all of {NODES} nodes are LIVE after {_JOIN_TIMEOUT_S:g} s")
-            time.sleep(0.05)
+    while sum(node.state == NodeState.NODE_STATE_LIVE for node in control.table().nodes) < NODES:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not all of {NODES} nodes are LIVE after {_JOIN_TIMEOUT_S:g} s")
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":
-    main("keyspace", "How long a keyspace of many partitions takes to be ONLINE.", run)
+    main("keyspace", "How long keyspaces of many partitions take to be ONLINE.", run)

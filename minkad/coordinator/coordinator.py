@@ -84,6 +84,7 @@ class Coordinator:
 
     def to_snapshot(self) -> Iterator[bytes]:
         """For followers that lag, and for the next start; the state must not change meanwhile."""
+        assert not self.state.incomplete, "a snapshot is of whole entries"
         return self.state.snapshot_pieces()
 
     # Leadership

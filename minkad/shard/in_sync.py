@@ -18,6 +18,7 @@ from minkad.shard.leadership import Leadership, Proposal
 log: Final = logging.getLogger(__name__)
 
 _MAX_CHANGES: Final = 1000  # in one call
+_AT_ONCE: Final = 200  # looked at before the loop gets its turn
 _LONGEST_BACKOFF: Final = 0.2  # seconds; writes may wait for the new controller to take a dead replica out
 
 
@@ -74,8 +75,10 @@ class InSyncSets:
             # A node that stood still knows nothing of its followers, and without clearance it may not lead any more.
             stalled = now - before > self._settings.lag_timeout / 2 or not self._has_clearance()
             before = now
-            for leadership in list(self._leaderships.values()):
+            for number, leadership in enumerate(list(self._leaderships.values()), 1):
                 leadership.check(now, stalled)
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
 
     async def _ask(self) -> None:
         backoff = self._settings.first_backoff

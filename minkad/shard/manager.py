@@ -67,6 +67,7 @@ _TURN_SECONDS: Final = 0.003  # of work before the loop gets its turn
 _READY_POLL_SECONDS: Final = 1.0
 _CLOSINGS_AT_ONCE: Final = 4
 _MAX_DEPARTED: Final = 10_000
+_MAX_STATS: Final = 500
 _REPLICATION: Final = ReplicationSettings()
 
 
@@ -602,12 +603,15 @@ class ReplicaManager:
                 self._requests.notify(replica.id)
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
-        """Of the partitions that this node leads; with `changed_only`, those that changed since the last call."""
+        """Of the partitions that this node leads; with `changed_only`, those that changed since the last call. Of so
+        many at once as take no time that matters; the others come with the next calls.
+        """
         # Why one isn't split is found, and found to be over, without a write to it.
         noted = {replica.id for replica in self._replicas.values() if replica.not_split}
         ids = self._changed_stats | noted | self._noted if changed_only else self._replicas.keys()
         leading = [replica for id_ in ids if (replica := self._replicas.get(id_)) and replica.role is Role.LEADER]
-        self._changed_stats, self._noted = set(), noted
+        leading, rest = leading[:_MAX_STATS], leading[_MAX_STATS:]
+        self._changed_stats, self._noted = {replica.id for replica in rest}, noted
         return [_stats(replica) for replica in leading]
 
     def migrations(self) -> list[MigrationProgress]:

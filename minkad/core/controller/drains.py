@@ -4,7 +4,8 @@ A node that is DRAINING goes on serving. Its leaderships go to other replicas in
 says goodbye, its replicas leave the in-sync sets at once (steps 2 and 3, `node_events.on_node_failure`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
@@ -29,8 +30,7 @@ def controlled_shutdown(state: State, command: ControlledShutdown, now_ms: int) 
 
 def leaderships_to_move(state: State, node_id: str, live: Live) -> list[tuple[Partition, str]]:
     """What the node leads and another could: the partitions, and who is next."""
-    led = (p for p in state.partitions.values() if p.leader == node_id)
-    found = ((p, controlled_shutdown_leader_selector(p, live, (node_id,))) for p in led)
+    found = ((p, controlled_shutdown_leader_selector(p, live, (node_id,))) for p in state.led_by(node_id))
     return [(p, selection.leader) for p, selection in found if selection is not None]
 
 
@@ -47,21 +47,30 @@ def undrained(state: State, node_id: str, now_ms: int, rows: Mapping[int, Partit
         return partitions_changed(rows.values())
     kept = [
         changed(p, lambda row: row.ClearField("successor"))
-        for p in state.partitions.values()
-        if p.leader == node_id and p.successor and not p.target_replicas and p.id not in rows
+        for p in state.led_by(node_id)
+        if p.successor and not p.target_replicas and p.id not in rows
     ]
     return [node_in_state(node, _LIVE, "stays after all", now_ms), *partitions_changed([*rows.values(), *kept])]
 
 
 def blockers(state: State, node_id: str) -> list[Blocker]:
     """What would be hurt if the node stopped now; nothing: it is safe to stop."""
+    return list(_blockers(state, state.partitions_on(node_id), node_id))
+
+
+def _blockers(state: State, rows: Iterable[Partition], node_id: str) -> Iterator[Blocker]:
     live = Live.of(state).without(node_id)
-    return [
-        Blocker(partition_id=p.id, partition=partition_name(state.keyspaces, p), reason=reason, remedy=remedy)
-        for p in state.partitions.values()
-        if node_id in p.isr
-        for reason, remedy in _hurt(state, p, node_id, live)
-    ]
+    for row in rows:
+        if node_id in row.isr:
+            for reason, remedy in _hurt(state, row, node_id, live):
+                name = partition_name(state.keyspaces, row)
+                yield Blocker(partition_id=row.id, partition=name, reason=reason, remedy=remedy)
+
+
+def _is_safe(state: State, node_id: str) -> bool:
+    """Whether there are no `blockers`; what it leads is looked at first, since that goes last."""
+    rows = chain(state.led_by(node_id), state.partitions_on(node_id))
+    return next(_blockers(state, rows, node_id), None) is None
 
 
 def _hurt(state: State, partition: Partition, node_id: str, live: Live) -> list[tuple[str, str]]:
@@ -100,11 +109,11 @@ def drained(state: State, operation: Operation) -> DrainEnd | None:
         return DrainEnd(f"{node.id} failed: {node.state_reason}", failed=True)
     if node.state != _DRAINING:
         return DrainEnd(f"{node.id} {node.state_reason}")
-    return None if blockers(state, node.id) else DrainEnd(f"{node.id} is safe to stop")
+    return DrainEnd(f"{node.id} is safe to stop") if _is_safe(state, node.id) else None
 
 
 def _decommissioned(state: State, node: Node) -> DrainEnd | None:
-    held = sum(1 for p in state.partitions.values() if node.id in p.replicas)
+    held = sum(1 for p in state.partitions_on(node.id) if node.id in p.replicas)
     if held:
         return DrainEnd(f"{node.id} still holds {held} partitions", failed=True)
     if is_up(node) and any(state.partitions_on(node.id)):

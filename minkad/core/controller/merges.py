@@ -129,6 +129,8 @@ def next_merges(state: State) -> list[Record]:
     """The next steps of running operations: leaderships come together, then merges begin. No row is changed twice."""
     rows: dict[int, Partition] = {}
     live = Live.of(state)
+    if not any(_running(state)):
+        return []
     free = MERGES_AT_ONCE - sum(1 for row in state.partitions.values() if row.merge_from)
     for operation in _running(state):
         moving = _to_be_moved(state, operation)

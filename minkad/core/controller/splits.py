@@ -154,7 +154,7 @@ def propose(state: State, command: ProposeSplit) -> list[Record]:
     reason = obstacle(state, row)
     if reason is None and not _free(state):
         reason = f"{SPLITS_AT_ONCE} splits are under way"
-    crowded = [node for node in row.replicas if sum(1 for _ in state.partitions_on(node)) >= MAX_PARTITIONS_A_NODE]
+    crowded = [node for node in row.replicas if len(state.copies.get(node, ())) >= MAX_PARTITIONS_A_NODE]
     if reason is None and crowded:
         reason = f"{crowded[0]} has {MAX_PARTITIONS_A_NODE} partitions, and more are not made by themselves"
     if reason is not None:

@@ -24,12 +24,12 @@ class Watched(Harness):
     """Counts the turns of the loop, and keeps what is proposed and what nodes are told."""
 
     def __init__(self, state: State | None = None) -> None:
-        self.batches: list[list[RecordBatch]] = []
+        self.proposed: list[list[RecordBatch]] = []
         self.requests: list[tuple[str, UpdateReplicasRequest]] = []
         super().__init__(state)
 
     def propose(self, *data: bytes) -> asyncio.Future[None]:
-        self.batches.append([RecordBatch.FromString(one) for one in data])
+        self.proposed.append([RecordBatch.FromString(one) for one in data])
         return super().propose(*data)
 
     async def update_replicas(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
@@ -63,7 +63,7 @@ def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> None:
             await asyncio.sleep(0)
         await create
         assert answered > 3 * MANY // ROWS_A_RECORD, "placing, making and recording has turns in between"
-        (proposed,) = [batches for batches in h.batches if len(batches) > 1]
+        (proposed,) = [batches for batches in h.proposed if len(batches) > 1]
         assert [rows_in(batch) for batch in proposed] == [ROWS_A_RECORD] * (MANY // ROWS_A_RECORD)
         await until(h.all_online)
         h.controller.close()
@@ -111,11 +111,11 @@ def test_what_a_controller_that_is_over_was_asked_is_dropped() -> None:
             waiting = asyncio.create_task(h.controller.submit(CreateKeyspace("late", 3, MURMUR3, 3)))
             await asyncio.sleep(0)
             h.controller.close()
-            proposed = len(h.batches)
+            proposed = len(h.proposed)
         with pytest.raises(MinkaError) as refusal:
             await waiting
         assert refusal.value.code is Code.NOT_CONTROLLER
-        assert len(h.batches) == proposed
+        assert len(h.proposed) == proposed
 
     asyncio.run(run())
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
 
 from minka._grpc import clipped
-from minka.errors import Code, MinkaError
+from minka.errors import Code, MinkaError, kind_of
 
 _MAX_SHOWN: Final = 4
 _MAX_KEY_CHARS: Final = 40
@@ -37,11 +37,19 @@ class Failure:
 
 
 class BatchError(MinkaError):
-    """A batch of which some keys failed; the others were done. `code` is the gravest of the failures' codes."""
+    """A batch of which some keys failed; the others were done. `code` is the gravest of the failures' codes.
+
+    It is also of the class that other errors of this code have: `except minka.Unavailable` catches it where all that
+    failed may work in a moment.
+    """
+
+    def __new__(cls, failures: Sequence[Failure], key_count: int) -> Self:
+        """An instance of the class that goes with the gravest code."""
+        kind: type[Any] = _of_kind(kind_of(_gravest(failures)))
+        return super().__new__(kind, _gravest(failures))  # type: ignore[no-any-return]  # a subclass of this one
 
     def __init__(self, failures: Sequence[Failure], key_count: int) -> None:
-        codes = [failure.error.code for failure in failures]
-        code = next((code for code in _GRAVEST if code in codes), codes[0])
+        code = _gravest(failures)
         failed = sum(len(failure.keys) for failure in failures)
         shown = [
             f"{len(failure.keys)} at {failure.where()}: {failure.error.code.name}: {clipped(failure.error.message)}"
@@ -52,6 +60,28 @@ class BatchError(MinkaError):
             shown.append(f"{len(failures) - _MAX_SHOWN} more like these in `failures`")
         super().__init__(code, f"{failed} of {key_count} keys failed: {'; '.join(shown)}")
         self.failures: Final = tuple(failures)
+        self._key_count: Final = key_count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With its failures."""
+        return BatchError, (self.failures, self._key_count)
+
+
+def _gravest(failures: Sequence[Failure]) -> Code:
+    """The code that counts: of those that are not known to have done nothing, the worst; else one that stays."""
+    codes = [failure.error.code for failure in failures]
+    lasting = (code for code in codes if not code.info.retriable)
+    return next((code for code in _GRAVEST if code in codes), next(lasting, codes[0]))
+
+
+_OF_KIND: Final[dict[type[MinkaError], type[BatchError]]] = {}
+
+
+def _of_kind(kind: type[MinkaError]) -> type[BatchError]:
+    """BatchError as a subclass of the kind, too; made once for each."""
+    if kind not in _OF_KIND:
+        _OF_KIND[kind] = type("BatchError", (BatchError, kind), {"__module__": __name__, "__doc__": BatchError.__doc__})
+    return _OF_KIND[kind]
 
 
 def error_of_one(failure: Failure) -> MinkaError:

@@ -1,8 +1,9 @@
 """The one registry of error codes, used in protos, logs, the CLI and the documentation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
+from typing import Any, Final, Self
 
 from minka.v1 import cluster_pb2, errors_pb2
 
@@ -256,16 +257,30 @@ class Code(Enum):
 
 
 class MinkaError(Exception):
-    """Any refusal or failure that Minka reports: a code, a sentence with the specifics, and details."""
+    """Any refusal or failure that Minka reports: a code, a sentence with the specifics, and details.
+
+    What is made by this name is of the class that fits its code, one of those below.
+    """
+
+    def __new__(cls, code: Code, *_: object, **__: object) -> Self:
+        """An instance of the kind that `kind_of` says, where no class in particular was asked for."""
+        kind: type[Any] = kind_of(code) if cls is MinkaError else cls
+        # Past MinkaError in the order of that class, since OSError, which a TimeoutError is, insists on making its own.
+        return super(MinkaError, kind).__new__(kind)  # type: ignore[no-any-return]  # kinds are subclasses
 
     def __init__(
         self, code: Code, message: str, *, partitions: Sequence[cluster_pb2.Partition] = (), **details: str
     ) -> None:
-        super().__init__(f"{code.name}: {message}")
+        super().__init__()
+        self.args = (f"{code.name}: {message}",)  # OSError, which a TimeoutError is, takes none from __init__
         self.code = code
         self.message = message
         self.details = details
         self.partitions = tuple(partitions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As its own wire form, so that it passes between processes."""
+        return _unpickled, (self.to_proto().SerializeToString(),)
 
     def to_proto(self) -> errors_pb2.Error:
         """The form in which it travels."""
@@ -279,4 +294,52 @@ class MinkaError(Exception):
         known = error.code in Code.__members__
         code = Code[error.code] if known else Code.INTERNAL
         message = error.message if known else f"{error.code}: {error.message}"
-        return cls(code, message, partitions=error.partitions, **error.details)
+        return MinkaError(code, message, partitions=error.partitions, **error.details)
+
+
+def _unpickled(data: bytes) -> MinkaError:
+    return MinkaError.from_proto(errors_pb2.Error.FromString(data))
+
+
+class InvalidArgument(MinkaError, ValueError):
+    """The request, or the configuration, is not well formed; nothing was done, and repeating it helps nothing."""
+
+
+class NotFound(MinkaError, LookupError):
+    """What the request names does not exist."""
+
+
+class Conflict(MinkaError):
+    """The cluster, as it is now, does not allow it: something exists already, is under way, or has changed since."""
+
+
+class Unavailable(MinkaError):
+    """Nothing was done, and the same request may work in a moment: `code.info.retriable` is true."""
+
+
+class OutcomeUnknown(MinkaError):
+    """It may or may not have been done. Look before repeating it."""
+
+
+class DeadlineExceeded(OutcomeUnknown, TimeoutError):
+    """There was no answer in time, so its outcome isn't known either."""
+
+
+class InternalError(MinkaError):
+    """Something is broken on a node: its disk, its data, or Minka itself."""
+
+
+_KINDS: Final[Mapping[str, type[MinkaError]]] = {
+    "INVALID_ARGUMENT": InvalidArgument,
+    "NOT_FOUND": NotFound,
+    "UNKNOWN": OutcomeUnknown,
+    "DEADLINE_EXCEEDED": DeadlineExceeded,
+    "INTERNAL": InternalError,
+    "DATA_LOSS": InternalError,
+}
+
+
+def kind_of(code: Code) -> type[MinkaError]:
+    """The class that errors of this code have, by the code's entry in the registry."""
+    kind = _KINDS.get(code.info.grpc_status)
+    return kind or (Unavailable if code.info.retriable else Conflict)

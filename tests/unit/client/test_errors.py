@@ -1,0 +1,120 @@
+"""The kinds of errors: what `except` catches, and what `import minka` offers."""
+
+import asyncio
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import minka
+from minka._failures import BatchError, Failure
+from minka.errors import CodeInfo, kind_of
+
+KINDS = (
+    minka.Conflict,
+    minka.DeadlineExceeded,
+    minka.InternalError,
+    minka.InvalidArgument,
+    minka.NotFound,
+    minka.OutcomeUnknown,
+    minka.Unavailable,
+)
+
+
+def failure(code: minka.Code) -> Failure:
+    return Failure((b"k",), "athens", "athens:7400", minka.MinkaError(code, "because it is so"))
+
+
+@pytest.mark.parametrize("code", minka.Code)
+def test_every_code_has_a_kind_that_says_what_can_be_done(code: minka.Code) -> None:
+    error = minka.MinkaError(code, "because it is so")
+    assert type(error) in KINDS
+    assert str(error) == f"{code.name}: because it is so"
+    # Who repeats on Unavailable repeats nothing that was, or may have been, done, or that can't work.
+    assert not isinstance(error, minka.Unavailable) or code.info.retriable
+    assert isinstance(error, minka.OutcomeUnknown) == (code.name in ("OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED"))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "builtin"),
+    [
+        ("UNKNOWN_KEYSPACE", minka.NotFound, LookupError),
+        ("TOO_LARGE", minka.InvalidArgument, ValueError),
+        ("KEYSPACE_EXISTS", minka.Conflict, minka.MinkaError),
+        ("STALE_PLAN", minka.Conflict, minka.MinkaError),
+        ("UNREACHABLE", minka.Unavailable, minka.MinkaError),
+        ("PARTITION_OFFLINE", minka.Unavailable, minka.MinkaError),
+        ("OVERLOADED", minka.Unavailable, minka.MinkaError),
+        ("DEADLINE_EXCEEDED", minka.DeadlineExceeded, TimeoutError),
+        ("OUTCOME_UNKNOWN", minka.OutcomeUnknown, minka.MinkaError),
+        ("CORRUPT_DATA", minka.InternalError, minka.MinkaError),
+    ],
+)
+def test_kinds(code: str, kind: type[minka.MinkaError], builtin: type[Exception]) -> None:
+    error = minka.MinkaError(minka.Code[code], "because it is so", node="athens")
+    assert type(error) is kind
+    assert isinstance(error, builtin)
+    assert kind_of(minka.Code[code]) is kind
+
+
+def test_the_registry_alone_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minka.Code.INTERNAL, "_value_", CodeInfo("It can't be found.", "Look.", False, "NOT_FOUND"))
+    assert isinstance(minka.MinkaError(minka.Code.INTERNAL, ""), minka.NotFound)
+
+
+@pytest.mark.parametrize("code", [minka.Code.UNREACHABLE, minka.Code.DEADLINE_EXCEEDED, minka.Code.TOO_LARGE])
+def test_errors_pass_between_processes(code: minka.Code) -> None:
+    error = minka.MinkaError(code, "because it is so", node="athens")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+    assert (type(again), again.code, again.message, again.details) == (type(error), code, error.message, error.details)
+    batch = pickle.loads(pickle.dumps(BatchError([failure(code)], 3)))  # noqa: S301
+    assert isinstance(batch, BatchError)
+    assert (batch.code, str(batch)) == (code, str(BatchError([failure(code)], 3)))
+    assert batch.failures[0].error.code is code
+
+
+def test_a_batch_is_of_the_kind_of_its_gravest_failure() -> None:
+    moment = BatchError([failure(minka.Code.UNREACHABLE), failure(minka.Code.OVERLOADED)], 9)
+    assert isinstance(moment, minka.Unavailable)
+    for code, kind in (
+        (minka.Code.TOO_LARGE, minka.InvalidArgument),
+        (minka.Code.OUTCOME_UNKNOWN, minka.OutcomeUnknown),
+    ):
+        batch = BatchError([failure(minka.Code.UNREACHABLE), failure(code)], 9)
+        assert isinstance(batch, kind)
+        assert not isinstance(batch, minka.Unavailable)
+    late = BatchError([failure(minka.Code.DEADLINE_EXCEEDED)], 9)
+    assert isinstance(late, TimeoutError)
+    assert str(late).startswith("DEADLINE_EXCEEDED: 1 of 9 keys failed")
+
+
+def test_the_client_raises_them() -> None:
+    async def ask() -> None:
+        async with minka.aio.Client(["127.0.0.1:1"], keyspace="flights", timeout=1) as client:
+            await client.get("UA1545")
+
+    with pytest.raises(minka.Unavailable) as caught:
+        asyncio.run(ask())
+    assert caught.value.code is minka.Code.UNREACHABLE
+    with pytest.raises(ValueError, match="is not of the form host:port"):
+        minka.Client(["nowhere"])
+
+
+def test_dir_lists_what_is_offered() -> None:
+    assert {"Client", "Code", "MinkaError", "Unavailable", "aio"} <= set(dir(minka))
+    for name in dir(minka):
+        assert getattr(minka, name) is not None
+    with pytest.raises(AttributeError, match="nope"):
+        _: Any = minka.nope  # type: ignore[attr-defined]
+
+
+def test_the_import_costs_nothing_and_errors_need_no_grpc() -> None:
+    def loaded(code: str) -> set[str]:
+        script = f"{code}; import sys; print(*sys.modules)"
+        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+        return {name.partition(".")[0] for name in run.stdout.split()} & {"grpc", "google", "asyncio"}
+
+    assert loaded("import minka; dir(minka)") == set()
+    assert "grpc" not in loaded("import minka; minka.MinkaError, minka.Code, minka.Unavailable")

@@ -215,4 +215,4 @@ def test_names_are_loaded_when_they_are_used() -> None:
     assert done.stdout == "False\nTrue\n"
     assert minka.Client is Client
     with pytest.raises(AttributeError, match="'minka' has no attribute 'Clients'"):
-        _ = minka.Clients
+        _ = minka.Clients  # type: ignore[attr-defined]

@@ -78,15 +78,13 @@ def test_errors_pass_between_processes(code: minka.Code) -> None:
 def test_a_batch_is_of_the_kind_of_its_gravest_failure() -> None:
     moment = BatchError([failure(minka.Code.UNREACHABLE), failure(minka.Code.OVERLOADED)], 9)
     assert isinstance(moment, minka.Unavailable)
-    for code, kind in (
-        (minka.Code.TOO_LARGE, minka.InvalidArgument),
-        (minka.Code.OUTCOME_UNKNOWN, minka.OutcomeUnknown),
-    ):
-        batch = BatchError([failure(minka.Code.UNREACHABLE), failure(code)], 9)
-        assert isinstance(batch, kind)
-        assert not isinstance(batch, minka.Unavailable)
+    kinds = {minka.Code.TOO_LARGE: minka.InvalidArgument, minka.Code.OUTCOME_UNKNOWN: minka.OutcomeUnknown}
+    for code, kind in kinds.items():
+        bases = type(BatchError([failure(minka.Code.UNREACHABLE), failure(code)], 9)).__mro__
+        assert kind in bases
+        assert minka.Unavailable not in bases
     late = BatchError([failure(minka.Code.DEADLINE_EXCEEDED)], 9)
-    assert isinstance(late, TimeoutError)
+    assert TimeoutError in type(late).__mro__
     assert str(late).startswith("DEADLINE_EXCEEDED: 1 of 9 keys failed")
 
 

@@ -141,29 +141,38 @@ class Control:
         *,
         weights: Mapping[str, float] | None = None,
         partitions: Mapping[int, Sequence[str]] | None = None,
+        reason: str = "",
+        rate_limit: int = 0,
     ) -> admin_pb2.Plan:
         """The plan that evens replicas over the nodes `to` (none given: all LIVE ones). Nothing is changed.
 
         `drain` are nodes that are to have nothing, `weights` the shares of nodes beside the others' (their own, by
         configuration), `partitions` the replicas that partitions are to have, by id, in order: exactly these are
-        planned, and nothing else.
+        planned, and nothing else. `reason` and `rate_limit` (bytes a second that each node may ship; 0: no limit) are
+        those of the operation that the plan becomes.
         """
         assigned = [admin_pb2.AssignedReplicas(partition_id=i, replicas=r) for i, r in (partitions or {}).items()]
         request = admin_pb2.PlanReassignRequest(
-            to=to, keyspaces=keyspaces, drain=drain, weights=weights or {}, partitions=assigned
+            to=to,
+            keyspaces=keyspaces,
+            drain=drain,
+            weights=weights or {},
+            partitions=assigned,
+            reason=reason,
+            rate_limit=_checked_rate(rate_limit),
         )
         return self._call(lambda channel: AdminStub(channel).PlanReassign, request, repeatable=True)
 
     def apply_plan(
-        self, plan: admin_pb2.Plan, requested_by: str, reason: str = "", rate_limit: int = 0
+        self, plan: admin_pb2.Plan, requested_by: str, reason: str = "", rate_limit: int | None = None
     ) -> cluster_pb2.Operation:
         """Start exactly this plan, as an operation; STALE_PLAN when the table has changed since it was made.
 
-        `rate_limit` is what each node may ship, in bytes a second; 0: no limit.
+        `reason` and `rate_limit` (what each node may ship, in bytes a second; 0: no limit) take the place of the plan's
+        own where they are given.
         """
-        request = admin_pb2.ApplyPlanRequest(
-            plan=plan, requested_by=requested_by, reason=reason, rate_limit=_checked_rate(rate_limit)
-        )
+        limit = None if rate_limit is None else _checked_rate(rate_limit)
+        request = admin_pb2.ApplyPlanRequest(plan=plan, requested_by=requested_by, reason=reason, rate_limit=limit)
         return self._call(lambda channel: AdminStub(channel).ApplyPlan, request, repeatable=False).operation
 
     def elect_leaders(

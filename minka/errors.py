@@ -187,7 +187,10 @@ class Code(Enum):
     )
 
     # Plans and operations
-    OPERATION_RUNNING = CodeInfo("Another operation is running.", "Watch it with: minkactl migrations watch.", False)
+    OPERATION_RUNNING = CodeInfo(
+        "Another operation is running.",
+        "Wait until it has ended: minkactl operations watch; or give it up: minkactl operations cancel ID.",
+    )
     STALE_PLAN = CodeInfo(
         "The table has changed since the plan was made, so it was not applied.", "Make a new plan.", False
     )

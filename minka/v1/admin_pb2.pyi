@@ -318,6 +318,12 @@ class PlanReassignRequest(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RATE_LIMIT_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """becomes the plan's"""
+    rate_limit: _builtins.int
+    """becomes the plan's"""
     @_builtins.property
     def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the nodes to spread over; empty: all LIVE ones"""
@@ -346,10 +352,12 @@ class PlanReassignRequest(_message.Message):
         drain: _abc.Iterable[_builtins.str] | None = ...,
         weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         partitions: _abc.Iterable[Global___AssignedReplicas] | None = ...,
+        reason: _builtins.str = ...,
+        rate_limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "keyspaces", b"keyspaces", "partitions", b"partitions", "to", b"to", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "keyspaces", b"keyspaces", "partitions", b"partitions", "rate_limit", b"rate_limit", "reason", b"reason", "to", b"to", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -482,14 +490,20 @@ class Plan(_message.Message):
     MINIMUM_MOVES_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RATE_LIMIT_FIELD_NUMBER: _builtins.int
     kind: _cluster_pb2.OperationKind.ValueType
     cluster_id: _builtins.str
     table_version: _builtins.int
     created_ms: _builtins.int
     minimum_moves: _builtins.int
-    """the fewest that could do it"""
+    """no plan with fewer leaves the nodes with as many replicas; orders alone don't count"""
     digest: _builtins.str
     """SHA-256 over everything else"""
+    reason: _builtins.str
+    """of the operation"""
+    rate_limit: _builtins.int
+    """of the operation: bytes a second a node; 0: no limit"""
     @_builtins.property
     def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___Move]: ...
     @_builtins.property
@@ -510,10 +524,12 @@ class Plan(_message.Message):
         minimum_moves: _builtins.int = ...,
         digest: _builtins.str = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
+        reason: _builtins.str = ...,
+        rate_limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "kind", b"kind", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "table_version", b"table_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "kind", b"kind", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "rate_limit", b"rate_limit", "reason", b"reason", "table_version", b"table_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -529,8 +545,9 @@ class ApplyPlanRequest(_message.Message):
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
     requested_by: _builtins.str
     reason: _builtins.str
+    """"": the plan's"""
     rate_limit: _builtins.int
-    """bytes a second a node; 0: no limit"""
+    """bytes a second a node, 0: no limit; absent: the plan's"""
     @_builtins.property
     def plan(self) -> Global___Plan: ...
     def __init__(
@@ -539,13 +556,15 @@ class ApplyPlanRequest(_message.Message):
         plan: Global___Plan | None = ...,
         requested_by: _builtins.str = ...,
         reason: _builtins.str = ...,
-        rate_limit: _builtins.int = ...,
+        rate_limit: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rate_limit", b"_rate_limit", "plan", b"plan", "rate_limit", b"rate_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rate_limit", b"_rate_limit", "plan", b"plan", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rate_limit: _TypeAlias = _typing.Literal["rate_limit"]  # noqa: Y015
+    _WhichOneofArgType__rate_limit: _TypeAlias = _typing.Literal["_rate_limit", b"_rate_limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rate_limit) -> _WhichOneofReturnType__rate_limit | None: ...
 
 Global___ApplyPlanRequest: _TypeAlias = ApplyPlanRequest  # noqa: Y015
 

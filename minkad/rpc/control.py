@@ -289,7 +289,8 @@ class AdminService(AdminServicer):
 
     async def ApplyPlan(self, request: ApplyPlanRequest, context: _Context) -> ApplyPlanResponse:
         """Through the log; answers the operation that has begun."""
-        command = ApplyPlan(request.plan, request.requested_by, request.reason, request.rate_limit)
+        rate_limit = request.rate_limit if request.HasField("rate_limit") else None
+        command = ApplyPlan(request.plan, request.requested_by, request.reason, rate_limit)
         return ApplyPlanResponse(operation=await self._begin(command))
 
     async def _begin(self, command: Command) -> Operation:

@@ -80,8 +80,8 @@ class ApplyPlan:
 
     plan: Plan
     requested_by: str
-    reason: str
-    rate_limit: int = 0  # bytes a second a node; 0: none
+    reason: str = ""  # "": the plan's
+    rate_limit: int | None = None  # bytes a second a node, 0: none; None: the plan's
 
 
 @dataclass(frozen=True, slots=True)

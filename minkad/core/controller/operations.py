@@ -3,6 +3,7 @@
 from collections import Counter
 
 from minka.errors import Code, MinkaError
+from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Move, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import (
     Migration,
@@ -33,7 +34,7 @@ from minkad.core.controller.rows import (
     replace,
 )
 from minkad.core.controller.selectors import Live
-from minkad.core.placement.plan import plan_digest, refuse_if_running
+from minkad.core.placement.plan import refuse_if_running
 from minkad.core.placement.reassign import plan_reassign
 from minkad.core.state import State, partition_name
 
@@ -54,11 +55,11 @@ def apply_plan(state: State, command: ApplyPlan, now_ms: int) -> list[Record]:
         kind=plan.kind,
         state=OperationState.OPERATION_STATE_RUNNING,
         requested_by=command.requested_by,
-        reason=command.reason,
+        reason=command.reason or plan.reason,
         plan_digest=plan.digest,
         created_ms=now_ms,
         migration_count=len(plan.moves),
-        rate_limit=command.rate_limit,
+        rate_limit=plan.rate_limit if command.rate_limit is None else command.rate_limit,
     )
     return [Record(operation_started=OperationStarted(operation=operation, migrations=migrations_of(operation, plan)))]
 

@@ -1,6 +1,5 @@
 """Planners: a snapshot of the table in, a plan out. Pure."""
 
-from minkad.core.placement.plan import plan_digest
 from minkad.core.placement.reassign import plan_reassign
 
-__all__ = ["plan_digest", "plan_reassign"]
+__all__ = ["plan_reassign"]

@@ -90,8 +90,11 @@ class Evening:
 
     @property
     def minimum(self) -> int:
-        """How many replicas have to leave their node, whatever the plan."""
-        return sum(max(0, self._before[node] - quota) for node, quota in self.quotas.items())
+        """No plan with fewer moves leaves the nodes with as many replicas each as the steps do: so many have to leave.
+
+        The shares are no measure: zones, capacities and other replicas may keep nodes from theirs.
+        """
+        return sum(max(0, before - self._now[node]) for node, before in self._before.items())
 
     def run(self) -> None:
         """Raises NOT_ENOUGH_NODES when a node that is to have nothing can't be emptied."""

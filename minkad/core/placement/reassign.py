@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
 from minka.errors import Code, MinkaError
+from minka.plans import plan_digest
 from minka.v1.admin_pb2 import AssignedReplicas, Move, NodeBalance, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, NodeState, OperationKind, Partition, PartitionState
 from minkad.core.placement.evening import Evening, Layout, Step, Wishes, holders
 from minkad.core.placement.leaders import spread_leaders
-from minkad.core.placement.plan import plan_digest, refuse_if_running
+from minkad.core.placement.plan import refuse_if_running
 from minkad.core.state import State, partition_name
 
 
@@ -26,7 +27,8 @@ def plan_reassign(state: State, sizes: Mapping[int, int], request: PlanReassignR
     refuse_if_running(state)
     layout = Layout(state, sizes)
     if request.partitions:
-        moves, minimum, notes = _explicit_moves(state, sizes, request.partitions, layout)
+        moves, notes = _explicit_moves(state, sizes, request.partitions, layout), list[str]()
+        minimum = sum(set(move.replicas) != set(move.target_replicas) for move in moves)
         targets: Sequence[str] = ()
     else:
         wishes = _wishes(state, request)
@@ -41,6 +43,8 @@ def plan_reassign(state: State, sizes: Mapping[int, int], request: PlanReassignR
         nodes=_balance(state, layout, targets, sizes),
         minimum_moves=minimum,
         notes=notes,
+        reason=request.reason,
+        rate_limit=request.rate_limit,
     )
     plan.digest = plan_digest(plan)
     return plan
@@ -165,7 +169,7 @@ def _move(
 
 def _explicit_moves(
     state: State, sizes: Mapping[int, int], wanted: Sequence[AssignedReplicas], layout: Layout
-) -> tuple[list[Move], int, list[str]]:
+) -> list[Move]:
     moves = []
     seen: set[int] = set()
     for assigned in wanted:
@@ -191,8 +195,7 @@ def _explicit_moves(
         layout.replicas[partition.id] = after
         layout.bytes.update(dict.fromkeys(added, sizes.get(partition.id, 0)))
         layout.bytes.subtract(dict.fromkeys(gone, sizes.get(partition.id, 0)))
-    copies = sum(len(set(move.target_replicas) - set(move.replicas)) for move in moves)
-    return moves, copies, []
+    return moves
 
 
 def _check_wanted(state: State, partition: Partition, name: str, replicas: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """The controller and its state on their own: commands in, records applied at once, as a committed log would."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node, Operation, Partition
@@ -185,9 +186,10 @@ class Controller:
         weights: dict[str, float] | None = None,
         partitions: dict[int, Sequence[str]] | None = None,
         sizes: dict[int, int] | None = None,
+        **wishes: Any,
     ) -> Plan:
         wanted = [AssignedReplicas(partition_id=p, replicas=nodes) for p, nodes in (partitions or {}).items()]
-        request = PlanReassignRequest(to=to, drain=drain, weights=weights, partitions=wanted)
+        request = PlanReassignRequest(to=to, drain=drain, weights=weights, partitions=wanted, **wishes)
         return plan_reassign(self.state, sizes or {}, request, self.now_ms)
 
     def begin(self, plan: Plan) -> int:

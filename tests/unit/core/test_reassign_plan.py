@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minka.errors import Code, MinkaError
+from minka.plans import plan_digest
 from minkad.core.controller import ApplyPlan
-from minkad.core.placement import plan_digest
 from tests.unit.core.model import Controller
 
 

@@ -5,10 +5,18 @@ from collections.abc import Callable
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.plans import plan_digest
 from minka.v1.cluster_pb2 import MigrationState, OperationState, Partition
 from minka.v1.coordinator_pb2 import IsrChange
-from minkad.core.controller import CancelMigration, CancelOperation, HandOver, PauseOperation, blockers_of, isr_refusal
-from minkad.core.placement import plan_digest
+from minkad.core.controller import (
+    CancelMigration,
+    CancelOperation,
+    DrainNode,
+    HandOver,
+    PauseOperation,
+    blockers_of,
+    isr_refusal,
+)
 from minkad.core.state import ReplicaStateName, replica_state
 from tests.unit.core.model import Controller
 
@@ -340,6 +348,15 @@ def test_several_moves_of_a_partition_come_one_after_the_other() -> None:
     assert most == 3, "one replica is added at a time"
     assert c.operation(operation).outcome == "8 of 8 replicas moved"
     assert not any({"a", "b"} & {*p.replicas, *p.isr} for p in c.state.partitions.values())
+
+
+def test_what_runs_is_called_by_its_name() -> None:
+    c = six_nodes()
+    c.run(DrainNode("1", decommission=True, requested_by="ann@host", reason="", rate_limit=0, sizes={}))
+    with pytest.raises(
+        MinkaError, match=r"operation 1 \(drain 1 --decommission, asked for by ann@host\) has not ended"
+    ):
+        c.plan()
 
 
 def test_a_move_whose_forerunner_was_cancelled_is_given_up() -> None:

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minka.errors import Code, MinkaError
+from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import Node
+from minkad.core.controller import ApplyPlan
 from minkad.core.placement.quotas import even_quotas, filled_quotas
 from tests.unit.core.model import Controller
 
@@ -177,7 +179,66 @@ def test_an_explicit_plan_is_exactly_that() -> None:
     plan = c.plan(partitions={1: others, 2: list(c.state.partitions[2].replicas)}, sizes={1: 10})
     (move,) = plan.moves
     assert (move.source, move.target, list(move.target_replicas), move.bytes) == ("", "", others, 30)
-    assert plan.minimum_moves == 3
+    assert plan.minimum_moves == 1  # all of its replicas in one move
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_more_moves_are_said_to_be_needed_than_the_plan_has(data: st.DataObject) -> None:
+    c = Controller()
+    nodes, zones = data.draw(st.integers(3, 6)), data.draw(st.integers(0, 3))
+    for i in range(nodes):
+        c.register(f"n{i}", zone=f"z{i % zones}" if zones else "", weight=data.draw(st.integers(1, 3)))
+    for name in ("flights", "crews"):
+        c.keyspace(name, data.draw(st.integers(1, 12)), replicas=data.draw(st.integers(1, 3)))
+    for i in range(data.draw(st.integers(0, 3))):
+        capacity, zone = data.draw(st.sampled_from([0, 30, 100])), data.draw(st.sampled_from(["", "z0", "z1", "new"]))
+        c.register(f"new{i}", zone=zone, capacity=capacity)
+    drain = data.draw(st.lists(st.sampled_from(sorted(c.state.nodes)), max_size=2, unique=True))
+    sizes = {p: data.draw(st.integers(0, 40)) for p in c.state.partitions}
+    scope = data.draw(st.sampled_from([(), ("crews",)]))
+    try:
+        plan = c.plan(drain=drain, keyspaces=scope, sizes=sizes)
+    except MinkaError:  # there is no such plan
+        return
+    copied = [move for move in plan.moves if set(move.replicas) != set(move.target_replicas)]
+    after = layout(c, plan)
+    needed = 0
+    for keyspace in c.state.keyspaces.values():
+        own = [p for p in c.state.partitions.values() if p.keyspace_id == keyspace.id]
+        had, has = (copies({p.id: list(x[p.id]) for p in own}) for x in ({p.id: p.replicas for p in own}, after))
+        needed += sum(max(0, had[n] - has[n]) for n in had)
+    assert plan.minimum_moves == needed <= len(copied)
+
+
+def test_a_plan_that_can_not_even_out_says_what_it_needs_and_no_more() -> None:
+    """Shares alone would ask for nine moves; there is room for four on the new node."""
+    c = a_cluster(3, 36, 1)
+    c.register("small", capacity=40)
+    plan = c.plan(sizes=dict.fromkeys(c.state.partitions, 10))
+    assert len(plan.moves) == plan.minimum_moves == 4
+    assert "no other node can take one of them" in plan.notes[0]
+
+
+def test_a_plan_has_its_reason_and_its_limit() -> None:
+    c = a_cluster(3, 9, 1)
+    c.register("new")
+    plan = c.plan(reason="new is new", rate_limit=5 << 20)
+    assert plan.digest == plan_digest(plan)
+    for field in ("reason", "rate_limit"):
+        other = Plan()
+        other.CopyFrom(plan)
+        other.ClearField(field)
+        assert plan_digest(other) != plan.digest
+    twin = a_cluster(3, 9, 1)
+    twin.register("new")
+    for cluster, command, expected in (
+        (c, ApplyPlan(plan, "tester"), ("new is new", 5 << 20)),
+        (twin, ApplyPlan(plan, "tester", "sooner", 0), ("sooner", 0)),
+    ):
+        cluster.run(command)
+        operation = cluster.state.running_operations()[0]
+        assert (operation.reason, operation.rate_limit) == expected
 
 
 # Quotas

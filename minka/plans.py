@@ -1,0 +1,13 @@
+"""What makes a plan that plan and no other."""
+
+import hashlib
+
+from minka.v1.admin_pb2 import Plan
+
+
+def plan_digest(plan: Plan) -> str:
+    """SHA-256, in hexadecimal, over everything in the plan but the digest itself."""
+    content = Plan()
+    content.CopyFrom(plan)
+    content.digest = ""
+    return hashlib.sha256(content.SerializeToString(deterministic=True)).hexdigest()

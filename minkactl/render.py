@@ -1,4 +1,4 @@
-"""What a terminal shows. The only file that knows rich."""
+"""What a terminal shows. This file, and plan_view.py for plans, are the only ones that know rich."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
+from rich.segment import SegmentLines
 from rich.table import Table
 from rich.text import Text
 
@@ -44,7 +45,11 @@ MAX_STUCK: Final = 8
 MAX_WIDTH: Final = 10_000
 ROOM_FOR_BARS: Final = 112  # columns of the terminal
 # These may take several lines.
-PROSE: Final = ("reason", "outcome", "blocked_by", "state_reason", "problem", "endpoints", "note", "remark", "hot")
+PROSE: Final = (
+    "reason", "outcome", "blocked_by", "state_reason", "problem", "endpoints", "note", "remark", "hot", "remedy",
+)  # fmt: skip
+# These are left out first where there is no room for all columns; then those at the right.
+EXPENDABLE: Final = ("generation", "zone", "phase", "requested_by", "served_by")
 GAP: Final = 2  # cells between columns
 MIN_PROSE: Final = 20  # cells of their column
 KEYS: Final = (32, 24, 16, 12)  # characters of a bound: the first for which there is room
@@ -64,7 +69,7 @@ def signs() -> Signs:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print it once; a table with more columns than the terminal has room for is wider than it, never cut."""
+    """Print it once; what can't be made as narrow as the terminal is wider than it, never cut."""
     target = console()
     target.width = max(target.width, _needed(renderable))
     target.print(renderable)
@@ -83,8 +88,19 @@ class Screen:
         self._live = live
 
     def draw(self, renderable: RenderableType) -> None:
-        """Replace what is there."""
-        self._live.update(renderable, refresh=True)
+        """Replace what is there. What is below the last line of the terminal is counted, and it is said where it is."""
+        self._live.update(self._as_high_as_the_terminal(renderable), refresh=True)
+
+    def _as_high_as_the_terminal(self, renderable: RenderableType) -> RenderableType:
+        target = self._live.console
+        room = target.height - 1  # the cursor's line
+        lines = target.render_lines(renderable, pad=False)
+        if len(lines) <= room:
+            return renderable
+        kept = max(room - 1, 1)
+        hidden = units.counted(len(lines) - kept, "more line")
+        text = f"… {hidden}, of {len(lines):,}: make the terminal higher, ask for less, or go without --watch"
+        return Group(SegmentLines(lines[:kept], new_lines=True), Text(text, style="yellow", no_wrap=True))
 
     def say(self, text: str) -> None:
         """Leave a line above it."""
@@ -164,15 +180,64 @@ def _there(value: Any) -> bool:
     return value is not None and value != "" and value != []
 
 
-def table(listing: Listing, wide: bool = False, bars: int = 0) -> RenderableType:
+def table(listing: Listing, wide: bool = False) -> RenderableType:
     """A listing in columns, without those that no row has; the sentence that says so when there is no row.
 
-    With `bars`, percentages are drawn so many cells long.
+    Nothing is wrapped within a word: where the terminal has no room for all columns, some are left out, and named; with
+    `wide` they are shown below, after the first column again.
     """
     if not listing.rows and listing.empty:
         return Text(listing.empty, style="dim")
     columns = _with_values(listing, wide)
+    if wide:
+        return stacked(_grid_of(listing, block) for block in _blocks(listing, columns))
+    shown = _most_important(listing, columns)
+    if len(shown) == len(columns):
+        return _grid_of(listing, columns)
+    titles = ", ".join(one.title for one in columns if one not in shown)
+    note = f"No room for {titles} in {console().width} columns; -o wide shows all."
+    return Group(_grid_of(listing, shown), Text(note, style="dim"))
+
+
+def _grid_of(listing: Listing, columns: Sequence[Column], bars: int = 0) -> Table:
+    """With `bars`, percentages are drawn so many cells long."""
     return _grid(columns, [[_cell_of(row, one, bars) for one in columns] for row in listing.rows])
+
+
+def _least(listing: Listing, column: Column) -> int:
+    """How narrow it may be: prose may be wrapped, but not within a word."""
+    cells = [_cell_of(row, column, 0) for row in listing.rows]
+    if column.key not in PROSE:
+        return _needs(column, cells)
+    words = (len(word) for one in cells for word in one.plain.split())
+    return min(_needs(column, cells), max(MIN_PROSE, len(column.title), *words, 0))
+
+
+def _most_important(listing: Listing, columns: Sequence[Column]) -> list[Column]:
+    """As many as fit beside each other. The first, and what is said in sentences, are never left out."""
+    shown, least = list(columns), {one: _least(listing, one) for one in columns}
+    rank = {one: (one.key in EXPENDABLE, place) for place, one in enumerate(columns)}
+    while sum(least[one] + GAP for one in shown) - GAP > console().width:
+        candidates = [one for one in shown[1:] if one.key not in PROSE]
+        if not candidates:
+            break
+        shown.remove(max(candidates, key=rank.__getitem__))
+    return shown
+
+
+def _blocks(listing: Listing, columns: Sequence[Column]) -> Iterator[list[Column]]:
+    """All columns, in as many tables as the width asks for; each begins with the first one."""
+    first, block, room = columns[0], [columns[0]], 0
+    for column in columns[1:]:
+        needed = _least(listing, column) + GAP
+        if len(block) > 1 and needed > room:
+            yield block
+            block = [first]
+        if len(block) == 1:
+            room = console().width - _least(listing, first)
+        block.append(column)
+        room -= needed
+    yield block
 
 
 def _with_values(listing: Listing, wide: bool) -> list[Column]:
@@ -207,7 +272,7 @@ def ranges(listing: Listing, wide: bool) -> RenderableType:
             break
     notes = [note for row in listing.rows for note in _notes(row)]
     bars = min(BAR.start + room, BAR.stop - 1) if room >= 0 else 0
-    return stacked([table(drawn, bars=bars), *([Text("\n").join(notes)] if notes else [])])
+    return stacked([_grid_of(drawn, drawn.columns, bars), *([Text("\n").join(notes)] if notes else [])])
 
 
 def _with_short_bounds(row: Row, most: int) -> Row:
@@ -316,23 +381,6 @@ def _operations(operations: Sequence[Row]) -> Text:
     )
 
 
-def plan(document: Row, moves: Listing, summary: str) -> RenderableType:
-    """Every move with its reason, each node before and after, and the sum of it."""
-    balance = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    balance.add_column("NODE")
-    for title in ("PARTITIONS", "", "DATA"):
-        balance.add_column(title, justify="right")
-    for node in document["nodes"]:
-        before, after = node["partitions_before"], node["partitions_after"]
-        balance.add_row(
-            node["node"],
-            f"{before:,} → {after:,}",
-            Text(f"{after - before:+,}" if after != before else "", "green" if after > before else "yellow"),
-            f"{units.size(node['bytes_before'])} → {units.size(node['bytes_after'])}",
-        )
-    return stacked([table(moves), balance, Text(summary, style="bold")])
-
-
 def migrations(document: Row) -> RenderableType:
     """An operation under way: the whole of it, then as many migrations as there is room for, then what is stuck."""
     operation, whole, rows = document["operation"], document["progress"], document["migrations"]
@@ -353,7 +401,8 @@ def migrations(document: Row) -> RenderableType:
     if rows:
         parts.append(_bars(rows[:room]))
     if len(rows) > room:
-        parts[1] = Group(parts[1], Text(f"… and {len(rows) - room:,} more", style="dim"))
+        all_of_them = f"minkactl migrations --operation {operation['id']}"
+        parts[1] = Group(parts[1], Text(f"… and {len(rows) - room:,} more   see: {all_of_them}", style="dim"))
     if stuck:
         parts.append(Text("\n").join(stuck))
     return stacked(parts)

@@ -43,7 +43,7 @@ DRAIN_COLUMNS = (
 @RateLimit
 @options.common(watch=False)
 @options.pass_session
-def drain(session: Session, node: str, decommission: bool, yes: bool, reason: str, rate_limit: int) -> Exit:
+def drain(session: Session, node: str, decommission: bool, yes: bool, reason: str, rate_limit: int | None) -> Exit:
     """Make NODE safe to stop: others lead its partitions, and no write is refused for want of its replicas.
 
     Waits, and ends with "safe to stop: yes" and exit status 0. If nothing changes for 30 seconds it ends with "safe to
@@ -61,7 +61,9 @@ def drain(session: Session, node: str, decommission: bool, yes: bool, reason: st
         else:
             if decommission:
                 _ask(control, node, yes)
-            started = control.drain(node, decommission, requested_by=requester(), reason=reason, rate_limit=rate_limit)
+            started = control.drain(
+                node, decommission, requested_by=requester(), reason=reason, rate_limit=rate_limit or 0
+            )
             operation_id = started.id
             note(f"operation {operation_id} started")
         return _wait(session, control, node, operation_id)

@@ -44,7 +44,6 @@ RateLimit = click.option(
     "--limit",
     "rate_limit",
     type=options.Size(),
-    default=0,
     metavar="BYTES_PER_S",
     help="Each node ships at most so many bytes a second. Default: no limit. Changed by minkactl operations limit.",
 )
@@ -99,7 +98,7 @@ def reassign(
     out: Path | None,
     yes: bool,
     reason: str,
-    rate_limit: int,
+    rate_limit: int | None,
 ) -> Exit:
     """Even out the replicas: plan the fewest moves, show them, ask, apply exactly that plan, watch it.
 
@@ -110,23 +109,26 @@ def reassign(
       minkactl reassign --dry-run
       minkactl reassign --to athens,byzantium --keyspace flights
       minkactl reassign --drain cyrene --limit 50MiB
-      minkactl reassign --out plan.json && minkactl apply plan.json
+      minkactl reassign --limit 50MiB --reason "ephesus is new" --out plan.json && minkactl apply plan.json
     """
     with session.control() as control:
-        plan = control.plan_reassign(_names(to), _names(keyspaces), _names(drain))
+        plan = control.plan_reassign(
+            _names(to), _names(keyspaces), _names(drain), reason=reason, rate_limit=rate_limit or 0
+        )
         if out is not None:
             from minkactl.documents import to_document
 
             out.write_text(as_json(to_document(plan)) + "\n", "utf-8")
         if dry_run or out is not None or not plan.moves:
             page = plan_page(plan)
-            emit(page, session.output)
-            if plan.moves and not (session.output in TABLES and is_terminal()):
-                note(summary(page.document))
+            if session.output in TABLES and plan.moves:
+                show_plan(page, session.output, pager=not yes)
+            else:
+                emit(page, session.output)
             tell_notes(plan, session.output)
             note(_what_next(plan, out))
             return Exit.OK
-        return confirm_and_apply(session, control, plan, yes, reason, rate_limit)
+        return confirm_and_apply(session, control, plan, yes)
 
 
 def _what_next(plan: "Plan", out: Path | None) -> str:
@@ -140,16 +142,25 @@ def _what_next(plan: "Plan", out: Path | None) -> str:
 @options.command()
 @click.argument("plan_file", metavar="PLAN.json", type=click.File("rb"))
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
-@RateLimit
+@click.option("--reason", default="", metavar="TEXT", help="Why. Default: the plan's.")
+@click.option(
+    "--limit",
+    "rate_limit",
+    type=options.Size(),
+    metavar="BYTES_PER_S",
+    help="Each node ships at most so many bytes a second; 0: no limit. Default: the plan's.",
+)
 @options.common(watch=False)
 @options.pass_session
-def apply(session: Session, plan_file: Any, yes: bool, reason: str, rate_limit: int) -> Exit:
+def apply(session: Session, plan_file: Any, yes: bool, reason: str, rate_limit: int | None) -> Exit:
     """Apply exactly the plan in the file ("-": stdin), or refuse it because the table has changed since (status 6).
 
+    The plan's own limit and reason hold, unless others are given. A file that is no plan, and a plan that was changed,
+    are refused before anything is shown or asked.
+
     Examples:
-      minkactl reassign --out plan.json
-      minkactl apply plan.json --reason "ephesus is new"
+      minkactl reassign --limit 50MiB --reason "ephesus is new" --out plan.json
+      minkactl apply plan.json
     """
     plan = read_plan(plan_file.read(MAX_PLAN_BYTES + 1), getattr(plan_file, "name", "stdin"))
     if not plan.moves:
@@ -160,18 +171,27 @@ def apply(session: Session, plan_file: Any, yes: bool, reason: str, rate_limit: 
 
 
 def read_plan(content: bytes, name: str) -> "Plan":
-    """The plan that `reassign --out` or `-o json` wrote. Raises MinkaError(DAMAGED_PLAN)."""
+    """The plan that `reassign --out` or `-o json` wrote.
+
+    Raises MinkaError: INVALID_ARGUMENT for what is no plan, DAMAGED_PLAN for one that is not as it was made.
+    """
     from minka.errors import Code, MinkaError
+    from minka.plans import plan_digest
     from minka.v1.admin_pb2 import Plan
     from minkactl.documents import from_document
 
     if len(content) > MAX_PLAN_BYTES:
-        raise MinkaError(Code.DAMAGED_PLAN, f"{name}: more than {MAX_PLAN_BYTES} bytes")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: it has more than {MAX_PLAN_BYTES} bytes")
     try:
-        return from_document(json.loads(content), Plan())
-    except (ValueError, MinkaError) as error:
+        plan = from_document(json.loads(content), Plan())
+    except (ValueError, RecursionError) as error:  # MinkaError(INVALID_ARGUMENT) is a ValueError
         reason = error.message if isinstance(error, MinkaError) else str(error)
-        raise MinkaError(Code.DAMAGED_PLAN, f"{name} is not a plan: {reason}") from error
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: {reason}") from error
+    if not plan.digest or not plan.cluster_id:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: it has no digest, or names no cluster")
+    if plan.digest != (found := plan_digest(plan)):
+        raise MinkaError(Code.DAMAGED_PLAN, f"{name} says digest {plan.digest[:12]}, its content {found[:12]}")
+    return plan
 
 
 def plan_page(plan: "Plan") -> Page:
@@ -181,21 +201,22 @@ def plan_page(plan: "Plan") -> Page:
     document = to_document(plan)
     moves = Listing(MOVE_COLUMNS, document["moves"], "No moves.")
 
-    def draw(_: bool) -> "RenderableType":
-        from minkactl import render
+    def draw(wide: bool) -> "RenderableType":
+        from minkactl import plan_view, render
 
-        return render.plan(document, moves, summary(document))
+        shown = [plan_view.moves_by_reason(document, moves, wide), plan_view.result(document, summary(document))]
+        return render.stacked(shown)
 
     listings = [moves, Listing(BALANCE_COLUMNS, document["nodes"])]
     return Page(document, listings, [move["partition"] for move in document["moves"]], draw)
 
 
 def confirm_and_apply(
-    session: Session, control: "Control", plan: "Plan", yes: bool, reason: str, rate_limit: int
+    session: Session, control: "Control", plan: "Plan", yes: bool, reason: str = "", rate_limit: int | None = None
 ) -> Exit:
-    """Show the plan, ask, start it, watch it to its end."""
+    """Show the plan, ask, start it, watch it to its end. `reason` and `rate_limit`: instead of the plan's."""
     page = plan_page(plan)
-    show_plan(page, session.output)
+    show_plan(page, session.output, pager=not yes)
     tell_notes(plan, session.output)
     if not yes:
         ask(page.document)
@@ -205,24 +226,45 @@ def confirm_and_apply(
 
 
 def summary(document: dict[str, Any]) -> str:
-    """Plan: 7 moves, 31.2 MiB. The fewest moves that could do it: 7."""
-    from minkactl.units import counted, number, size
+    """Plan: 7 moves, 31.2 MiB. The fewest moves that could do it: 7. What else belongs to the plan follows."""
+    from minkactl.units import number, rate, size
 
-    moves = document["moves"]
-    amount = size(sum(move["bytes"] for move in moves))
+    amount = size(sum(move["bytes"] for move in document["moves"]))
     fewest = number(document["minimum_moves"])
-    return f"Plan: {counted(len(moves), 'move')}, {amount}. The fewest moves that could do it: {fewest}."
+    said = [f"Plan: {_counted(document)}, {amount}.", f"The fewest moves that could do it: {fewest}."]
+    if document["rate_limit"]:
+        said.append(f"At most {rate(document['rate_limit'])} a node.")
+    if document["reason"]:
+        said.append(f"Reason: {document['reason']}")
+    return " ".join(said)
 
 
-def show_plan(page: Page, form: str) -> None:
+def _counted(document: dict[str, Any]) -> str:
+    """48 moves; changes of order alone, in which no data moves, by themselves."""
+    from minkactl.units import counted
+
+    copies = sum(set(move["replicas"]) != set(move["target_replicas"]) for move in document["moves"])
+    orders = len(document["moves"]) - copies
+    if not orders:
+        return counted(copies, "move")
+    changes = counted(orders, "change") + " of preferred leader"
+    return f"{counted(copies, 'move')} and {changes}" if copies else changes
+
+
+def show_plan(page: Page, form: str, pager: bool) -> None:
     """The plan, for the person who is asked: with the other formats, stdout is for a program, so on stderr."""
+    if form in TABLES and is_terminal():
+        from minkactl import plan_view
+
+        text = summary(page.document)
+        plan_view.show(page.document, page.listings[0], text, wide=form == "wide", pager=pager)
+        return
     if form in TABLES:
         emit(page, form)
     else:
         for listing in page.listings:
             note("\n".join(tsv(listing, wide=False)))
-    if form not in TABLES or not is_terminal():
-        note(summary(page.document))
+    note(summary(page.document))
 
 
 def tell_notes(plan: "Plan", form: str) -> None:
@@ -238,8 +280,6 @@ def ask(document: dict[str, Any]) -> None:
             "this asks before it acts, and stdin is not a terminal: --yes goes ahead, --dry-run only looks",
             click.get_current_context(),
         )
-    from minkactl.units import counted
-
-    if not click.confirm(f"Apply this plan of {counted(len(document['moves']), 'move')}?", err=True):
+    if not click.confirm(f"Apply this plan of {_counted(document)}?", err=True):
         note("Nothing was changed.")
         raise click.exceptions.Exit(Exit.FAILED)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minka.errors import MinkaError
+from minka.plans import plan_digest
 from minka.v1 import admin_pb2, admin_pb2_grpc
 from minka.v1.admin_pb2 import GetStatusResponse, GetTableResponse, NodeStatus, Plan
 from minka.v1.cluster_pb2 import (
@@ -113,15 +115,16 @@ def make_plan() -> Plan:
     """Two moves to ephesus."""
     plan = Plan(
         kind=OperationKind.OPERATION_KIND_REASSIGN, cluster_id="c-1", table_version=128, created_ms=1_700_000_000_000,
-        minimum_moves=2, digest="d1" * 32,
+        minimum_moves=2,
     )  # fmt: skip
     for slot, source in ((0, "athens"), (1, "byzantium")):
         plan.moves.add(
             partition_id=slot + 1, partition=f"flights/{slot}", source=source, target="ephesus", partition_epoch=2,
-            bytes=1024 * 1024, reason=f"{source} has 3, ephesus none",
+            bytes=1024 * 1024, reason=f"{source} has 3, ephesus none", replicas=[source], target_replicas=["ephesus"],
         )  # fmt: skip
         plan.nodes.add(node=source, partitions_before=3, partitions_after=2, bytes_before=3 << 20, bytes_after=2 << 20)
     plan.nodes.add(node="ephesus", partitions_before=0, partitions_after=2, bytes_before=0, bytes_after=2 << 20)
+    plan.digest = plan_digest(plan)
     return plan
 
 
@@ -238,3 +241,8 @@ def on_terminal(
         process.kill()
     os.close(leader)
     return Ended(process.wait(), output.decode("utf-8", "replace"))
+
+
+def plain_lines(text: str) -> list[str]:
+    """What a terminal got, without colours and cursor movements, line by line."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "").rstrip("\n").split("\n")

@@ -164,7 +164,8 @@ def test_reassign_drains_with_a_limit(run: Run, node: AnsweringNode) -> None:
     assert result.exit_code == 0
     assert "two replicas in zone a" in result.stderr
     assert node.requests("PlanReassign")[0].drain == ["cyrene", "athens"]
-    assert node.requests("ApplyPlan")[0].rate_limit == 10 << 20
+    assert node.requests("PlanReassign")[0].rate_limit == 10 << 20
+    assert not node.requests("ApplyPlan")[0].HasField("rate_limit")  # the plan has it
 
 
 def test_progress_to_several_targets_is_added() -> None:

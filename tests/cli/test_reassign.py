@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import ApplyPlanResponse, GetOperationsRequest, GetOperationsResponse, Plan
+from minka.plans import plan_digest
+from minka.v1.admin_pb2 import (
+    ApplyPlanResponse,
+    GetOperationsRequest,
+    GetOperationsResponse,
+    Plan,
+    PlanReassignRequest,
+)
 from minka.v1.cluster_pb2 import Migration, MigrationState, OperationState
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkactl.commands.reassign import read_plan
@@ -17,7 +24,7 @@ from minkactl.output import Page
 from minkactl.progress import Tracker
 from minkactl.session import Session
 from minkactl.watch import repeated
-from tests.cli.conftest import AnsweringNode, Run, make_operation, make_plan, on_terminal
+from tests.cli.conftest import AnsweringNode, Run, make_operation, make_plan, on_terminal, plain_lines
 
 RUNNING, SUCCEEDED, FAILED = (
     OperationState.OPERATION_STATE_RUNNING,
@@ -131,7 +138,7 @@ def test_on_a_terminal_it_asks(operating: AnsweringNode, answer: str, applied: i
 
 
 def test_nothing_to_move(run: Run, operating: AnsweringNode) -> None:
-    operating.answers["PlanReassign"] = lambda _: Plan(digest="d")
+    operating.answers["PlanReassign"] = lambda _: Plan()
     result = run("reassign", "--endpoints", operating.address)
     assert result.exit_code == 0
     assert "as even as they can be" in result.stderr
@@ -164,15 +171,119 @@ def test_a_refused_plan(run: Run, operating: AnsweringNode, tmp_path: Path, code
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"moves": 3}', b'{"moves": [{"bytes": "many"}]}', b'{"colour": 1}', b"\xff"]
+    "content",
+    [b"", b"{", b"{}", b"[]", b"null", b'{"moves": 3}', b'{"moves": [{"bytes": "many"}]}', b'{"colour": 1}', b"\xff"],
 )
 def test_a_file_that_is_no_plan(run: Run, operating: AnsweringNode, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content)
     result = run("apply", path, "--yes", "--endpoints", operating.address)
-    assert result.exit_code == Exit.FAILED
-    assert "error: DAMAGED_PLAN: " in result.stderr
-    assert not operating.asked
+    assert result.exit_code == Exit.USAGE
+    assert "error: INVALID_ARGUMENT: " in result.stderr
+    assert "plan.json is not a plan: " in result.stderr
+    assert (result.stdout, operating.asked) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("digest", ""), ("moves", []), ("rate_limit", 1), ("reason", "another"), ("table_version", 1), ("notes", ["x"])],
+)
+def test_a_plan_that_was_changed_is_refused_before_it_is_shown(
+    run: Run, operating: AnsweringNode, tmp_path: Path, field: str, value: object
+) -> None:
+    document = to_document(make_plan()) | {field: value}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    for form in ("table", "json"):
+        result = run("apply", path, "--yes", "-o", form, "--endpoints", operating.address)
+        assert result.exit_code == (Exit.FAILED if field != "digest" else Exit.USAGE)
+        assert result.stderr.startswith(f"error: {'DAMAGED_PLAN' if field != 'digest' else 'INVALID_ARGUMENT'}: ")
+        assert len(result.stderr.splitlines()) == 2
+        assert (result.stdout, operating.asked) == ("", [])
+
+
+def test_limit_and_reason_travel_with_the_plan(run: Run, operating: AnsweringNode, tmp_path: Path) -> None:
+    def planned(request: PlanReassignRequest) -> Plan:
+        plan = make_plan()
+        plan.reason, plan.rate_limit = request.reason, request.rate_limit
+        plan.digest = plan_digest(plan)
+        return plan
+
+    operating.answers["PlanReassign"] = planned
+    path, options = tmp_path / "plan.json", ("--endpoints", operating.address)
+    made = run("reassign", "--limit", "5MiB", "--reason", "ephesus is new", "--out", path, *options)
+    assert "At most 5 MiB/s a node. Reason: ephesus is new" in made.stderr
+    shown = run("apply", path, "--yes", *options)
+    assert "At most 5 MiB/s a node. Reason: ephesus is new" in shown.stderr
+    run("apply", path, "--yes", "--limit", "0", "--reason", "sooner", *options)
+    as_planned, otherwise = operating.requests("ApplyPlan")
+    assert (as_planned.plan.reason, as_planned.plan.rate_limit) == ("ephesus is new", 5 << 20)
+    assert (as_planned.reason, as_planned.HasField("rate_limit")) == ("", False)
+    assert (otherwise.reason, otherwise.HasField("rate_limit"), otherwise.rate_limit) == ("sooner", True, 0)
+
+
+def long_plan() -> Plan:
+    """48 moves from three nodes to one: three reasons."""
+    plan = make_plan()
+    del plan.moves[:]
+    for slot in range(48):
+        source = ("athens", "byzantium", "cyrene")[slot % 3]
+        plan.moves.add(
+            partition_id=slot + 1, partition=f"flights/{slot}", source=source, target="ephesus", partition_epoch=2,
+            bytes=1 << 20, replicas=[source], target_replicas=["ephesus"],
+            reason=f"{source} has 40 replicas of flights and is to have 24; ephesus has 0 and is to have 48",
+        )  # fmt: skip
+    plan.moves.add(
+        partition_id=99, partition="crews/3", partition_epoch=2, replicas=["athens", "cyrene"],
+        target_replicas=["cyrene", "athens"], reason="cyrene is to lead instead of athens; no data moves",
+    )  # fmt: skip
+    plan.minimum_moves = 48
+    plan.digest = plan_digest(plan)
+    return plan
+
+
+SMALL = {"COLUMNS": "80", "LINES": "24"}
+
+
+def test_a_long_plan_says_each_reason_once_and_ends_with_the_summary(operating: AnsweringNode) -> None:
+    operating.answers["PlanReassign"] = lambda _: long_plan()
+    ended = on_terminal("reassign", "--dry-run", "--yes", "--endpoints", operating.address, env=SMALL)
+    assert ended.status == 0
+    lines = plain_lines(ended.text)
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 45
+    for node in ("athens", "byzantium", "cyrene"):
+        assert text.count(f"{node} has 40 replicas of flights") == 1
+    assert sorted(re.findall(r"flights/\d+", text)) == sorted(f"flights/{slot}" for slot in range(48))
+    assert " ".join(lines).endswith(
+        "Plan: 48 moves and 1 change of preferred leader, 48 MiB. The fewest moves that could do it: 48. "
+        "Nothing was changed (--dry-run)."
+    )
+    assert text.index("ephesus") < text.index("crews/3") < text.index("NODE ") < text.index("Plan: ")
+    wide = on_terminal("reassign", "--dry-run", "--yes", "-o", "wide", "--endpoints", operating.address, env=SMALL)
+    assert re.search(r"flights/47 +cyrene +ephesus +1 MiB", wide.text)
+
+
+def test_a_plan_longer_than_the_screen_goes_through_the_pager(operating: AnsweringNode, tmp_path: Path) -> None:
+    operating.answers["PlanReassign"] = lambda _: long_plan()
+    paged = tmp_path / "paged"
+    pager = tmp_path / "pager"
+    pager.write_text(f'#!/bin/sh\ncat >"{paged}"\n')
+    pager.chmod(0o755)
+    env = {**SMALL, "PAGER": str(pager)}
+    ended = on_terminal(
+        "reassign", "--endpoints", operating.address, keys="n\n", when="Apply this plan of 48 moves", env=env
+    )
+    assert "flights/47" in paged.read_text()
+    assert "flights/47" not in ended.text  # it went there
+    assert "The fewest moves that could do it: 48." in " ".join(plain_lines(ended.text))
+    paged.unlink()
+    for quiet in ({**env, "PAGER": ""}, {**env, "LINES": "60"}):
+        shown = on_terminal("reassign", "--dry-run", "--endpoints", operating.address, env=quiet)
+        assert "flights/47" in shown.text
+    assert "flights/47" in on_terminal("reassign", "--yes", "--endpoints", operating.address, env=env).text
+    assert not paged.exists()
 
 
 def test_watching_on_a_pipe_appends_what_changes(

@@ -1,0 +1,93 @@
+"""A plan as a terminal shows it: the moves by their reasons, by a pager where they are many; then the sum of it."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from minkactl import units
+from minkactl.output import Listing, Row
+from minkactl.render import console, stacked, table
+from minkactl.render import show as print_
+
+ROOM_FOR_A_QUESTION: Final = 4  # lines
+
+
+def show(document: Row, moves: Listing, summary: str, *, wide: bool, pager: bool) -> None:
+    """The moves, by a pager if there is to be one and they don't fit on the screen; then what they make of the nodes,
+    and the summary, which so stay in sight.
+    """
+    first, last = moves_by_reason(document, moves, wide), result(document, summary)
+    if pager and _height(first) + _height(last) + ROOM_FOR_A_QUESTION > console().height:
+        _paged(first)
+        print_(last)
+    else:
+        print_(stacked([first, last]))
+
+
+def _height(renderable: RenderableType) -> int:
+    """How many lines it takes."""
+    return len(console().render_lines(renderable, pad=False))
+
+
+def _paged(renderable: RenderableType) -> None:
+    """Through $PAGER, else less; a PAGER that is empty is none, as git has it."""
+    if os.environ.get("PAGER", "less") == "":
+        print_(renderable)
+        return
+    os.environ.setdefault("LESS", "FRX")  # as git does: colours, and what was read stays on the terminal
+    target = console()
+    with target.capture() as captured:
+        target.print(renderable)
+    click.echo_via_pager(captured.get().rstrip("\n"))
+
+
+def moves_by_reason(document: Row, moves: Listing, wide: bool) -> RenderableType:
+    """Every move: those that have a reason in common together. With `wide`, a line for each."""
+    if wide or not moves.rows:
+        return table(moves, wide)
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for move in document["moves"]:
+        groups.setdefault((move["reason"], move["source"], move["target"]), []).append(move)
+    return Group(*(part for group in groups.values() for part in _moves_alike(group)))
+
+
+def _moves_alike(moves: Sequence[Row]) -> Iterator[RenderableType]:
+    """From where to where, how many, why, and which."""
+    first, total = moves[0], sum(move["bytes"] for move in moves)
+    way = f"{first['source']} → {first['target']}" if first["source"] else "Replicas as listed"
+    amount = f"{units.counted(len(moves), 'move')}, {units.size(total)}"
+    if not first["source"] and set(first["replicas"]) == set(first["target_replicas"]):
+        way, amount = "Order of replicas", units.counted(len(moves), "partition")
+    yield Text.assemble((way, "bold"), (f"   {amount}", "dim"))
+    yield Padding(Text(first["reason"]), (0, 0, 0, 2))
+    names = "  ".join(move["partition"] for move in moves)
+    if way == "Replicas as listed":
+        names = "\n".join(f"{one['partition']}  {_replicas(one)}" for one in moves)
+    yield Padding(Text(names, style="cyan"), (0, 0, 0, 2))
+
+
+def _replicas(move: Row) -> str:
+    return f"{', '.join(move['replicas'])} → {', '.join(move['target_replicas'])}"
+
+
+def result(document: Row, summary: str) -> RenderableType:
+    """Each node before and after, and the sum of it."""
+    balance = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    balance.add_column("NODE")
+    for title in ("PARTITIONS", "", "DATA"):
+        balance.add_column(title, justify="right")
+    for node in document["nodes"]:
+        before, after = node["partitions_before"], node["partitions_after"]
+        balance.add_row(
+            node["node"],
+            f"{before:,} → {after:,}",
+            Text(f"{after - before:+,}" if after != before else "", "green" if after > before else "yellow"),
+            f"{units.size(node['bytes_before'])} → {units.size(node['bytes_after'])}",
+        )
+    return stacked([balance, Text(summary, style="bold")])

@@ -37,6 +37,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     "Data": {"kv": "kv"},
     "Try": {"playground": "playground"},
     "Set up": {"context": "context", "completion": "completion"},
+    "About": {"help": "help", "version": "version"},
 }
 ALIASES: Final = {"operation": "operations"}
 FILES: Final = {name: file for section in SECTIONS.values() for name, file in section.items()}

@@ -1,21 +1,24 @@
 """Shell completion of live names: quick or empty, and never a word on the terminal."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from minka.v1.cluster_pb2 import PartitionTable
+    from minka.control import Control
+    from minka.v1.cluster_pb2 import Operation, PartitionTable
 
 COMPLETION_TIMEOUT_S: Final = 0.7
+MAX_OPERATIONS: Final = 50
 
+Answer = TypeVar("Answer")
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _table(ctx: click.Context) -> "PartitionTable | None":
-    """The partition table, or None when it can't be had in the time that a person waits for a Tab."""
+def _asked(ctx: click.Context, ask: "Callable[[Control], Answer]") -> Answer | None:
+    """What the cluster answers, or None when that can't be had in the time that a person waits for a Tab."""
     from minka.errors import MinkaError
     from minkactl.session import Session
 
@@ -23,14 +26,14 @@ def _table(ctx: click.Context) -> "PartitionTable | None":
     session = Session(given.endpoints_option, given.context, COMPLETION_TIMEOUT_S, quiet=True)
     try:
         with session.control() as control:
-            return control.table()
+            return ask(control)
     except (MinkaError, OSError):
         return None
 
 
 def _names(pick: "Callable[[PartitionTable], Iterable[tuple[str, str]]]") -> Complete:
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        table = _table(ctx)
+        table = _asked(ctx, lambda control: control.table())
         if table is None:
             return []
         before, comma, last = incomplete.rpartition(",")
@@ -55,12 +58,38 @@ complete_keyspace: Final = _names(
 )
 complete_partition: Final = _names(
     lambda table: [
-        (str(partition.id), f"{keyspace.name}/{partition.slot}")
+        (f"{keyspace.name}/{partition.slot}", f"id {partition.id}, {partition.leader or 'no leader'}")
         for keyspace in table.keyspaces
         for partition in table.partitions
         if partition.keyspace_id == keyspace.id
     ]
 )
+
+
+def _operations(wanted: "Callable[[Operation], bool]") -> Complete:
+    """The newest operations of a kind, the newest first."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        answer = _asked(ctx, lambda control: control.operations(limit=MAX_OPERATIONS))
+        return [
+            CompletionItem(str(one.id), help=_operation(one))
+            for one in (answer.operations if answer else ())
+            if wanted(one) and str(one.id).startswith(incomplete)
+        ]
+
+    return complete
+
+
+def _operation(operation: "Operation") -> str:
+    from minka.v1.cluster_pb2 import OperationKind, OperationState
+
+    kind = OperationKind.Name(operation.kind).removeprefix("OPERATION_KIND_").lower().replace("_", "-")
+    state = OperationState.Name(operation.state).removeprefix("OPERATION_STATE_").lower()
+    return " ".join(word for word in (kind, operation.node, state) if word)
+
+
+complete_operation: Final = _operations(lambda _: True)
+complete_running_operation: Final = _operations(lambda operation: not operation.finished_ms)
 
 
 def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka.errors import Code, MinkaError
 from minka.in_sync import is_under_min_insync
 from minka.ranges import KeyRange
 from minka.v1.admin_pb2 import GetOperationsResponse, GetStatusResponse
@@ -54,14 +53,10 @@ class Subject:
         return self.stats is not None and 0 < self.keyspace.max_ops < self.stats.ops
 
 
-def subject(status: GetStatusResponse, operations: GetOperationsResponse, asked: str) -> Subject:
-    """The partition of this id, or keyspace/slot. Raises UNKNOWN_PARTITION."""
-    keyspaces = {one.id: one for one in status.table.keyspaces}
-    for row in status.table.partitions:
-        keyspace = keyspaces[row.keyspace_id]
-        if asked in (str(row.id), f"{keyspace.name}/{row.slot}"):
-            return Subject(status, operations, row, keyspace, replica_stats(status).get(row.id))
-    raise MinkaError(Code.UNKNOWN_PARTITION, f"no partition {asked!r}")
+def subject(status: GetStatusResponse, operations: GetOperationsResponse, row: Partition) -> Subject:
+    """The partition with what is known of it."""
+    keyspace = next(one for one in status.table.keyspaces if one.id == row.keyspace_id)
+    return Subject(status, operations, row, keyspace, replica_stats(status).get(row.id))
 
 
 def explanation(about: Subject) -> dict[str, Any]:
@@ -107,9 +102,10 @@ def _node_ops(about: Subject) -> int:
 def _identity(about: Subject) -> Iterator[str]:
     row, keyspace = about.row, about.keyspace
     if is_by_ranges(keyspace):
-        yield f"{about.name} is the range {KeyRange(row.start_key, row.end_key)} of {keyspace.name}"
+        what = f"the range {KeyRange(row.start_key, row.end_key)} of {keyspace.name}"
     else:
-        yield f"{about.name} is slot {row.slot} of {keyspace.partition_count:,} of {keyspace.name}"
+        what = f"slot {row.slot} of the {keyspace.partition_count:,} of {keyspace.name}"
+    yield f"{about.name}, whose id is {row.id}, is {what}"
 
 
 def _replicas(about: Subject) -> Iterator[str]:
@@ -236,7 +232,7 @@ def _caps(about: Subject) -> list[Advice]:
 def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
     """Whether it is to be split, in a word; the sentences why; what to do."""
     keyspace, stats = about.keyspace, about.stats
-    by_hand = f"minkactl split {keyspace.name} --partition {about.row.id} --dry-run"
+    by_hand = f"minkactl split {keyspace.name} --partition {about.name} --dry-run"
     if not is_by_ranges(keyspace):
         return "by_hash", ["it is never split: it is one of a keyspace by the hash of its keys"], _elsewhere(about)
     if changing := _changing(about):
@@ -251,7 +247,7 @@ def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
         if in_the_way:
             return "blocked", [f"it is {over}, and {text}" for text, _ in in_the_way], _remedies(in_the_way)
         text = f"it is {over}, and nothing is in the way: its leader is about to propose the split"
-        return "due", [text], [f"minkactl partitions explain {about.row.id} --watch", by_hand]
+        return "due", [text], [f"minkactl partitions explain {about.name} --watch", by_hand]
     by_hand_too = [f"by hand it can't be split either: {text}" for text, _ in in_the_way]
     following = _remedies(in_the_way) or [by_hand]
     if not (keyspace.max_bytes or keyspace.max_ops):

@@ -164,7 +164,7 @@ def _listed(keyspace: str, rows: Sequence[Row], signs: Signs) -> list[Line]:
     lines += [[("! ", "bold yellow"), *_named(row, signs), (f" {row['remark']}", "")] for row in noted[:MAX_LISTED]]
     lines += _more(len(noted) - MAX_LISTED, "with a note", keyspace)
     if lines:
-        first = (hot or noted)[0]["id"]
+        first = (hot or noted)[0]["name"]
         lines.append([(f"  see: minkactl partitions explain {first}", "dim")])
     return [[], *lines] if lines else []
 

@@ -127,6 +127,17 @@ class Group(click.Group):
         super().__init__(name, **attributes)
         self.help = with_examples(self.help)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's own, whose suggestions don't know commands that are loaded when they are used."""
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            from minkactl.suggest import did_you_mean
+
+            raise click.UsageError(f"no command {name!r}{did_you_mean(name, self.list_commands(ctx))}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See `format_options` of this module; then the commands."""
         format_options(self, ctx, formatter)

@@ -17,3 +17,18 @@ def rows_by_range(status: "GetStatusResponse", keyspace: str) -> "list[Partition
         raise MinkaError(Code.NOT_BY_RANGES, f"keyspace {keyspace} is not partitioned by ranges")
     rows = [one for one in status.table.partitions if one.keyspace_id == row.id]
     return sorted(rows, key=lambda one: one.start_key)
+
+
+def row_named(rows: "list[Partition]", keyspace: str, asked: str) -> "Partition":
+    """The partition authors/7 of `rows`, for "authors/7" and for "7": the id is the same, in a keyspace by ranges.
+
+    Raises UNKNOWN_PARTITION.
+    """
+    from minka.errors import Code, MinkaError
+    from minkactl.suggest import did_you_mean
+
+    for row in rows:
+        if asked in (f"{keyspace}/{row.slot}", str(row.slot)):
+            return row
+    hint = did_you_mean(asked, [f"{keyspace}/{row.slot}" for row in rows])
+    raise MinkaError(Code.UNKNOWN_PARTITION, f"{keyspace} has no partition {asked!r}{hint}")

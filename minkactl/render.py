@@ -313,6 +313,11 @@ def record(pairs: Sequence[tuple[str, RenderableType]]) -> Table:
     return grid
 
 
+def facts(pairs: Sequence[tuple[str, str]]) -> Table:
+    """A name and what there is to say a line."""
+    return record([(name, Text(text)) for name, text in pairs])
+
+
 def sentences(rows: Sequence[Row]) -> Table:
     """What is said about a thing, by subject; each subject is named once."""
     subjects = [row["about"] for row in rows]

@@ -98,6 +98,25 @@ def use(name: str) -> None:
     note(f"context {name} is the current one")
 
 
+@context.command()
+@click.argument("name", shell_complete=complete_context)
+def delete(name: str) -> None:
+    """Forget a context. If it is the current one, there is none until context use."""
+    from minkactl.context import config_path, find, load, save
+
+    config = load()
+    find(config, name)
+    del config.contexts[name]
+    was_current = config.current == name
+    if was_current:
+        config.current = ""
+    save(config)
+    note(f"context {name} is not in {config_path()} any more")
+    if was_current:
+        left = f": minkactl context use {next(iter(config.contexts))}" if config.contexts else ""
+        note(f"it was the current one; there is none now{left}")
+
+
 @context.command("show")
 @options.common(watch=False)
 @options.pass_session

@@ -6,10 +6,10 @@ import click
 
 from minkactl import options
 from minkactl.commands.migrations import watch_operation
-from minkactl.completion import complete_keyspace
+from minkactl.completion import complete_keyspace, complete_partition
 from minkactl.exits import Exit
 from minkactl.output import Column, Kind, Listing, Page, emit, note
-from minkactl.ranges import rows_by_range
+from minkactl.ranges import row_named, rows_by_range
 from minkactl.session import Session, requester
 
 if TYPE_CHECKING:
@@ -30,15 +30,16 @@ MERGE_COLUMNS = (
 @click.argument("keyspace", shell_complete=complete_keyspace)
 @click.option("--at", "at", metavar="KEYS", help="Take away these bounds, separated by commas; 0x… and @FILE too.")
 @click.option(
-    "--partition", "partition_id", type=click.IntRange(min=1), metavar="ID", help="Give it the range behind it, too."
+    "--partition",
+    metavar="NAME",
+    shell_complete=complete_partition,
+    help="Give it the range behind it, too: authors/7, or 7.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be merged, and stop.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
-def merge(
-    session: Session, keyspace: str, at: str | None, partition_id: int | None, dry_run: bool, reason: str
-) -> Exit:
+def merge(session: Session, keyspace: str, at: str | None, partition: str | None, dry_run: bool, reason: str) -> Exit:
     """Merge neighbours in a keyspace by ranges, and watch it. It undoes a split.
 
     The lower one remains. What the upper one has is copied into it; writes to that wait for a moment at the end.
@@ -46,15 +47,15 @@ def merge(
     Examples:
       minkactl merge authors --at m --dry-run
       minkactl merge authors --at m,t
-      minkactl merge authors --partition 7 --reason "the import is over"
+      minkactl merge authors --partition authors/7 --reason "the import is over"
     """
-    if (at is None) == (partition_id is None):
+    if (at is None) == (partition is None):
         raise click.UsageError("give either --at or --partition", click.get_current_context())
     from minkactl.keys import parse_keys
 
     with session.control() as control:
         status = control.status()
-        keys = parse_keys(at) if at is not None else [_end_of(status, keyspace, partition_id)]
+        keys = parse_keys(at) if at is not None else [_end_of(status, keyspace, partition or "")]
         rows = _merges(status, keyspace, keys)
         if dry_run:
             emit(Page(rows, [Listing(MERGE_COLUMNS, rows)], [row["name"] for row in rows]), session.output)
@@ -65,15 +66,13 @@ def merge(
         return watch_operation(session, control, operation.id)
 
 
-def _end_of(status: "GetStatusResponse", keyspace: str, partition_id: int | None) -> bytes:
+def _end_of(status: "GetStatusResponse", keyspace: str, partition: str) -> bytes:
     """Raises UNKNOWN_PARTITION, NO_BOUND."""
     from minka.errors import Code, MinkaError
 
-    row = next((one for one in rows_by_range(status, keyspace) if one.id == partition_id), None)
-    if row is None:
-        raise MinkaError(Code.UNKNOWN_PARTITION, f"{keyspace} has no partition {partition_id}")
+    row = row_named(rows_by_range(status, keyspace), keyspace, partition)
     if not row.end_key:
-        raise MinkaError(Code.NO_BOUND, f"no partition of {keyspace} is behind partition {partition_id}")
+        raise MinkaError(Code.NO_BOUND, f"no partition of {keyspace} is behind {keyspace}/{row.slot}")
     return row.end_key
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minkactl import options
+from minkactl.completion import complete_operation
 from minkactl.exits import Exit
 from minkactl.output import Listing, Page, is_terminal, note
 from minkactl.session import Session
@@ -22,7 +23,14 @@ PIPE_INTERVAL_S = 1.0
 
 
 @options.group(invoke_without_command=True)
-@click.option("--operation", "operation_id", type=click.IntRange(min=1), metavar="ID", help="Only this operation.")
+@click.option(
+    "--operation",
+    "operation_id",
+    type=click.IntRange(min=1),
+    metavar="ID",
+    shell_complete=complete_operation,
+    help="Only this operation.",
+)
 @options.common()
 @click.pass_context
 def migrations(ctx: click.Context, operation_id: int | None) -> None:
@@ -76,7 +84,9 @@ def _listing(control: "Control", tracker: "Tracker", operation_id: int | None) -
 
 
 @migrations.command()
-@click.argument("operation_id", metavar="[ID]", required=False, type=click.IntRange(min=1))
+@click.argument(
+    "operation_id", metavar="[ID]", required=False, type=click.IntRange(min=1), shell_complete=complete_operation
+)
 @options.common(watch=False)
 @options.pass_session
 def watch(session: Session, operation_id: int | None) -> Exit:

@@ -6,6 +6,7 @@ import click
 
 from minkactl import options
 from minkactl.commands.migrations import LIMIT, make_tracker, operation_page, watch_operation, watched_one
+from minkactl.completion import complete_operation, complete_running_operation
 from minkactl.exits import Exit
 from minkactl.output import Listing, Page, emit, note
 from minkactl.session import Session, requester
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from minka.v1.cluster_pb2 import Operation
     from minkactl.progress import Tracker
 
-IdArgument = click.argument("operation_id", metavar="ID", type=click.IntRange(min=1))
+IdArgument = click.argument("operation_id", metavar="ID", type=click.IntRange(min=1), shell_complete=complete_operation)
+RunningArgument = click.argument(
+    "operation_id", metavar="ID", type=click.IntRange(min=1), shell_complete=complete_running_operation
+)
 
 
 @options.group(invoke_without_command=True)
@@ -82,7 +86,9 @@ def show(session: Session, operation_id: int) -> None:
 
 
 @operations.command()
-@click.argument("operation_id", metavar="[ID]", required=False, type=click.IntRange(min=1))
+@click.argument(
+    "operation_id", metavar="[ID]", required=False, type=click.IntRange(min=1), shell_complete=complete_operation
+)
 @options.common(watch=False)
 @options.pass_session
 def watch(session: Session, operation_id: int | None) -> Exit:
@@ -96,7 +102,7 @@ def watch(session: Session, operation_id: int | None) -> Exit:
 
 
 @operations.command()
-@IdArgument
+@RunningArgument
 @options.common(watch=False)
 @options.pass_session
 def pause(session: Session, operation_id: int) -> None:
@@ -111,7 +117,7 @@ def pause(session: Session, operation_id: int) -> None:
 
 
 @operations.command()
-@IdArgument
+@RunningArgument
 @options.common(watch=False)
 @options.pass_session
 def resume(session: Session, operation_id: int) -> None:
@@ -125,7 +131,7 @@ def resume(session: Session, operation_id: int) -> None:
 
 
 @operations.command()
-@IdArgument
+@RunningArgument
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
@@ -146,7 +152,7 @@ def cancel(session: Session, operation_id: int, reason: str) -> None:
 
 
 @operations.command()
-@IdArgument
+@RunningArgument
 @click.argument("rate_limit", metavar="BYTES_PER_S", type=options.Size())
 @options.common(watch=False)
 @options.pass_session

@@ -63,7 +63,7 @@ def partitions(
       minkactl partitions --under-replicated -o wide
       minkactl partitions --node athens -o name
       minkactl partitions locate flights 2013-01-01/UA/1545/EWR/0
-      minkactl partitions explain 7
+      minkactl partitions explain flights/6
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -130,30 +130,37 @@ def locate(session: Session, keyspace: str, key: str) -> None:
 
 
 @partitions.command()
-@click.argument("partition", metavar="ID", shell_complete=complete_partition)
+@click.argument("partition", metavar="[NAME]", required=False, shell_complete=complete_partition)
+@click.option("--id", "partition_id", type=click.IntRange(min=1), metavar="ID", help="By its id, instead of its name.")
 @options.common()
 @options.pass_session
-def explain(session: Session, partition: str) -> None:
+def explain(session: Session, partition: str | None, partition_id: int | None) -> None:
     """Say what a partition is, how large and how busy, what is under way, why it is or isn't split, and what to do.
 
-    ID is its id, or its name: 7, authors/7.
+    NAME is what the column PARTITION of minkactl partitions shows, and ID what the column ID does. A number alone is
+    refused where it is the id of one partition and the slot of another.
 
     Examples:
-      minkactl partitions explain 7
+      minkactl partitions explain flights/6
+      minkactl partitions explain --id 7
       minkactl partitions explain authors/7 -o json | jq -r .verdict
     """
-    show(session, lambda control: _explained(control, partition))
+    if (partition is None) == (partition_id is None):
+        raise click.UsageError("give a partition's name, or --id", click.get_current_context())
+    show(session, lambda control: _explained(control, partition, partition_id or 0))
 
 
-def _explained(control: "Control", asked: str) -> Page:
-    """Raises UNKNOWN_PARTITION."""
+def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
+    """Raises UNKNOWN_PARTITION, and INVALID_ARGUMENT for a number that can mean several."""
     from minka.v1.admin_pb2 import GetOperationsResponse
     from minkactl.explain import COLUMNS, explanation, subject
+    from minkactl.partition_names import find_partition, partition_with_id
 
     status = control.status()
+    row = partition_with_id(status.table, partition_id) if name is None else find_partition(status.table, name)
     running = [one.id for one in status.running]
     operations = control.operations(running, with_migrations=True) if running else GetOperationsResponse()
-    document = explanation(subject(status, operations, asked))
+    document = explanation(subject(status, operations, row))
     rows = [*document["sentences"], *({"about": "next", "sentence": text} for text in document["next"])]
 
     def draw(_: bool) -> "RenderableType":

@@ -6,10 +6,10 @@ import click
 
 from minkactl import options
 from minkactl.commands.migrations import watch_operation
-from minkactl.completion import complete_keyspace
+from minkactl.completion import complete_keyspace, complete_partition
 from minkactl.exits import Exit
 from minkactl.output import Column, Kind, Listing, Page, emit, note
-from minkactl.ranges import rows_by_range
+from minkactl.ranges import row_named, rows_by_range
 from minkactl.session import Session, requester
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ SPLIT_COLUMNS = (
 @click.option(
     "--at", "at", metavar="KEYS", help="Let partitions begin at these keys, separated by commas; 0x… and @FILE too."
 )
-@click.option("--partition", "partition_id", type=click.IntRange(min=1), metavar="ID", help="Split this one evenly.")
+@click.option(
+    "--partition", metavar="NAME", shell_complete=complete_partition, help="Split this one evenly: authors/7, or 7."
+)
 @click.option(
     "--into", "parts", type=click.IntRange(2, 1000), metavar="N",
     help="Into so many parts of about the same bytes; default 2. Without --partition: the keyspace's only one.",
@@ -45,7 +47,7 @@ def split(
     session: Session,
     keyspace: str,
     at: str | None,
-    partition_id: int | None,
+    partition: str | None,
     parts: int | None,
     dry_run: bool,
     reason: str,
@@ -56,17 +58,17 @@ def split(
 
     Examples:
       minkactl split authors --at m,t --dry-run
-      minkactl split authors --partition 7
+      minkactl split authors --partition authors/7
       minkactl split authors --into 16 --reason "before the import"
     """
-    if (at is None) == (partition_id is None and parts is None):
+    if (at is None) == (partition is None and parts is None):
         raise click.UsageError("give --at, or --partition or --into", click.get_current_context())
     from minkactl.keys import parse_keys
 
     given = parse_keys(at) if at is not None else None
     with session.control() as control:
         status = control.status()
-        keys = given if given is not None else _even_keys(control, status, keyspace, partition_id, parts or 2)
+        keys = given if given is not None else _even_keys(control, status, keyspace, partition, parts or 2)
         rows = _splits(status, keyspace, keys)
         if dry_run or not rows:
             emit(Page(rows, [Listing(SPLIT_COLUMNS, rows)], [row["name"] for row in rows]), session.output)
@@ -81,19 +83,17 @@ def split(
 
 
 def _even_keys(
-    control: "Control", status: "GetStatusResponse", keyspace: str, partition_id: int | None, parts: int
+    control: "Control", status: "GetStatusResponse", keyspace: str, partition: str | None, parts: int
 ) -> list[bytes]:
     """What the partition's leader says. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, and what the leader refuses."""
     from minka.errors import Code, MinkaError
 
     rows = rows_by_range(status, keyspace)
-    if partition_id is None and len(rows) > 1:
+    if partition is None and len(rows) > 1:
         raise click.UsageError(
             f"{keyspace} has {len(rows)} partitions: say which with --partition", click.get_current_context()
         )
-    row = next((one for one in rows if partition_id in (None, one.id)), None)
-    if row is None:
-        raise MinkaError(Code.UNKNOWN_PARTITION, f"{keyspace} has no partition {partition_id}")
+    row = rows[0] if partition is None else row_named(rows, keyspace, partition)
     address = next((node.address for node in status.table.nodes if node.id == row.leader), None)
     if address is None:
         raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader")

@@ -12,13 +12,19 @@ from pathlib import Path
 import click
 import pytest
 
+import minka
 from minka.errors import Code, CodeInfo, MinkaError
-from minka.v1.admin_pb2 import CreateKeyspaceRequest, CreateKeyspaceResponse
-from minka.v1.cluster_pb2 import Durability, HashFunction, Keyspace
+from minka.v1.admin_pb2 import (
+    CreateKeyspaceRequest,
+    CreateKeyspaceResponse,
+    GetOperationsResponse,
+    GetStatusResponse,
+)
+from minka.v1.cluster_pb2 import Durability, HashFunction, Keyspace, OperationState
 from minkactl import pointer
 from minkactl.cli import FILES, cli
 from minkactl.exits import EXIT_OF_CODE, Exit, exit_of
-from tests.cli.conftest import AnsweringNode, Run
+from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal, plain_lines
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -120,9 +126,69 @@ def test_help_of_every_command(run: Run, path: tuple[str, ...]) -> None:
         assert example.split()[0] in FILES
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["staus"], "status"), (["nodse"], "nodes"), (["partition"], "partitions"), (["undrian", "x"], "undrain"),
+        (["operations", "shwo"], "show"), (["context", "delte"], "delete"), (["kv", "gett"], "get"),
+        (["help", "operatoins"], "operations"), (["help", "operations", "cancle"], "cancel"),
+    ],
+)  # fmt: skip
+def test_a_mistyped_command_is_told_which_one_is_near(run: Run, typed: list[str], meant: str) -> None:
+    result = run(*typed)
+    assert result.exit_code == Exit.USAGE
+    assert re.search(rf"did you mean .*\b{meant}\b", result.stderr), result.stderr
+
+
+def test_what_is_near_nothing_is_only_unknown(run: Run) -> None:
+    assert run("zzz").stderr.startswith("error: INVALID_ARGUMENT: no command 'zzz'\n")
+
+
+@pytest.mark.parametrize("path", [(), ("reassign",), ("operations",), ("operations", "cancel"), ("help",)])
+def test_help_is_the_same_as_its_option(run: Run, path: tuple[str, ...]) -> None:
+    assert run("help", *path).stdout == run(*path, "--help").stdout
+    assert run("help", "status", "x").exit_code == Exit.USAGE
+
+
+def test_version(run: Run, node: AnsweringNode) -> None:
+    shown = run("version", "--endpoints", node.address)
+    lines = [line.split("\t") for line in shown.stdout.splitlines()]
+    assert lines[1] == ["minkactl", minka.__version__, "-"]
+    assert lines[2:] == [[name, "0.1.0", "live"] for name in ("athens", "byzantium", "cyrene")]
+    alone = run("version", "--endpoints", "127.0.0.1:1", "-o", "json")
+    assert (alone.exit_code, json.loads(alone.stdout)) == (0, {"client": minka.__version__, "nodes": []})
+    assert "not known: UNREACHABLE: " in alone.stderr
+
+
+def test_one_node(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+    partitions = status.table.partitions
+    partitions[0].isr[:] = ["byzantium"]
+    partitions[1].removing_replicas.append("athens")
+    partitions[2].adding_replicas.append("athens")
+    status.table.nodes[0].zone, status.table.nodes[0].capacity_bytes = "a", 1 << 30
+    found = json.loads(run("nodes", "athens", "-o", "json", "--endpoints", node.address).stdout)
+    assert (found["id"], found["state"], found["zone"], found["capacity_bytes"]) == ("athens", "live", "a", 1 << 30)
+    assert found["led"] == ["flights/0", "flights/3", "flights/6"]
+    assert (found["not_in_sync"], found["to_delete"], found["joining"]) == (["flights/0"], ["flights/1"], ["flights/2"])
+    (keyspace,) = found["keyspaces"]
+    assert (keyspace["replicas"], keyspace["leads"], keyspace["not_in_sync"], keyspace["to_delete"]) == (3, 3, 1, 1)
+    text = "\n".join(plain_lines(on_terminal("nodes", "athens", "--endpoints", node.address).text))
+    for said in ("live", "2023-11-14", "127.0.0.1:7400", "1 GiB", "0.1.0", "3 replicas, and leads 3"):
+        assert said in text
+    assert re.search(r"^To delete +flights/1", text, re.MULTILINE)
+    piped = dict(
+        line.split("\t")
+        for line in run("nodes", "athens", "--endpoints", node.address).stdout.split("\n\n")[0].splitlines()
+    )
+    assert (piped["id"], piped["capacity_bytes"], piped["to_delete"]) == ("athens", str(1 << 30), "flights/1")
+    missing = run("nodes", "athen", "--endpoints", node.address)
+    assert missing.exit_code == Exit.FAILED
+    assert "no node 'athen'; did you mean athens?" in missing.stderr
+
+
 def test_the_help_groups_all_commands(run: Run) -> None:
     text = run("--help").stdout
-    for title in ("See:", "Change:", "Data:", "Try:", "Set up:"):
+    for title in ("See:", "Change:", "Data:", "Try:", "Set up:", "About:"):
         assert f"\n{title}\n" in text
     for name in FILES:
         assert re.search(rf"^  {name} ", text, re.MULTILINE)
@@ -266,6 +332,16 @@ class TestEndpoints:
         assert f"tls.ca: {tmp_path}/ca: holds no certificate" in refused.stderr
         assert run("context", "list", "-o", "name").stdout.strip() == ""
 
+    def test_delete(self, run: Run) -> None:
+        run("context", "set", "prod", "a:1")
+        run("context", "set", "test", "b:2")
+        assert run("context", "delete", "tst").exit_code == Exit.FAILED
+        deleted = run("context", "delete", "prod")
+        assert deleted.exit_code == 0
+        assert "it was the current one; there is none now: minkactl context use test" in deleted.stderr
+        assert run("context", "list").stdout.splitlines()[1:] == ["-\ttest\tb:2\t-"]
+        assert self.show(run) == ["default", "127.0.0.1:7400"]
+
     @pytest.mark.parametrize(
         "content",
         [
@@ -308,18 +384,35 @@ class TestCompletion:
         environ = {"MINKA_ENDPOINTS": node.address}
         assert self.complete("minkactl partitions locate ", environ=environ) == (["flights"], "")
         assert self.complete("minkactl keyspace map ", environ=environ) == (["flights"], "")
-        assert self.complete("minkactl partitions explain ", environ=environ)[0] == [str(id_) for id_ in range(1, 10)]
+        assert self.complete("minkactl partitions explain ", environ=environ)[0] == [f"flights/{n}" for n in range(9)]
+        assert self.complete("minkactl split flights --partition flights/3", environ=environ)[0] == ["flights/3"]
+        assert self.complete("minkactl nodes c", environ=environ) == (["cyrene"], "")
+
+    def test_operations(self, node: AnsweringNode) -> None:
+        ended = make_operation(OperationState.OPERATION_STATE_SUCCEEDED, finished_ms=1)
+        running = make_operation(OperationState.OPERATION_STATE_RUNNING)
+        running.id = 113
+        node.answers["GetOperations"] = GetOperationsResponse(operations=[running, ended])
+        environ = {"MINKA_ENDPOINTS": node.address}
+        for words in ("operations show", "operations watch", "migrations watch", "migrations --operation"):
+            assert self.complete(f"minkactl {words} ", environ=environ) == (["113", "12"], "")
+            assert self.complete(f"minkactl {words} 12", environ=environ) == (["12"], "")
+        for words in ("operations pause", "operations resume", "operations cancel", "operations limit"):
+            assert self.complete(f"minkactl {words} ", environ=environ) == (["113"], "")
 
     def test_commands_and_contexts(self, run: Run) -> None:
         run("context", "set", "prod", "a:1")
         assert self.complete("minkactl parti") == (["partitions"], "")
         assert self.complete("minkactl context use p") == (["prod"], "")
+        assert self.complete("minkactl context delete p") == (["prod"], "")
+        assert self.complete("minkactl help operations ca") == (["cancel"], "")
         assert self.complete("minkactl status -o j") == (["json"], "")
 
     def test_an_unreachable_cluster_is_silence_and_soon(self) -> None:
         begun = time.monotonic()
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "127.0.0.1:1"}) == ([], "")
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "nonsense"}) == ([], "")
+        assert self.complete("minkactl operations show ", environ={"MINKA_ENDPOINTS": "127.0.0.1:1"}) == ([], "")
         # TEST-NET-1: nobody answers there, not even with a refusal.
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "192.0.2.1:7400"}) == ([], "")
         assert time.monotonic() - begun < 8

@@ -210,7 +210,7 @@ class TestMap:
         assert any(line.startswith("A athens 2 ranges, 10 MiB, 3,020 ops/s") for line in lines)
         said = words(lines)
         assert "▲ authors/4 [mary, 0xff00) 3,000 ops/s, above max_ops (1,000); athens" in said
-        assert "minkactl partitions explain 4" in said
+        assert "minkactl partitions explain authors/4" in said
         assert max(map(cells_of, lines)) <= columns
 
     def test_colours_of_nodes(self, node: AnsweringNode) -> None:
@@ -288,7 +288,7 @@ class TestExplain:
         document = self.document()
         assert document["verdict"] == "within_limits"
         assert [(one["about"], one["sentence"]) for one in document["sentences"]] == [
-            ("partition", 'authors/1 is the range ["", b) of authors.'),
+            ("partition", 'authors/1, whose id is 1, is the range ["", b) of authors.'),
             ("replicas", "athens leads it; its other replicas are on byzantium, cyrene."),
             ("replicas", "All are in sync; a write needs 2."),
             ("size", "2 MiB in about 1,000 keys: 12 % of max_bytes (16 MiB)."),
@@ -298,7 +298,7 @@ class TestExplain:
             ("under way", "Nothing."),
             ("split", "It isn't split: it is neither too large nor too busy."),
         ]
-        assert document["next"] == ["minkactl split authors --partition 1 --dry-run"]
+        assert document["next"] == ["minkactl split authors --partition authors/1 --dry-run"]
         assert (document["size_percent"], document["load_percent"], document["node_load_percent"]) == (12, 2, 50)
         assert self.document("authors/1") == document
 
@@ -425,8 +425,21 @@ class TestExplain:
         self.node.answers["GetStatus"] = lambda _: status
         document = self.document("flights/4")
         assert document["verdict"] == "by_hash"
-        assert self.said("partition", document) == ["flights/4 is slot 4 of 9 of flights."]
+        assert self.said("partition", document) == ["flights/4, whose id is 5, is slot 4 of the 9 of flights."]
         assert self.said("size", document) == ["5 MiB in about 1,004 keys."]
+
+    def test_a_number_that_can_mean_two_is_refused(self) -> None:
+        self.node.answers["GetStatus"] = lambda _: make_status()
+        there = ("--endpoints", self.node.address)
+        refused = self.run("partitions", "explain", "7", *there)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "it is the id of flights/6 and the slot of flights/7" in refused.stderr
+        for asked, name in ((("--id", "7"), "flights/6"), (("flights/7",), "flights/7"), (("9",), "flights/8")):
+            shown = self.run("partitions", "explain", *asked, "-o", "name", *there)
+            assert shown.stdout == f"{name}\n", shown.stderr
+        assert self.run("partitions", "explain", *there).exit_code == 2
+        unknown = self.run("partitions", "explain", "flight/7", *there)
+        assert "did you mean flights/7" in unknown.stderr
 
     @pytest.mark.parametrize("asked", ["77", "authors/77", "nothing"])
     def test_unknown(self, asked: str) -> None:
@@ -436,9 +449,12 @@ class TestExplain:
 
     def test_a_pipe_and_a_terminal(self) -> None:
         text = self.run("partitions", "explain", "1", "--endpoints", self.node.address).stdout
-        assert table_of(text)[-1] == {"ABOUT": "next", "SENTENCE": "minkactl split authors --partition 1 --dry-run"}
+        assert table_of(text)[-1] == {
+            "ABOUT": "next",
+            "SENTENCE": "minkactl split authors --partition authors/1 --dry-run",
+        }
         lines = on(self.node, "partitions", "explain", "1", columns=80)
-        assert lines[0].rstrip() == 'Partition  authors/1 is the range ["", b) of authors.'
+        assert lines[0].rstrip() == 'Partition  authors/1, whose id is 1, is the range ["", b) of authors.'
         assert sum(line.startswith("Load") for line in lines) == 1
         assert max(map(cells_of, lines)) <= 80
 

@@ -27,6 +27,6 @@ def test_as_the_controller(state: Any, splitting: bool, moves: bool, hands: bool
     status = GetStatusResponse()
     status.table.keyspaces.append(keyspace)
     status.table.partitions.append(row)
-    found = obstacles(subject(status, GetOperationsResponse(), "7"))
+    found = obstacles(subject(status, GetOperationsResponse(), row))
     refusal: Any = SimpleNamespace(keyspaces={1: keyspace})
     assert bool(found) == (obstacle(refusal, row) is not None)

@@ -1,0 +1,53 @@
+"""minkactl version."""
+
+from typing import Any, Final
+
+import minka
+from minkactl import options
+from minkactl.output import Column, Kind, Listing, Page, emit, note
+from minkactl.session import Session
+
+TIMEOUT_S: Final = 2.0  # unless --timeout says otherwise: who asks this wants to know about minkactl first
+
+COLUMNS = (Column("WHAT", "what"), Column("VERSION", "version"), Column("STATE", "state", Kind.STATE))
+
+
+@options.command()
+@options.common(watch=False)
+@options.pass_session
+def version(session: Session) -> None:
+    """Show the version of minkactl, and of every node where a cluster can be reached.
+
+    Exit status 0 also when none can: stderr says why.
+
+    Example:
+      minkactl version -o json
+    """
+    from minka.errors import MinkaError
+
+    if session.timeout_s is None:
+        session.timeout_s = TIMEOUT_S
+    nodes: list[dict[str, Any]] = []
+    missing = ""
+    try:
+        nodes = _nodes(session)
+    except MinkaError as error:
+        missing = f"the nodes' versions are not known: {error.code.name}: {error.message}"
+    rows = [{"what": "minkactl", "version": minka.__version__, "state": None}]
+    rows += [{"what": node["id"], "version": node["version"], "state": node["state"]} for node in nodes]
+    document = {"client": minka.__version__, "nodes": nodes}
+    emit(Page(document, [Listing(COLUMNS, rows)], [minka.__version__]), session.output)
+    note(missing)
+
+
+def _nodes(session: Session) -> list[dict[str, Any]]:
+    """What the nodes said when they registered. Raises MinkaError."""
+    from minka.v1.cluster_pb2 import NodeState
+    from minkactl.documents import enum_name
+
+    with session.control() as control:
+        table = control.table()
+    return [
+        {"id": node.id, "version": node.version or None, "state": enum_name(NodeState.DESCRIPTOR, node.state)}
+        for node in table.nodes
+    ]

@@ -84,8 +84,9 @@ def _needed(renderable: RenderableType) -> int:
 class Screen:
     """A place on the terminal that is drawn again and again."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, way_out: str) -> None:
         self._live = live
+        self._way_out = way_out
 
     def draw(self, renderable: RenderableType) -> None:
         """Replace what is there. What is below the last line of the terminal is counted, and it is said where it is."""
@@ -98,8 +99,7 @@ class Screen:
         if len(lines) <= room:
             return renderable
         kept = max(room - 1, 1)
-        hidden = units.counted(len(lines) - kept, "more line")
-        text = f"… {hidden}, of {len(lines):,}: make the terminal higher, ask for less, or go without --watch"
+        text = f"… {len(lines) - kept:,} of {len(lines):,} lines don't fit: make the terminal higher{self._way_out}"
         return Group(SegmentLines(lines[:kept], new_lines=True), Text(text, style="yellow", no_wrap=True))
 
     def say(self, text: str) -> None:
@@ -108,10 +108,10 @@ class Screen:
 
 
 @contextmanager
-def screen() -> Iterator[Screen]:
-    """A Screen, which keeps its last content when it ends."""
+def screen(way_out: str) -> Iterator[Screen]:
+    """A Screen, which keeps its last content when it ends. `way_out`: how else what doesn't fit on it can be seen."""
     with Live(console=console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
-        yield Screen(live)
+        yield Screen(live, way_out)
 
 
 def drawn(page: Page, wide: bool) -> RenderableType:
@@ -325,7 +325,7 @@ def sentences(rows: Sequence[Row]) -> Table:
     return record([(title, Text(row["sentence"])) for title, row in zip(titles, rows, strict=True)])
 
 
-_MARKS: Final = {"error": ("✗ ", "bold red"), "warning": ("! ", "bold yellow")}
+_MARKS: Final = {"error": ("✗ ", "bold red"), "warning": ("! ", "bold yellow"), "done": ("✓ ", "green")}
 
 
 def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> RenderableType:
@@ -386,8 +386,11 @@ def _operations(operations: Sequence[Row]) -> Text:
     )
 
 
-def migrations(document: Row) -> RenderableType:
-    """An operation under way: the whole of it, then as many migrations as there is room for, then what is stuck."""
+def migrations(document: Row, above: int = 0) -> RenderableType:
+    """An operation under way: the whole of it, then as many migrations as there is room for, then what is stuck.
+
+    `above` are the lines that are taken by something else.
+    """
     operation, whole, rows = document["operation"], document["progress"], document["migrations"]
     done = f"   {whole['completed']:,} of {units.counted(whole['migrations'], 'migration')} done" if rows else ""
     head = Text.assemble(
@@ -401,7 +404,7 @@ def migrations(document: Row) -> RenderableType:
         f"   {units.duration(whole['elapsed_ms'] / 1000)}",
     )
     stuck = [*_stuck(rows), *blocked(document["blockers"])][:MAX_STUCK]
-    room = max(console().height - 7 - len(stuck), 5)
+    room = max(console().height - 7 - above - len(stuck), 5)
     parts: list[RenderableType] = [head]
     if rows:
         parts.append(_bars(rows[:room]))
@@ -460,15 +463,18 @@ def _way(row: Row) -> str:
 
 
 def _stuck(rows: Sequence[Row]) -> list[Text]:
-    """A line for each reason for which migrations wait or ended otherwise than planned."""
-    reasons: dict[str, list[str]] = {}
+    """A line for each reason for which migrations wait or ended otherwise than planned; a cross is for what failed."""
+    reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["blocked_by"]:
-            reasons.setdefault(f"waits: {row['blocked_by']}", []).append(row["partition"])
+            reasons.setdefault(("error", f"waits: {row['blocked_by']}"), []).append(row["partition"])
         elif row["outcome"] not in ("", "moved"):
-            reasons.setdefault(f"{row['state']}: {row['outcome']}", []).append(row["partition"])
+            mark = "done" if row["state"] == "completed" else "error"
+            text = row["outcome"] if mark == "done" else f"{row['state']}: {row['outcome']}"
+            reasons.setdefault((mark, text), []).append(row["partition"])
     return [
-        Text.assemble(("✗ ", "bold red"), (_first_of(names), "bold"), f" {reason}") for reason, names in reasons.items()
+        Text.assemble(_MARKS[mark], (_first_of(names), "bold"), f" {reason}")
+        for (mark, reason), names in reasons.items()
     ]
 
 

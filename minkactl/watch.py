@@ -41,12 +41,12 @@ class Appender:
 class Redrawer:
     """A terminal: the page in its place."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, way_out: str) -> None:
         from minkactl import render
 
         self._render = render
         self._wide = form == "wide"
-        self._context = render.screen()
+        self._context = render.screen(way_out)
         self._screen = self._context.__enter__()
         self.say = self._screen.say
 
@@ -60,12 +60,12 @@ class Redrawer:
 
 
 @contextmanager
-def sink(form: str) -> Iterator[Appender | Redrawer]:
-    """Where pages of this format go."""
+def sink(form: str, way_out: str = "") -> Iterator[Appender | Redrawer]:
+    """Where pages of this format go. `way_out` ends the sentence that says that a page doesn't fit on the terminal."""
     if not (form in TABLES and is_terminal()):
         yield Appender(form)
         return
-    redrawer = Redrawer(form)
+    redrawer = Redrawer(form, way_out)
     try:
         yield redrawer
     finally:
@@ -111,7 +111,7 @@ def show(session: "Session", fetch: "Callable[[Control], Page]") -> Page:
         if session.watch_s is None:
             emit(page, session.output)
             return page
-        with sink(session.output) as out:
+        with sink(session.output, ", or go without --watch") as out:
             for page in repeated(session, lambda: fetch(control), session.watch_s, out.say):
                 out.show(page)
     raise AssertionError("unreachable: watching ends by an exception")

@@ -141,7 +141,7 @@ def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) 
         from minkactl import render
 
         shown = looked | {"blockers": blockers}
-        return render.stacked([render.table(listings[0], wide), render.migrations(shown)])
+        return render.stacked([render.table(listings[0], wide), render.migrations(shown, above=3)])
 
     return Page(document, listings, [node], draw)
 

@@ -19,7 +19,7 @@ from minka.v1.admin_pb2 import (
 )
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, OperationKind, OperationState
 from minkactl.exits import Exit
-from tests.cli.conftest import AnsweringNode, Run, make_plan, on_terminal
+from tests.cli.conftest import AnsweringNode, Run, make_plan, on_terminal, plain_lines
 
 RUNNING, SUCCEEDED, FAILED = (
     OperationState.OPERATION_STATE_RUNNING,
@@ -230,3 +230,21 @@ def test_nothing_to_elect(run: Run, node: AnsweringNode) -> None:
     usage = run("elect-leaders", "--endpoints", node.address)
     assert usage.exit_code == Exit.USAGE
     assert len(node.requests("ElectLeaders")) == 1
+
+
+def test_a_decommission_that_is_done_shows_success(draining: AnsweringNode) -> None:
+    done = make_drain(SUCCEEDED, "cyrene holds nothing and is safe to stop; 1 of 1 replicas moved", decommission=True)
+    migration = Migration(
+        operation_id=12, partition_id=2, source="cyrene", target="athens",
+        state=MigrationState.MIGRATION_STATE_COMPLETED, outcome="moved; cyrene will delete its copy when it is back",
+    )  # fmt: skip
+    draining.answers["GetDrainStatus"] = make_drain_status(0)
+    draining.answers["GetOperations"] = GetOperationsResponse(operations=[done], migrations=[migration])
+    ended = on_terminal("drain", "cyrene", "--decommission", "--yes", "--endpoints", draining.address)
+    assert ended.status == 0
+    assert "✓ flights/1 moved; cyrene will delete its copy when it is back" in "\n".join(plain_lines(ended.text))
+    assert "✗" not in ended.text
+    migration.state, migration.outcome = MigrationState.MIGRATION_STATE_CANCELLED, "no progress for 60 s"
+    draining.answers["GetOperations"] = GetOperationsResponse(operations=[done], migrations=[migration])
+    failed = on_terminal("operations", "show", "12", "--endpoints", draining.address)
+    assert "✗ flights/1 cancelled: no progress for 60 s" in "\n".join(plain_lines(failed.text))

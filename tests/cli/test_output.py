@@ -10,7 +10,7 @@ from minka.v1.admin_pb2 import GetStatusRequest, GetStatusResponse
 from minka.v1.cluster_pb2 import NodeState, OperationState, Partitioning, PartitionState
 from minkactl.exits import Exit
 from minkactl.output import Column, Kind, Listing, plain, tsv
-from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal
+from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal, plain_lines
 
 
 def test_a_pipe_gets_tab_separated_lines_with_a_header(run: Run, node: AnsweringNode) -> None:
@@ -292,3 +292,67 @@ def test_cells_keep_a_row_on_one_line() -> None:
     assert plain(["a", "b"]) == "a,b"
     assert plain(True) == "true"
     assert plain(0) == "0"
+
+
+def cells(line: str) -> set[str]:
+    return set(line.split())
+
+
+@pytest.mark.parametrize("columns", [60, 80, 160])
+@pytest.mark.parametrize("command", ["nodes", "partitions"])
+def test_wide_on_a_terminal_shows_all_and_wraps_no_word(
+    node: AnsweringNode, status: GetStatusResponse, command: str, columns: int
+) -> None:
+    for one in status.table.nodes:
+        one.state_reason, one.zone = "registered for the first time", "eu-central-1a"
+    for partition in status.table.partitions:
+        partition.replicas[:] = partition.isr[:] = ["athens", "byzantium", "cyrene"]
+    ended = on_terminal(command, "-o", "wide", "--endpoints", node.address, env={"COLUMNS": str(columns)})
+    lines = plain_lines(ended.text)
+    if columns >= 80:
+        assert max(map(len, lines)) <= columns
+    words = {word.strip(",") for line in lines for word in line.split()}
+    assert {"athens", "byzantium", "cyrene"} <= words
+    if command == "nodes":
+        assert {
+            "127.0.0.1:7400",
+            "127.0.0.1:7421",
+            "eu-central-1a",
+            "0.1.0",
+            "registered",
+            "WEIGHT",
+            "VERSION",
+        } <= words
+        assert not words & {"registe", "red", "eu-central-1"}
+    if command == "partitions":
+        assert {f"flights/{slot}" for slot in range(9)} <= words
+        assert {"SUCCESSOR", "EPOCH", "SYNC"} <= words
+        assert sum(line.startswith("PARTITION") for line in lines) == sum(
+            line.startswith("flights/8") for line in lines
+        )
+
+
+def test_columns_for_which_there_is_no_room_are_named(node: AnsweringNode, status: GetStatusResponse) -> None:
+    for partition in status.table.partitions:
+        partition.replicas[:] = partition.isr[:] = ["athens", "byzantium", "cyrene"]
+    lines = plain_lines(on_terminal("partitions", "--endpoints", node.address, env={"COLUMNS": "72"}).text)
+    assert max(map(len, lines)) <= 72
+    assert "athens, byzantium, cyrene" in lines[1]
+    assert lines[-1] == "No room for GENERATION, DATA, OPS/S in 72 columns; -o wide shows all."
+    roomy = plain_lines(on_terminal("partitions", "--endpoints", node.address).text)
+    assert "No room" not in roomy[-1]
+    assert {"GENERATION", "DATA", "OPS/S"} <= cells(roomy[0])
+
+
+def test_a_watch_says_what_does_not_fit(node: AnsweringNode) -> None:
+    ended = on_terminal(
+        "partitions", "--watch", "0.1", "--timeout", "0.6", "--endpoints", node.address, env={"LINES": "8"}
+    )
+    lines = plain_lines(ended.text)
+    assert "… 4 of 10 lines don't fit: make the terminal higher, or go without --watch" in lines
+    assert any(line.startswith("flights/4 ") for line in lines)
+    assert not any(line.startswith("flights/5 ") for line in lines)
+    whole = on_terminal(
+        "partitions", "--watch", "0.1", "--timeout", "0.6", "--endpoints", node.address, env={"LINES": "11"}
+    )
+    assert "don't fit" not in whole.text

@@ -238,6 +238,7 @@ def test_a_decommission_that_is_done_shows_success(draining: AnsweringNode) -> N
         operation_id=12, partition_id=2, source="cyrene", target="athens",
         state=MigrationState.MIGRATION_STATE_COMPLETED, outcome="moved; cyrene will delete its copy when it is back",
     )  # fmt: skip
+    draining.answers["PlanReassign"] = make_plan()
     draining.answers["GetDrainStatus"] = make_drain_status(0)
     draining.answers["GetOperations"] = GetOperationsResponse(operations=[done], migrations=[migration])
     ended = on_terminal("drain", "cyrene", "--decommission", "--yes", "--endpoints", draining.address)

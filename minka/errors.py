@@ -10,12 +10,16 @@ from minka.v1 import cluster_pb2, errors_pb2
 
 @dataclass(frozen=True, slots=True)
 class CodeInfo:
-    """What a code means, what its reader can do, and whether repeating the same request is safe and sensible."""
+    """What a code means, what its reader can do, and whether repeating the same request is safe and sensible.
+
+    `node_remedy` is the remedy for who reads it in the node's own log, where it differs.
+    """
 
     meaning: str
     remedy: str
     retriable: bool = False
     grpc_status: str = "FAILED_PRECONDITION"
+    node_remedy: str = ""
 
 
 @unique
@@ -214,6 +218,10 @@ class Code(Enum):
     INVALID_CONFIG = CodeInfo(
         "The configuration has a mistake.", "Correct the line that the message names.", False, "INVALID_ARGUMENT"
     )
+    ADDRESS_IN_USE = CodeInfo(
+        "Another process listens on an address of the node's.",
+        "Stop the process that the command in the message names, or give the node another port.",
+    )
     TOO_LARGE = CodeInfo(
         "A key, value or batch is over its limit.",
         "Keys up to 64 KiB, values up to 16 MiB, batches up to 32 MiB: split it.",
@@ -225,6 +233,7 @@ class Code(Enum):
         "See the node's log for the path and the cause; free space or replace the disk.",
         False,
         "INTERNAL",
+        "Free space at the path that the message names, or replace the disk, and start the node again.",
     )
     CORRUPT_DATA = CodeInfo(
         "Data on disk does not match its checksum; it was refused, not served.",
@@ -238,7 +247,13 @@ class Code(Enum):
         False,
         "UNKNOWN",
     )
-    INTERNAL = CodeInfo("A bug in Minka.", "Report it with the node's log.", False, "INTERNAL")
+    INTERNAL = CodeInfo(
+        "A bug in Minka.",
+        "Report it with the node's log.",
+        False,
+        "INTERNAL",
+        "Report it with the lines before this one.",
+    )
 
     # The command line
     UNKNOWN_CONTEXT = CodeInfo(

@@ -1,5 +1,7 @@
 """Mutual TLS: which files, and whether they are what they should be."""
 
+import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,7 +23,8 @@ class Tls:
     """Paths to PEM files for TLS in which both sides show a certificate.
 
     `ca` holds the certificates of the authorities from which the other side's must come. `cert` is the own
-    certificate, followed by those between it and the authority, if any, and `key` its private key, unencrypted.
+    certificate, followed by those between it and the authority, if any, and `key` its private key, unencrypted. Nobody
+    but its owner may read the key; of one that root owns, a group may.
     """
 
     ca: str | Path
@@ -48,13 +51,17 @@ class Tls:
         mistakes: dict[str, str] = {}
         for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
             try:
-                contents[name] = _content(path)
+                contents[name], status = _content(path)
             except OSError as error:
                 mistakes[name] = f"{path}: {error.strerror}"
                 continue
             if name != "key" and not _has_certificates(contents[name]):
                 mistakes[name] = f"{path}: holds no certificate in PEM form"
-        if "cert" not in mistakes and "key" not in mistakes and (problem := self._pair_problem()):
+            if name == "key" and (readers := _others_who_read(status)):
+                mistakes[name] = (
+                    f"{path}: {readers} may read it (mode {stat.S_IMODE(status.st_mode):04o}): chmod 600 {path}"
+                )
+        if not {"cert", "key"} & mistakes.keys() and (problem := self._pair_problem()):
             mistakes["key"] = f"{self.key}: {problem}"
         return Pem(contents.get("ca", b""), contents.get("cert", b""), contents.get("key", b"")), mistakes
 
@@ -73,12 +80,26 @@ class Tls:
         return ""
 
 
-def _content(path: str | Path) -> bytes:
+def _content(path: str | Path) -> tuple[bytes, os.stat_result]:
+    """With whose it is, and who may read it."""
     with open(path, "rb") as file:
         content = file.read(_MAX_FILE_BYTES + 1)
+        status = os.fstat(file.fileno())
     if len(content) > _MAX_FILE_BYTES:
         raise OSError(0, "larger than 1 MiB")
-    return content
+    return content, status
+
+
+def _others_who_read(key: os.stat_result) -> str:
+    """Who may read the private key besides its owner; "" when that is in order, by the rule that PostgreSQL has.
+
+    A key that root owns may be readable by a group: so the system's store of keys, and secrets of Kubernetes, are
+    shared with a service (PostgreSQL, "Secure TCP/IP Connections with SSL").
+    """
+    if key.st_mode & (stat.S_IRWXO):
+        return "everybody"
+    allowed = stat.S_IRGRP if key.st_uid == 0 else 0
+    return "its group" if key.st_mode & stat.S_IRWXG & ~allowed else ""
 
 
 def _has_certificates(pem: bytes) -> bool:

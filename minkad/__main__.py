@@ -32,8 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(config: configuration.Config, path: Path) -> int:
-    # Else gRPC writes lines of its own form for each refused handshake; INFO in the environment shows them.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # Else gRPC writes lines of its own form for each refused handshake, and for an address that is taken; INFO in the
+    # environment shows them.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import uvloop
 
     from minkad import logs
@@ -50,8 +51,8 @@ def _run(config: configuration.Config, path: Path) -> int:
 
 
 def _complain(error: MinkaError, status: int) -> int:
-    text = f"minkad: {error.code.name}: {error.message}\n  remedy: {error.code.info.remedy}\n"
-    sys.stderr.write(text)
+    info = error.code.info
+    sys.stderr.write(f"minkad: {error.code.name}: {error.message}\n  remedy: {info.node_remedy or info.remedy}\n")
     return status
 
 

@@ -281,7 +281,8 @@ class Daemon:
             self.credentials,
         )
         await server.start()
-        runner = await http.start(http.create_app(self.health, create_registry(self.health)), self.config.listen.http)
+        registry = create_registry(self.health, self.credentials.expiry if self.credentials is not None else None)
+        runner = await http.start(http.create_app(self.health, registry), self.config.listen.http)
         # Any of these ending before the stop is a failure.
         tasks = [
             asyncio.create_task(self.driver.run(), name="raft"),

@@ -3,7 +3,7 @@
 configs/alerts.yml has alert rules on these names.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Protocol
@@ -72,10 +72,16 @@ class MetricsSource(Protocol):
         """The gauges."""
 
 
-def create_registry(source: MetricsSource) -> CollectorRegistry:
-    """A registry of this node's metrics and those of its process."""
+CertificateExpiry = Callable[[], Mapping[str, float]]
+"""By file: when the first certificate in it ceases to be valid, in seconds since 1970."""
+
+
+def create_registry(source: MetricsSource, certificate_expiry: CertificateExpiry | None = None) -> CollectorRegistry:
+    """A registry of this node's metrics and those of its process; `certificate_expiry` None: there is no TLS."""
     registry = CollectorRegistry()
     registry.register(NodeCollector(source))
+    if certificate_expiry is not None:
+        registry.register(CertificateCollector(certificate_expiry))
     ProcessCollector(registry=registry)
     return registry
 
@@ -90,6 +96,22 @@ class NodeCollector(Collector):
         """The metric families, in a fixed order."""
         yield from _gauges(self._source.snapshot())
         yield from _counters(self._source.telemetry)
+
+
+class CertificateCollector(Collector):
+    """The certificates that are in force, after each reload too."""
+
+    def __init__(self, expiry: CertificateExpiry) -> None:
+        self._expiry = expiry
+
+    def collect(self) -> Iterator[Metric]:
+        """One gauge for each file."""
+        yield _by_label(
+            "minka_tls_certificate_expiry_timestamp_seconds",
+            "When the first certificate in the file (tls.ca, tls.cert) ceases to be valid, in seconds since 1970.",
+            "file",
+            self._expiry(),
+        )
 
 
 def _gauges(now: Snapshot) -> Iterator[Metric]:

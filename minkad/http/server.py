@@ -8,8 +8,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from minka.errors import Code, MinkaError
 from minkad.config_values import split_address
+from minkad.listening import cannot_listen
 
 _SHUTDOWN_SECONDS = 1.0
 _INDEX = """\
@@ -82,7 +82,7 @@ def _verdict(name: str, checks: Sequence[Check], needed: Callable[[Check], bool]
 async def start(app: web.Application, address: str) -> web.AppRunner:
     """Listen on `address` (listen.http) until `cleanup()` of the result, which gives open requests a second to end.
 
-    Raises MinkaError INVALID_CONFIG when it can't.
+    Raises MinkaError: ADDRESS_IN_USE, or INVALID_CONFIG when it can't for another reason.
     """
     host, port = split_address(address)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
@@ -91,6 +91,5 @@ async def start(app: web.Application, address: str) -> web.AppRunner:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
         await runner.cleanup()
-        message = f"listen.http: can't listen on {address}: {error.strerror or error}"
-        raise MinkaError(Code.INVALID_CONFIG, message) from error
+        raise cannot_listen("listen.http", address, error) from error
     return runner

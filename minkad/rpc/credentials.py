@@ -3,6 +3,7 @@
 import grpc
 
 from minka.tls import Pem, Tls
+from minkad.rpc.certificates import first_expiry
 
 
 class Credentials:
@@ -16,6 +17,10 @@ class Credentials:
     def server(self) -> grpc.ServerCredentials:
         """For the server: clients without a certificate of the authority are refused."""
         return grpc.dynamic_ssl_server_credentials(_of_server(self._pem), self._renewed, True)  # type: ignore[arg-type]  # the stub lacks the None
+
+    def expiry(self) -> dict[str, float]:
+        """By file, ca and cert: when the first certificate in it ceases to be valid, in seconds since 1970."""
+        return {"ca": first_expiry(self._pem.ca), "cert": first_expiry(self._pem.cert)}
 
     def renew(self) -> bool:
         """Read the files again; whether they have changed. Connections that are made from now on use them.

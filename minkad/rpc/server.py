@@ -5,11 +5,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from minka._grpc import channel_options
-from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
 from minkad.identity import Identity
+from minkad.listening import bind_error, cannot_listen
 from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.control import (
     AdminService,
@@ -47,7 +47,7 @@ class Server:
         transport: RaftTransport,
         credentials: Credentials | None,
     ) -> None:
-        """Plain without `credentials`. Raises MinkaError(INVALID_CONFIG) when the address can't be had."""
+        """Plain without `credentials`. Raises MinkaError, ADDRESS_IN_USE or INVALID_CONFIG, without the address."""
         options = [("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0), *channel_options(CONNECT_TIMEOUT)]
         self._server = grpc.aio.server(interceptors=[Interceptor(identity.cluster_id)], options=options)
         self._health = health.aio.HealthServicer()
@@ -70,7 +70,7 @@ class Server:
             else:
                 self._server.add_secure_port(address, credentials.server())
         except RuntimeError as error:
-            raise MinkaError(Code.INVALID_CONFIG, f"listen.grpc: can't listen on {address}: {error}") from error
+            raise cannot_listen("listen.grpc", address, bind_error(address)) from error
 
     async def start(self) -> None:
         """Listen."""

@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from minka.control import Control
-from minkactl.playground import LocalCluster
+from minkactl.playground import LocalCluster, free_addresses
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 
 
@@ -128,3 +128,29 @@ def test_ready_and_stopping_are_notified_and_the_watchdog_is_fed(tmp_path: Path)
             process = cluster.node("athens").process
             assert process is not None
             assert process.returncode == 0
+
+
+@pytest.mark.parametrize("key", ["grpc", "http"])
+def test_an_address_that_is_taken_is_named_with_who_to_ask(tmp_path: Path, key: str) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        (other,) = free_addresses(1)
+        listen = {"grpc": other, "http": other} | {key: f"127.0.0.1:{port}"}
+        config = {
+            "node": {"id": "athens"}, "data_dir": str(tmp_path / "data"), "listen": listen,
+            "cluster": {"bootstrap": [{"id": "athens", "address": listen["grpc"]}]},
+        }  # fmt: skip
+        path = tmp_path / "minkad.yaml"
+        path.write_text(yaml.safe_dump(config))
+        (tmp_path / "data").mkdir()
+        command = [sys.executable, "-m", "minkad", "--config", str(path)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 1
+    complaint, remedy = ended.stderr.splitlines()  # and nothing of gRPC's own
+    assert complaint == (
+        f"minkad: ADDRESS_IN_USE: listen.{key}: another process listens on 127.0.0.1:{port}; "
+        f"ss -ltnp 'sport = :{port}' names it"
+    )
+    assert remedy.startswith("  remedy: Stop the process")

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minkactl.playground import LOOPBACK, LocalCluster, free_addresses
+from minkad.rpc.certificates import first_expiry
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -186,6 +188,14 @@ def served(address: str, tls: Tls) -> bytes:
     return found
 
 
+def expiry(cluster: LocalCluster) -> dict[str, float]:
+    """What athens' metrics say of its certificates."""
+    with urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/metrics", timeout=5) as response:
+        text = response.read().decode()
+    found = re.findall(r'^minka_tls_certificate_expiry_timestamp_seconds\{file="(\w+)"\} (\S+)$', text, re.MULTILINE)
+    return {file: float(when) for file, when in found}
+
+
 def reload(cluster: LocalCluster, line: str) -> None:
     """SIGHUP to every node, until each has said so once more."""
     before = {name: cluster.log(name).read_text().count(line) for name in cluster.nodes}
@@ -205,17 +215,23 @@ def test_certificates_and_authority_are_renewed_without_a_restart(tls: Tls, stra
             with Control(cluster.endpoints, tls=tls) as control:
                 create_keyspace(control, "flights", 6, live=3)
             client.put_many(ROWS)
-            old = served(address, tls)
+            old, before = served(address, tls), expiry(cluster)
+            assert before == {"ca": first_expiry(ca.read_bytes()), "cert": first_expiry(cert.read_bytes())}
             cert.write_text("what an editor left half done")
             reload(cluster, "configuration not reloaded")
             assert "holds no certificate" in cluster.log("athens").read_text()
             assert served(address, tls) == old
             shutil.copy(tls.cert, cert)
+            key.chmod(0o644)
+            reload(cluster, "configuration not reloaded")
+            assert f"everybody may read it (mode 0644): chmod 600 {key}" in cluster.log("athens").read_text()
+            key.chmod(0o600)
             ca.write_bytes(Path(tls.ca).read_bytes() + Path(strange.ca).read_bytes())
             reload(cluster, renewed)
             shutil.copy(strange.cert, cert)
             shutil.copy(strange.key, key)
             reload(cluster, renewed)
+            assert expiry(cluster)["cert"] == first_expiry(Path(strange.cert).read_bytes()) >= before["cert"]
             assert served(address, strange) == ssl.PEM_cert_to_DER_cert(Path(strange.cert).read_text()) != old
             shutil.copy(strange.ca, ca)
             reload(cluster, renewed)

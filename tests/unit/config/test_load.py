@@ -243,6 +243,7 @@ def test_tls_is_three_files_or_none(tmp_path: Path) -> None:
 
 def test_the_files_of_tls_are_read_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\nSECRET\n-----END PRIVATE KEY-----\n")
+    (tmp_path / "key.pem").chmod(0o600)
     files = f"tls:\n  ca: {tmp_path}/none.pem\n  cert: {tmp_path}\n  key: {tmp_path}/key.pem\n"
     assert mistakes(tmp_path, GOOD + files, {"MINKAD_TLS_CERT": f"{tmp_path}/key.pem"}) == [
         f"minkad.yaml:8: tls.ca: {tmp_path}/none.pem: No such file or directory",

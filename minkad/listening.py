@@ -1,0 +1,34 @@
+"""Why an address can't be listened on, said alike for gRPC and HTTP."""
+
+import errno
+import socket
+
+from minka.errors import Code, MinkaError
+from minkad.config_values import split_address
+
+
+def cannot_listen(key: str, address: str, error: OSError | None) -> MinkaError:
+    """What to raise: ADDRESS_IN_USE with the command that names the holder, else INVALID_CONFIG with the cause.
+
+    `key` is the one of the configuration that says the address; `error` None is a cause that isn't known.
+    """
+    if error is not None and error.errno == errno.EADDRINUSE:
+        _, port = split_address(address)
+        who = f"ss -ltnp 'sport = :{port}'"
+        return MinkaError(Code.ADDRESS_IN_USE, f"{key}: another process listens on {address}; {who} names it")
+    cause = (error.strerror or str(error)) if error is not None else "it could not be bound"
+    return MinkaError(Code.INVALID_CONFIG, f"{key}: can't listen on {address}: {cause}")
+
+
+def bind_error(address: str) -> OSError | None:
+    """What the kernel says when one binds it; None when it can be had. gRPC itself does not tell."""
+    host, port = split_address(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, where in found:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+    except OSError as error:
+        return error
+    return None

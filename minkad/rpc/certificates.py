@@ -1,0 +1,58 @@
+"""Until when certificates are valid, for the metrics.
+
+The standard library shows that of a peer's certificate or of an authority's, not of one's own, and a library for X.509
+would be a dependency for two dates. They are at a fixed place (RFC 5280, 4.1), and what is read here OpenSSL has read.
+"""
+
+import binascii
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+_PEM = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.+?)-----END", re.DOTALL)
+_VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18
+
+
+def first_expiry(pem: bytes) -> float:
+    """When the first of the file's certificates ceases to be valid, in seconds since 1970.
+
+    Raises ValueError for what is no certificate.
+    """
+    return min((_not_after(binascii.a2b_base64(body)) for body in _PEM.findall(pem)), default=float("inf"))
+
+
+def _not_after(der: bytes) -> float:
+    fields = _fields(_fields(_fields(der)[0][1])[0][1])
+    if fields[0][0] == _VERSION:
+        fields.pop(0)
+    validity = _fields((fields[3:4] or [(0, b"")])[0][1])  # after serial number, algorithm and issuer
+    tag, text = validity[-1]  # not before, not after
+    if tag not in (_UTC_TIME, _GENERALIZED_TIME):
+        raise ValueError(f"no time: tag {tag}")
+    digits = text.decode("ascii")
+    if tag == _UTC_TIME:  # of two digits for the year: 50 to 99 are 19xx
+        digits = ("19" if digits[:2] >= "50" else "20") + digits
+    return datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+def _fields(der: bytes) -> list[tuple[int, bytes]]:
+    """The elements of a DER sequence's content: tag and content. Raises ValueError when there is none."""
+    found = list(_parts(der))
+    if not found:
+        raise ValueError("no certificate")
+    return found
+
+
+def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
+    place = 0
+    while place < len(der):
+        tag, length = der[place], int.from_bytes(der[place + 1 : place + 2])
+        place += 2
+        if length & 0x80:  # so many bytes hold it
+            size = length & 0x7F
+            length = int.from_bytes(der[place : place + size])
+            place += size
+        if place + length > len(der):
+            raise ValueError("cut off")
+        yield tag, der[place : place + length]
+        place += length

@@ -77,7 +77,7 @@ def _replicas(move: Row) -> str:
 
 
 def result(document: Row, summary: str) -> RenderableType:
-    """Each node before and after, and the sum of it."""
+    """Each node before and after, what could not be evened out, and the sum of it."""
     balance = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     balance.add_column("NODE")
     for title in ("PARTITIONS", "", "DATA"):
@@ -90,4 +90,5 @@ def result(document: Row, summary: str) -> RenderableType:
             Text(f"{after - before:+,}" if after != before else "", "green" if after > before else "yellow"),
             f"{units.size(node['bytes_before'])} → {units.size(node['bytes_after'])}",
         )
-    return stacked([balance, Text(summary, style="bold")])
+    notes = [Text.assemble(("! ", "bold yellow"), note) for note in document["notes"]]
+    return stacked([balance, *([Group(*notes)] if notes else []), Text(summary, style="bold")])

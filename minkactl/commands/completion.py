@@ -8,7 +8,7 @@ from minkactl import options
 @options.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell; it completes commands, options, and live nodes and keyspaces.
+    """Print the completion script of a shell; it completes commands, options, and the names in the cluster.
 
     Examples:
       minkactl completion bash > ~/.local/share/bash-completion/completions/minkactl

@@ -125,7 +125,6 @@ def reassign(
                 show_plan(page, session.output, pager=not yes)
             else:
                 emit(page, session.output)
-            tell_notes(plan, session.output)
             note(_what_next(plan, out))
             return Exit.OK
         return confirm_and_apply(session, control, plan, yes)
@@ -217,7 +216,6 @@ def confirm_and_apply(
     """Show the plan, ask, start it, watch it to its end. `reason` and `rate_limit`: instead of the plan's."""
     page = plan_page(plan)
     show_plan(page, session.output, pager=not yes)
-    tell_notes(plan, session.output)
     if not yes:
         ask(page.document)
     operation = control.apply_plan(plan, requester(), reason, rate_limit)
@@ -264,13 +262,7 @@ def show_plan(page: Page, form: str, pager: bool) -> None:
     else:
         for listing in page.listings:
             note("\n".join(tsv(listing, wide=False)))
-    note(summary(page.document))
-
-
-def tell_notes(plan: "Plan", form: str) -> None:
-    """What could not be evened out; a plan that is JSON or YAML on stdout has it, and is read by a program."""
-    if form in TABLES:
-        note("\n".join(plan.notes))
+    note("\n".join([*page.document["notes"], summary(page.document)]))
 
 
 def ask(document: dict[str, Any]) -> None:

@@ -103,17 +103,18 @@ def test_a_reassign_from_plan_to_end(run: Run, cluster: LocalCluster, tmp_path: 
     assert len(dry["moves"]) == dry["minimum_moves"] == 2
     assert {move["target"] for move in dry["moves"]} == {"ephesus"}
     assert as_json(run, "migrations") == []
-    assert run("reassign", "--out", plan).exit_code == 0
+    assert run("reassign", "--limit", "50MiB", "--reason", "ephesus is new", "--out", plan).exit_code == 0
 
     damaged = tmp_path / "damaged.json"
     damaged.write_text(plan.read_text().replace('"ephesus"', '"athens"'))
     refused = run("apply", damaged, "--yes")
     assert refused.exit_code == Exit.FAILED
     assert "error: DAMAGED_PLAN: " in refused.stderr
+    assert "ephesus" not in refused.stdout
+    empty = run("apply", "-", "--yes", input="{}")
+    assert (empty.exit_code, empty.stdout) == (Exit.USAGE, "")
 
-    ended = on_terminal(
-        "apply", str(plan), "--reason", "ephesus is new", keys="y\n", when="Apply this plan", timeout_s=60
-    )
+    ended = on_terminal("apply", str(plan), keys="y\n", when="Apply this plan", timeout_s=60)
     assert ended.status == 0, ended.text
     assert "succeeded" in ended.text
     assert sorted(node["partitions"] for node in as_json(run, "nodes")) == [2, 2, 2, 3]
@@ -124,11 +125,20 @@ def test_a_reassign_from_plan_to_end(run: Run, cluster: LocalCluster, tmp_path: 
     assert "error: STALE_PLAN: " in stale.stderr
     (operation,) = as_json(run, "migrations")
     assert (operation["state"], operation["reason"]) == ("succeeded", "ephesus is new")
+    assert (operation["rate_limit"], operation["plan_digest"]) == (50 << 20, json.loads(plan.read_text())["digest"])
     assert [migration["state"] for migration in operation["migrations"]] == ["completed"] * 2
     assert run("migrations", "watch").exit_code == 0
     nothing = run("reassign")
     assert nothing.exit_code == 0
     assert "as even as they can be" in nothing.stderr
+
+
+def test_versions_and_one_node(run: Run) -> None:
+    found = as_json(run, "version")
+    assert {node["version"] for node in found["nodes"]} == {found["client"]}
+    node = as_json(run, "nodes", "ephesus")
+    assert (node["state"], node["partitions"], len(node["led"])) == ("live", 2, 2)
+    assert [keyspace["replicas"] for keyspace in node["keyspaces"]] == [2]
 
 
 def test_a_node_that_dies_is_seen_and_its_return_too(run: Run, cluster: LocalCluster) -> None:

@@ -25,7 +25,7 @@ def show(document: Row, moves: Listing, summary: str, *, wide: bool, pager: bool
     first, last = moves_by_reason(document, moves, wide), result(document, summary)
     if pager and _height(first) + _height(last) + ROOM_FOR_A_QUESTION > console().height:
         _paged(first)
-        print_(last)
+        print_(Group("", last))
     else:
         print_(stacked([first, last]))
 
@@ -65,11 +65,11 @@ def _moves_alike(moves: Sequence[Row]) -> Iterator[RenderableType]:
     if not first["source"] and set(first["replicas"]) == set(first["target_replicas"]):
         way, amount = "Order of replicas", units.counted(len(moves), "partition")
     yield Text.assemble((way, "bold"), (f"   {amount}", "dim"))
-    yield Padding(Text(first["reason"]), (0, 0, 0, 2))
+    yield Padding(Text(first["reason"]), (0, 0, 0, 2), expand=False)
     names = "  ".join(move["partition"] for move in moves)
     if way == "Replicas as listed":
         names = "\n".join(f"{one['partition']}  {_replicas(one)}" for one in moves)
-    yield Padding(Text(names, style="cyan"), (0, 0, 0, 2))
+    yield Padding(Text(names, style="cyan"), (0, 0, 0, 2), expand=False)
 
 
 def _replicas(move: Row) -> str:

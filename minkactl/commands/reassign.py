@@ -229,7 +229,9 @@ def summary(document: dict[str, Any]) -> str:
 
     amount = size(sum(move["bytes"] for move in document["moves"]))
     fewest = number(document["minimum_moves"])
-    said = [f"Plan: {_counted(document)}, {amount}.", f"The fewest moves that could do it: {fewest}."]
+    said = [f"Plan: {_counted(document)}, {amount}. The fewest moves that could do it: {fewest}."]
+    if all(set(move["replicas"]) == set(move["target_replicas"]) for move in document["moves"]):
+        said = [f"Plan: {_counted(document)}; no data moves."]
     if document["rate_limit"]:
         said.append(f"At most {rate(document['rate_limit'])} a node.")
     if document["reason"]:

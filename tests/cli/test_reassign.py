@@ -265,6 +265,14 @@ def test_a_long_plan_says_each_reason_once_and_ends_with_the_summary(operating: 
     assert re.search(r"flights/47 +cyrene +ephesus +1 MiB", wide.text)
 
 
+def test_a_plan_of_orders_alone_moves_no_data(run: Run, operating: AnsweringNode) -> None:
+    plan = long_plan()
+    del plan.moves[:48]
+    operating.answers["PlanReassign"] = lambda _: plan
+    result = run("reassign", "--dry-run", "--endpoints", operating.address)
+    assert "Plan: 1 change of preferred leader; no data moves.\n" in result.stderr
+
+
 def test_a_plan_longer_than_the_screen_goes_through_the_pager(operating: AnsweringNode, tmp_path: Path) -> None:
     operating.answers["PlanReassign"] = lambda _: long_plan()
     paged = tmp_path / "paged"

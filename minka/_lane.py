@@ -11,6 +11,7 @@ from minka._call import Part
 from minka.errors import MinkaError
 from minka.v1 import errors_pb2
 from minka.wire import (
+    MAX_GROUPS,
     Group,
     GroupResult,
     Op,
@@ -24,7 +25,6 @@ from minka.wire import (
 )
 
 FRAME_BYTES: Final = 1024 * 1024  # a frame is closed when it has reached this; one group may exceed it
-MAX_GROUPS: Final = 1024
 MAX_FRAMES_UNDER_WAY: Final = 8  # fewer would leave the node idle, more would make frames small and many
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
 _PART_BYTES: Final = 64  # what a part weighs besides its keys and values

@@ -12,7 +12,7 @@ from minka._call import Part
 from minka._grpc import clipped, error_from_call
 from minka._lane import MAX_QUEUED_BYTES, Lane
 from minka.errors import Code, MinkaError
-from minka.wire import KV_BATCH_METHOD, Op, decode_response, encode
+from minka.wire import KV_BATCH_METHOD, Assembly, Op, decode_response, encode
 
 # So long without an answer, and the partition table is asked for, again and again: a silent node is soon replaced.
 QUIET_S: Final = 0.25
@@ -37,6 +37,7 @@ class NodeStream:
         self._on_quiet = on_quiet
         self._lanes: Final = {op: Lane(op) for op in Op}
         self._ids: Final = itertools.count(1)
+        self._assembly = Assembly()
         self._wake: Final = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._heard_at = 0.0  # when something was last heard, or begun to be waited for
@@ -64,6 +65,7 @@ class NodeStream:
     async def _run(self) -> None:
         """One life of the stream, from the first part to its end; whatever is left then is refused."""
         call = self._method()
+        self._assembly = Assembly()
         writer = self._loop.create_task(self._write(call))
         writer.add_done_callback(lambda _: call.cancel())
         watch = self._loop.create_task(self._watch(call))
@@ -104,8 +106,10 @@ class NodeStream:
                         return  # the call is over, and its reader says why
 
     def _receive(self, data: bytes) -> None:
-        response = decode_response(data)
         self._heard_at = self._loop.time()
+        if (frame := self._assembly.add(data)) is None:
+            return
+        response = decode_response(frame)
         if not any(lane.receive(response) for lane in self._lanes.values()):
             raise msgspec.DecodeError(f"frame {response.id} was not asked for")
         self._wake.set()

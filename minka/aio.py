@@ -19,7 +19,7 @@ from minka._scan import rows_of, scan_pages
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES, KeyRange
 from minka.tls import Tls
-from minka.wire import MAX_BODY_BYTES, MAX_VALUE_BYTES, Op
+from minka.wire import MAX_BODY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Op
 
 __all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue"]
 
@@ -27,7 +27,7 @@ Key = bytes | str
 AnyKey = TypeVar("AnyKey", bytes, str, Key)
 
 MAX_BATCH_BYTES: Final = MAX_BODY_BYTES
-MAX_BATCH_KEYS: Final = 1_000_000
+MAX_BATCH_KEYS: Final = MAX_KEYS
 
 
 class StaleValue(NamedTuple):

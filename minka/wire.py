@@ -2,10 +2,12 @@
 
 A message costs the same whatever its size, so a frame carries operations for many partitions of one node.
 Frames are MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came.
+A long answer comes in pieces, so that little of what a client doesn't take is out of its node's hands.
 """
 
+from collections.abc import Iterator
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -13,7 +15,15 @@ KV_BATCH_METHOD: Final = "/minka.v1.Kv/Batch"
 
 MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
-MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+MAX_FRAME_BYTES: Final = 34 * 1024 * 1024  # a group may come on top of others that nearly fill a frame
+MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024  # of all results of a frame; what is beyond is refused with TOO_LARGE
+MAX_GROUPS: Final = 1024
+MAX_KEYS: Final = 1_000_000  # of one group
+PIECE_BYTES: Final = 256 * 1024
+
+_PIECE: Final = 0xC1  # with it begins a piece: the byte that MessagePack never uses; then 1 if more come, else 0
+
+_Unsigned = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class Op(IntEnum):
@@ -31,8 +41,8 @@ class Group(msgspec.Struct, array_like=True, gc=False):
     """
 
     op: int
-    partition_id: int
-    generation: int
+    partition_id: _Unsigned
+    generation: _Unsigned
     body: bytes
 
 
@@ -40,8 +50,8 @@ class Request(msgspec.Struct, array_like=True, gc=False):
     """One frame from the client; `timeout_ms` is what is left of the callers' deadline when it is sent."""
 
     id: int
-    timeout_ms: int
-    groups: list[Group]
+    timeout_ms: _Unsigned
+    groups: Annotated[list[Group], msgspec.Meta(max_length=MAX_GROUPS)]
 
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
@@ -63,11 +73,11 @@ class Response(msgspec.Struct, array_like=True, gc=False):
 class WriteBody(msgspec.Struct, array_like=True, gc=False):
     """Pairs by position, applied in order; a value of None deletes its key."""
 
-    keys: list[bytes]
-    values: list[bytes | None]
+    keys: Annotated[list[bytes], msgspec.Meta(max_length=MAX_KEYS)]
+    values: Annotated[list[bytes | None], msgspec.Meta(max_length=MAX_KEYS)]
 
 
-ReadBody = list[bytes]
+ReadBody = Annotated[list[bytes], msgspec.Meta(max_length=MAX_KEYS)]
 ReadResult = list[bytes | None]
 
 
@@ -86,8 +96,8 @@ class ScanBody(msgspec.Struct, array_like=True, gc=False):
     start: bytes
     end: bytes
     reverse: bool
-    max_rows: int
-    max_bytes: int
+    max_rows: _Unsigned
+    max_bytes: _Unsigned
 
 
 class ScanPage(msgspec.Struct, array_like=True, gc=False):
@@ -110,3 +120,30 @@ decode_values: Final = msgspec.msgpack.Decoder(ReadResult).decode
 decode_scan: Final = msgspec.msgpack.Decoder(ScanBody).decode
 decode_page: Final = msgspec.msgpack.Decoder(ScanPage).decode
 decode_stale: Final = msgspec.msgpack.Decoder(StaleResult).decode
+
+
+def pieces(frame: bytes) -> Iterator[bytes]:
+    """The messages as which a frame is sent."""
+    if len(frame) <= PIECE_BYTES:
+        yield frame
+        return
+    view, end = memoryview(frame), len(frame)
+    for start in range(0, end, PIECE_BYTES):
+        yield bytes((_PIECE, start + PIECE_BYTES < end)) + view[start : start + PIECE_BYTES]
+
+
+class Assembly:
+    """Makes frames of the messages of one stream."""
+
+    def __init__(self) -> None:
+        self._parts: list[memoryview] = []
+
+    def add(self, message: bytes) -> bytes | None:
+        """The frame that is whole with this message, if one is."""
+        if message[:1] != bytes((_PIECE,)):
+            return message
+        self._parts.append(memoryview(message)[2:])
+        if message[1:2] == b"\x01":
+            return None
+        parts, self._parts = self._parts, []
+        return b"".join(parts)

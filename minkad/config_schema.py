@@ -115,6 +115,13 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Clients:
+    """What clients may take of the node."""
+
+    memory_mib: int = field(default=256, metadata=_by(Integer(128, 1_048_576)))
+
+
+@dataclass(frozen=True, slots=True)
 class Migrations:
     """How many partitions move at once, and when a move that stands still is given up."""
 
@@ -160,6 +167,7 @@ class Config:
     membership: Membership = field(default_factory=Membership)
     replication: Replication = field(default_factory=Replication)
     limits: Limits = field(default_factory=Limits)
+    clients: Clients = field(default_factory=Clients)
     migrations: Migrations = field(default_factory=Migrations)
     ranges: Ranges = field(default_factory=Ranges)
     storage: Storage = field(default_factory=Storage)

@@ -13,9 +13,10 @@ from typing import Any
 
 import yaml
 
+from minkad.core.state.names import node_id_problem
+
 Parser = Callable[[yaml.Node], Any]
 
-_IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _TEXT = re.compile(r"[!-~]{0,63}")
 _INTEGER = re.compile(r"-?(0|[1-9](_?[0-9]){0,24})")
 _HOST_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
@@ -71,9 +72,8 @@ def text(node: yaml.Node) -> str:
 def identifier(node: yaml.Node) -> str:
     """A name as of a DNS host: what stays readable in a log, a path and a metric."""
     value = _scalar(node)
-    if not _IDENTIFIER.fullmatch(value):
-        rule = "must be 1 to 63 of a-z, 0-9, dot and dash, beginning with a letter or digit"
-        raise Refused((node, f"{rule}, not {_cut(value)!r}"))
+    if problem := node_id_problem(value):
+        raise Refused((node, f"{problem}, not {_cut(value)!r}"))
     return value
 
 
@@ -141,7 +141,7 @@ def is_wildcard(address: str) -> bool:
 def address(node: yaml.Node) -> str:
     """`host:port`, where the host is a DNS name, an IPv4 address, or an IPv6 address in brackets."""
     value = _scalar(node)
-    problem = _address_problem(value)
+    problem = address_problem(value)
     if problem:
         raise Refused((node, f"must be host:port or [IPv6]:port, not {_cut(value)!r}: {problem}"))
     return value
@@ -165,7 +165,8 @@ def optional_peer_address(node: yaml.Node) -> str:
     return "" if _scalar(node) == "" else peer_address(node)
 
 
-def _address_problem(value: str) -> str:
+def address_problem(value: str) -> str:
+    """Why it is no address, "" if it is one."""
     host, colon, port = value.rpartition(":")
     if not colon:
         return "the port is missing"

@@ -279,6 +279,7 @@ class Daemon:
             self.telemetry,
             self.transport,
             self.credentials,
+            self.config.clients.memory_mib * MIB,
         )
         await server.start()
         registry = create_registry(self.health, self.credentials.expiry if self.credentials is not None else None)

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -38,6 +39,26 @@ def setup(level: str, format: str, node: str, *, stream: TextIO | None = None) -
     logging.captureWarnings(True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class Seldom:
+    """Lines that others can cause as often as they like: each at most once in `period_s`, with the number left out."""
+
+    def __init__(self, logger: logging.Logger, period_s: float = 10.0) -> None:
+        self._logger = logger
+        self._period_s = period_s
+        self._said: dict[str, tuple[float, int]] = {}  # line -> when it was last written, how often not since then
+
+    def log(self, level: int, line: str, *, with_traceback: bool = False, **specifics: object) -> None:
+        """Write the line, or count it. Lines are few: what varies belongs into the specifics."""
+        now = time.monotonic()
+        at, left_out = self._said.get(line, (float("-inf"), 0))
+        if now - at < self._period_s:
+            self._said[line] = at, left_out + 1
+            return
+        self._said[line] = now, 0
+        extra = {**specifics, "left_out": left_out} if left_out else specifics
+        self._logger.log(level, line, extra=extra, exc_info=with_traceback)
 
 
 def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:

@@ -5,7 +5,7 @@ Made once by the daemon and handed down. Each number has one writing thread: the
 """
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal, get_args
@@ -67,6 +67,10 @@ class Telemetry:
     isr_shrinks: int = 0
     isr_expands: int = 0
     """Changes of in-sync sets of partitions that this node leads; one change may be both."""
+    clients_memory: Callable[[], int] = lambda: 0
+    """Bytes of clients' requests, and of answers that they have not taken."""
+    clients_ended: Callable[[], int] = lambda: 0
+    """Streams of clients that were ended since their answers were not taken."""
     migration_bytes_sent: int = 0
     migration_bytes_received: int = 0
     migration_write_pause: Histogram = field(default_factory=lambda: Histogram(PAUSE_BOUNDS))

@@ -220,6 +220,16 @@ def _counters(counted: Telemetry) -> Iterator[Metric]:
         "In-sync sets that grew, of partitions that this node leads.",
         value=counted.isr_expands,
     )
+    yield GaugeMetricFamily(
+        "minka_clients_memory_bytes",
+        "Requests of clients, and answers that they have not taken.",
+        value=counted.clients_memory(),
+    )
+    yield CounterMetricFamily(
+        "minka_clients_ended_total",
+        "Streams of clients that were ended since they took no answers while others waited for memory.",
+        value=counted.clients_ended(),
+    )
     yield CounterMetricFamily(
         "minka_migration_sent_bytes_total", "Sent as the source of migrations.", value=counted.migration_bytes_sent
     )

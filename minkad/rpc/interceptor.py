@@ -1,27 +1,50 @@
-"""What every call to this node goes through: the caller's cluster, and refusals as `minka.v1.Error`."""
+"""What every call to this node goes through: the caller's identity, limits and rules, and refusals as
+`minka.v1.Error`.
+"""
 
+import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 from minka._grpc import ERROR_METADATA
 from minka.errors import Code, MinkaError
-from minkad.rpc.channels import CLUSTER_METADATA
+from minkad.core.state.names import node_id_problem
+from minkad.logs import Seldom
+from minkad.memory import Memory
+from minkad.rpc.channels import CLUSTER_METADATA, NODE_METADATA
+from minkad.rpc.rules import MAX_REQUEST_BYTES
+from minkad.rpc.validation import check
 
 log: Final = logging.getLogger(__name__)
+
+CALL_BYTES: Final = 32 * 1024  # what a call or stream takes besides what it carries, about
+_ROOM_S: Final = 2.0  # for which a call waits for memory
+
+# What nodes ask of each other. Only a node that is yet to join may not know the cluster's id.
+_BETWEEN_NODES: Final = tuple(f"/minka.v1.{name}/" for name in ("Coordinator", "ReplicaControl", "Raft", "Replication"))
+_JOINING: Final = "/minka.v1.Coordinator/Register"
 
 if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
     _Handler = grpc.RpcMethodHandler[Any, Any]
     _Context = grpc.aio.ServicerContext[Any, Any]
 
+_Decode = Callable[[bytes], Any]
+
 
 class Interceptor(grpc.aio.ServerInterceptor):
-    """Wraps the handler of each call. A call without `minka-cluster` comes from a client and is let through."""
+    """Wraps the handler of each call. A call of a person's or a client's may come without `minka-cluster`."""
 
-    def __init__(self, cluster_id: str) -> None:
+    def __init__(self, cluster_id: str, memory: Memory) -> None:
+        """`memory` is for the calls of people and clients and what is answered to them."""
         self._cluster_id = cluster_id
+        self._memory = memory
+        self._seldom = Seldom(log)
+        self._sizes: dict[str, int] = {}  # of the last answer of each method
 
     async def intercept_service(
         self,
@@ -30,58 +53,135 @@ class Interceptor(grpc.aio.ServerInterceptor):
     ) -> "_Handler | None":
         """Called by gRPC for each call."""
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith("/grpc."):
-            return handler
-        cluster = dict(handler_call_details.invocation_metadata).get(CLUSTER_METADATA, self._cluster_id)
-        if cluster != self._cluster_id:
-            text = f"the caller belongs to cluster {cluster!r}, this node to {self._cluster_id}"
-            return _wrapped(handler, MinkaError(Code.CLUSTER_MISMATCH, text))
-        return _wrapped(handler, None)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        return self._wrapped(handler, _Call(self, method, dict(handler_call_details.invocation_metadata)))
+
+    def _wrapped(self, handler: "_Handler", call: "_Call") -> "_Handler":
+        """The same kind of handler around the function of this one. grpcio's types know the synchronous API only."""
+        kind = (
+            ("stream" if handler.request_streaming else "unary")
+            + "_"
+            + ("stream" if handler.response_streaming else "unary")
+        )
+        decode = handler.request_deserializer
+        inner = getattr(handler, kind)
+        if handler.response_streaming and inspect.isasyncgenfunction(inner):
+            wrapped = call.yielding(inner, decode)
+        else:
+            wrapped = call.awaiting(inner, decode, counts=kind == "unary_unary" and not call.is_between_nodes)
+        # Decoded within the call: what gRPC decodes for itself it also answers for itself, with a traceback.
+        made: _Handler = getattr(grpc, f"{kind}_rpc_method_handler")(
+            wrapped, response_serializer=handler.response_serializer
+        )
+        return made
+
+    def check_identity(self, method: str, metadata: dict[str, Any]) -> None:
+        """Raises CLUSTER_MISMATCH for another cluster's, and INVALID_ARGUMENT for who should say that and does not."""
+        cluster = metadata.get(CLUSTER_METADATA)
+        if cluster not in (None, self._cluster_id):
+            text = f"the caller belongs to cluster {str(cluster)[:64]!r}, this node to {self._cluster_id}"
+            raise MinkaError(Code.CLUSTER_MISMATCH, text)
+        if method.startswith(_BETWEEN_NODES) and method != _JOINING:
+            node = metadata.get(NODE_METADATA)
+            if cluster is None or not isinstance(node, str) or node_id_problem(node):
+                raise MinkaError(Code.INVALID_ARGUMENT, "a call between nodes says of which cluster and node it is")
+
+    async def counted(self, method: str, size: int, context: "_Context", answer: Callable[[], Awaitable[Any]]) -> Any:
+        """What `answer` gives; it counts until gRPC has sent it. Raises OVERLOADED when there is no memory for it."""
+        share = self._memory.share()
+        on_done: Any = lambda _: share.close()  # noqa: E731 - grpcio's types know no callable here
+        context.add_done_callback(on_done)
+        until = asyncio.get_running_loop().time() + _ROOM_S
+        expected = CALL_BYTES + size + self._sizes.get(method, 0)
+        if not share.has_room(CALL_BYTES) or not await share.room(expected, until):
+            raise MinkaError(Code.OVERLOADED, "answers that were not taken yet leave no memory for this call")
+        share.take(CALL_BYTES + size)
+        response = await answer()
+        self._sizes[method] = length = response.ByteSize()
+        share.take(length)
+        return response
+
+    def refused(self, method: str, error: MinkaError) -> None:
+        """Note a caller's mistake, a few times."""
+        if error.code in (Code.INVALID_ARGUMENT, Code.CLUSTER_MISMATCH):
+            self._seldom.log(logging.INFO, "a request was refused", method=method, reason=str(error)[:300])
+
+    def failed(self, method: str, error: Exception) -> MinkaError:
+        """Note a bug, and name it."""
+        self._seldom.log(logging.ERROR, "a call failed", with_traceback=True, method=method)
+        return MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}")
 
 
-def _wrapped(handler: "_Handler", refusal: MinkaError | None) -> "_Handler":
-    """The same kind of handler around the function of this one. grpcio's types know the synchronous API only."""
-    kind = (
-        ("stream" if handler.request_streaming else "unary")
-        + "_"
-        + ("stream" if handler.response_streaming else "unary")
-    )
-    wrap = _streaming if handler.response_streaming else _unary
-    make = getattr(grpc, f"{kind}_rpc_method_handler")
-    wrapped: _Handler = make(
-        wrap(getattr(handler, kind), refusal),
-        request_deserializer=handler.request_deserializer,
-        response_serializer=handler.response_serializer,
-    )
-    return wrapped
+class _Call:
+    """One call of a method: the function around the servicer's."""
 
+    def __init__(self, interceptor: Interceptor, method: str, metadata: dict[str, Any]) -> None:
+        self._interceptor = interceptor
+        self._method = method
+        self._metadata = metadata
+        self.is_between_nodes: Final = method.startswith(_BETWEEN_NODES)
 
-def _unary(inner: Callable[[Any, "_Context"], Awaitable[Any]], refusal: MinkaError | None) -> Any:
-    async def call(request: Any, context: "_Context") -> Any:
+    def awaiting(self, inner: Callable[[Any, "_Context"], Awaitable[Any]], decode: _Decode | None, counts: bool) -> Any:
+        """Around one that returns its answer, or writes its answers itself. `counts`: see `Interceptor.counted`."""
+
+        async def call(raw: Any, context: "_Context") -> Any:
+            try:
+                request = self._request(raw, decode)
+                if not counts:
+                    return await inner(request, context)
+                return await self._interceptor.counted(self._method, len(raw), context, lambda: inner(request, context))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a named error
+                await self._abort(context, error)
+
+        return call
+
+    def yielding(self, inner: Callable[[Any, "_Context"], AsyncIterator[Any]], decode: _Decode | None) -> Any:
+        """Around one that yields its answers."""
+
+        async def call(raw: Any, context: "_Context") -> AsyncIterator[Any]:
+            try:
+                async for response in inner(self._request(raw, decode), context):
+                    yield response
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a named error
+                await self._abort(context, error)
+
+        return call
+
+    def _request(self, raw: Any, decode: _Decode | None) -> Any:
+        """The checked request, or the stream of them; raw frames are checked by those whose they are."""
+        self._interceptor.check_identity(self._method, self._metadata)
+        if decode is None:
+            return raw
+        return self._decoded(raw, decode) if isinstance(raw, bytes) else self._messages(raw, decode)
+
+    async def _messages(self, raws: AsyncIterator[bytes], decode: _Decode) -> AsyncIterator[Any]:
+        async for raw in raws:
+            yield self._decoded(raw, decode)
+
+    def _decoded(self, raw: bytes, decode: _Decode) -> Any:
+        if not self.is_between_nodes and len(raw) > MAX_REQUEST_BYTES:
+            raise MinkaError(Code.TOO_LARGE, f"a request of {len(raw)} bytes; {MAX_REQUEST_BYTES} is the limit")
         try:
-            if refusal is not None:
-                raise refusal
-            return await inner(request, context)
-        except MinkaError as error:
-            await abort(context, error)
-        except (AssertionError, LookupError, TypeError, ValueError) as error:
-            log.exception("a call failed")
-            await abort(context, MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
+            message: Message = decode(raw)
+        except DecodeError as error:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"the request is no message of its type: {error}") from error
+        if self._method.startswith("/minka."):
+            check(message)
+            claimed = getattr(message, "node_id", None)
+            if self.is_between_nodes and claimed is not None and claimed != self._metadata.get(NODE_METADATA):
+                raise MinkaError(Code.INVALID_ARGUMENT, "a node speaks for another one: node_id is not minka-node")
+        return message
 
-    return call
-
-
-def _streaming(inner: Callable[[Any, "_Context"], AsyncIterator[Any]], refusal: MinkaError | None) -> Any:
-    async def call(request: Any, context: "_Context") -> AsyncIterator[Any]:
-        try:
-            if refusal is not None:
-                raise refusal
-            async for response in inner(request, context):
-                yield response
-        except MinkaError as error:
-            await abort(context, error)
-
-    return call
+    async def _abort(self, context: "_Context", error: Exception) -> None:
+        if isinstance(error, grpc.aio.BaseError):  # gRPC's own: the call has ended
+            raise error
+        if isinstance(error, MinkaError):
+            self._interceptor.refused(self._method, error)
+        else:
+            error = self._interceptor.failed(self._method, error)
+        await abort(context, error)
 
 
 async def abort(context: "_Context", error: MinkaError) -> None:

@@ -11,58 +11,107 @@ import msgspec
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
+from minkad.memory import Memory, Share
+from minkad.rpc.interceptor import CALL_BYTES
 from minkad.shard.manager import ReplicaManager
 from minkad.telemetry import Operation, Outcome, Telemetry
 
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one stream; the next is read when one is answered
+_FRAME_BYTES: Final = 16 * 1024  # that the next frame is expected to have
 
-_Handle = Callable[[wire.Request], Awaitable[wire.Response]]
+_Handle = Callable[[wire.Request, Share], Awaitable[wire.Response]]
+_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class _Stream:
-    """One client's stream: each frame is a task, answers go out as they come."""
+    """One client's stream: each frame is a task, answers go out as they come.
 
-    def __init__(self, handle: _Handle, telemetry: Telemetry) -> None:
+    A frame counts until it is answered, and an answer until it is written, which it is when the client takes it. A
+    stream whose answers are not taken is not read any further.
+    """
+
+    def __init__(self, handle: _Handle, telemetry: Telemetry, memory: Memory) -> None:
+        """Raises OVERLOADED when the node has too many."""
         self._handle = handle
         self._telemetry = telemetry
         self._slots = asyncio.Semaphore(MAX_FRAMES_IN_FLIGHT)
         self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._share = memory.share(self._end)
+        self._serving: asyncio.Task[Any] | None = None
 
-    async def answers(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def serve(self, frames: AsyncIterator[bytes], context: _Context) -> None:
+        """Until the client ends the stream."""
+        on_done: Any = lambda _: self._share.close()  # noqa: E731 - grpcio's types know no callable here
+        context.add_done_callback(on_done)
+        if not self._share.has_room(CALL_BYTES):
+            raise MinkaError(Code.OVERLOADED, "this node has as many streams of clients as it may")
+        self._share.take(CALL_BYTES)
+        self._serving = asyncio.current_task()
         reader = asyncio.create_task(self._read(frames))
         try:
             while (answer := await self._answers.get()) is not None:
-                yield answer
+                await self._write(context, answer)
             await reader  # raises what ended it
+        except asyncio.CancelledError:
+            if self._serving is None or not self._share.is_revoked:
+                raise
+            self._serving.uncancel()
+            raise MinkaError(Code.OVERLOADED, "answers were not taken while others waited for memory") from None
         finally:
+            self._serving = None
             reader.cancel()
             for task in self._tasks:
                 task.cancel()
+            # What is on its way stays with gRPC for as long as the client doesn't take it.
+            self._share.keep(CALL_BYTES + wire.PIECE_BYTES)
+
+    def _end(self) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
+
+    async def _write(self, context: _Context, answer: bytes) -> None:
+        share = self._share
+        for piece in wire.pieces(answer):
+            share.sending_since = time.monotonic()
+            await context.write(piece)
+        share.sending_since = None
+        share.give(len(answer))
 
     async def _read(self, frames: AsyncIterator[bytes]) -> None:
         try:
             async for frame in frames:
                 request = _decoded(frame)
+                self._share.take(len(frame))
                 await self._slots.acquire()
-                task = asyncio.create_task(self._answer(request))
+                task = asyncio.create_task(self._answer(request, len(frame)))
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
+                if not self._share.has_plenty:
+                    await self._share.room(_FRAME_BYTES)
             while self._tasks:
                 await asyncio.wait(self._tasks)
         finally:
             self._answers.put_nowait(None)
 
-    async def _answer(self, request: wire.Request) -> None:
+    async def _answer(self, request: wire.Request, size: int) -> None:
         began = time.perf_counter()
-        response = await self._handle(request)
-        self._answers.put_nowait(wire.encode(response))
-        self._count(request, response, time.perf_counter() - began)
+        response = await self._handle(request, self._share)
+        answer = wire.encode(response)
+        # What was read was counted as it was read.
+        self._share.give(size + self._count(request, response, time.perf_counter() - began))
+        self._share.take(len(answer))
+        self._answers.put_nowait(answer)
 
-    def _count(self, request: wire.Request, response: wire.Response, seconds: float) -> None:
+    def _count(self, request: wire.Request, response: wire.Response, seconds: float) -> int:
+        """The bytes of the bodies of the results."""
+        size = 0
         for group, result in zip(request.groups, response.results, strict=True):
             operation: Operation = "write" if group.op == wire.Op.WRITE else "read"
             self._telemetry.kv(operation, "ok" if result.error is None else _outcome(result.error), seconds)
+            if result.body is not None:
+                size += len(result.body)
+        return size
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._slots.release()
@@ -84,12 +133,11 @@ def _outcome(error: bytes) -> Outcome:
     return "refused" if Code[code].info.retriable else "failed"
 
 
-def kv_handler(manager: ReplicaManager, telemetry: Telemetry) -> grpc.GenericRpcHandler:
+def kv_handler(manager: ReplicaManager, telemetry: Telemetry, memory: Memory) -> grpc.GenericRpcHandler:
     """The service, for the server."""
 
-    async def batch(frames: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
-        async for answer in _Stream(manager.handle, telemetry).answers(frames):
-            yield answer
+    async def batch(frames: AsyncIterator[bytes], context: _Context) -> None:
+        await _Stream(manager.handle, telemetry, memory).serve(frames, context)
 
     service, method = wire.KV_BATCH_METHOD.strip("/").split("/")
     return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(batch)})

@@ -8,18 +8,26 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftServicer, RaftStub
 from minka.v1.raft_pb2 import Message, MessageType, RaftMessageBatch
 from minkad.config_values import split_address
+from minkad.rpc import rules
 from minkad.rpc.channels import Channels
+from minkad.rpc.validation import check
 
 log: Final = logging.getLogger(__name__)
 
 MAX_QUEUED: Final = 1024  # messages to one node; Raft repeats what is dropped
+MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024  # of the entries in them, or one message
 MAX_BATCH: Final = 256
+MAX_BATCH_BYTES: Final = 1024 * 1024
+MAX_SNAPSHOTS: Final = 2  # sent at a time, encoded; one is received at a time
+SNAPSHOT_SECONDS: Final = 30.0  # besides what it may take at its rate; then it makes room for the next
+SNAPSHOT_SILENCE: Final = 10.0  # seconds between two pieces of a snapshot, at most
 RECONNECT: Final = 0.1  # seconds
 PROBE_TIMEOUT: Final = 0.5  # seconds
 CHUNK_BYTES: Final = 256 * 1024
@@ -31,35 +39,78 @@ MAX_HEARD: Final = 4096  # senders whose address is remembered
 class RaftReceiver(RaftServicer):
     """Takes messages in, and tells `heard_from` which raft id sends from which address."""
 
-    def __init__(self, receive: Callable[[Sequence[Message]], None], heard_from: Callable[[int, str], None]) -> None:
+    def __init__(
+        self,
+        receive: Callable[[Sequence[Message]], None],
+        heard_from: Callable[[int, str], None],
+        is_stranger: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Messages of raft ids that are strangers are refused."""
         self._receive = receive
         self._heard_from = heard_from
+        self._is_stranger = is_stranger
+        self._receives_snapshot = False
 
     async def Send(
         self, request_iterator: AsyncIterator[RaftMessageBatch], context: grpc.aio.ServicerContext[Any, Any]
     ) -> RaftSendResponse:
-        """Until the sender ends the stream."""
+        """Until the sender ends the stream. Raises INVALID_ARGUMENT."""
         address = dict(context.invocation_metadata() or ()).get(ADDRESS_METADATA)
+        if address is not None and (not isinstance(address, str) or rules.address(address)):
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{ADDRESS_METADATA} is no address")
+        known: set[int] = set()
         async for batch in request_iterator:
+            self._check(batch.messages, known)
             if batch.messages and isinstance(address, str):
                 self._heard_from(batch.messages[0].from_id, address)
             self._receive(batch.messages)
         return RaftSendResponse()
 
+    def _check(self, messages: Sequence[Message], known: set[int]) -> None:
+        for message in messages:
+            if message.from_id in known:
+                continue
+            if not message.from_id or self._is_stranger(message.from_id):
+                raise MinkaError(Code.INVALID_ARGUMENT, f"no node has the raft id {message.from_id}")
+            known.add(message.from_id)
+
     async def SendSnapshot(
         self, request_iterator: AsyncIterator[SnapshotChunk], context: grpc.aio.ServicerContext[Any, Any]
     ) -> RaftSendResponse:
-        """As a whole or not at all."""
-        content, checksum = bytearray(), 0
-        async for chunk in request_iterator:
-            content += chunk.data
-            checksum = chunk.checksum
-            if len(content) > MAX_SNAPSHOT_BYTES:
-                raise MinkaError(Code.TOO_LARGE, f"a snapshot of more than {MAX_SNAPSHOT_BYTES} bytes")
-        if zlib.crc32(content) != checksum:
-            raise MinkaError(Code.CORRUPT_DATA, "a snapshot arrived damaged or in part")
-        self._receive([Message.FromString(bytes(content))])
+        """As a whole or not at all, and one at a time: OVERLOADED. Raises INVALID_ARGUMENT, TOO_LARGE, CORRUPT_DATA."""
+        if self._receives_snapshot:
+            raise MinkaError(Code.OVERLOADED, "another snapshot is being received")
+        self._receives_snapshot = True
+        try:
+            message = await _assembled(request_iterator)
+        finally:
+            self._receives_snapshot = False
+        check(message)
+        if message.type != MessageType.MSG_SNAP:
+            raise MinkaError(Code.INVALID_ARGUMENT, "the message has no snapshot")
+        self._check([message], set())
+        self._receive([message])
         return RaftSendResponse()
+
+
+async def _assembled(chunks: AsyncIterator[SnapshotChunk]) -> Message:
+    content, checksum = bytearray(), 0
+    try:
+        async with asyncio.timeout(SNAPSHOT_SILENCE) as silence:
+            async for chunk in chunks:
+                silence.reschedule(asyncio.get_running_loop().time() + SNAPSHOT_SILENCE)
+                content += chunk.data
+                checksum = chunk.checksum
+                if len(content) > MAX_SNAPSHOT_BYTES:
+                    raise MinkaError(Code.TOO_LARGE, f"a snapshot of more than {MAX_SNAPSHOT_BYTES} bytes")
+    except TimeoutError:
+        raise MinkaError(Code.CORRUPT_DATA, f"a snapshot stopped for {SNAPSHOT_SILENCE:g} s") from None
+    if zlib.crc32(content) != checksum:
+        raise MinkaError(Code.CORRUPT_DATA, "a snapshot arrived damaged or in part")
+    try:
+        return Message.FromString(bytes(content))
+    except DecodeError as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the snapshot is no message: {error}") from error
 
 
 class RaftTransport:
@@ -90,6 +141,7 @@ class RaftTransport:
         self._chunk_seconds = CHUNK_BYTES / snapshot_bytes_per_second
         self._links: dict[int, _Link] = {}
         self._snapshots: dict[int, asyncio.Task[None]] = {}
+        self._sending = asyncio.Semaphore(MAX_SNAPSHOTS)
 
     def send(self, messages: Sequence[Message]) -> None:
         """Queue each message for its node; a snapshot goes its own way."""
@@ -121,7 +173,9 @@ class RaftTransport:
         try:
             if address is not None:
                 stub = RaftStub(self._channels.to(address))
-                await stub.SendSnapshot(self._chunks(message), metadata=self._metadata)
+                async with self._sending:
+                    seconds = SNAPSHOT_SECONDS + 4 * self._chunk_seconds * message.ByteSize() / CHUNK_BYTES
+                    await stub.SendSnapshot(self._chunks(message), metadata=self._metadata, timeout=seconds)
                 ok = True
         except grpc.aio.AioRpcError as error:
             log.info("a snapshot was not delivered", extra={"to": address, "reason": error.details()})
@@ -161,15 +215,30 @@ class _Link:
         self._address_of = address_of
         self._unreachable = unreachable
         self._gone = gone
-        self._queue: deque[Message] = deque(maxlen=MAX_QUEUED)
+        self._queue: deque[tuple[Message, int]] = deque()
+        self._queued_bytes = 0
         self._wake = asyncio.Event()
         self._connected = False
         self._connection = 0
         self.task = asyncio.create_task(self._run(), name=f"raft messages to {raft_id}")
 
     def put(self, message: Message) -> None:
-        self._queue.append(message)
+        size = sum(len(entry.data) for entry in message.entries)
+        self._queue.append((message, size))
+        self._queued_bytes += size
+        while len(self._queue) > MAX_QUEUED or (len(self._queue) > 1 and self._queued_bytes > MAX_QUEUED_BYTES):
+            self._queued_bytes -= self._queue.popleft()[1]
         self._wake.set()
+
+    def _take(self) -> list[Message]:
+        batch: list[Message] = []
+        total = 0
+        while self._queue and len(batch) < MAX_BATCH and total < MAX_BATCH_BYTES:
+            message, size = self._queue.popleft()
+            self._queued_bytes -= size
+            total += size
+            batch.append(message)
+        return batch
 
     async def _run(self) -> None:
         while True:
@@ -179,6 +248,7 @@ class _Link:
                 await self._stream(address)
             self._unreachable(self._raft_id)
             self._queue.clear()  # it is old by the time the node is back
+            self._queued_bytes = 0
             self._wake.clear()
             await asyncio.sleep(RECONNECT)
 
@@ -203,8 +273,7 @@ class _Link:
                 return
             self._wake.clear()
             while self._queue and connection == self._connection:
-                batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
-                yield RaftMessageBatch(messages=batch)
+                yield RaftMessageBatch(messages=self._take())
                 self._connected = True
 
 

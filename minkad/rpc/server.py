@@ -1,5 +1,10 @@
 """The gRPC server of a node: every service, health and reflection."""
 
+import asyncio
+import logging
+import time
+from typing import Any, Final
+
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -10,6 +15,7 @@ from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
 from minkad.identity import Identity
 from minkad.listening import bind_error, cannot_listen
+from minkad.memory import Memory
 from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.control import (
     AdminService,
@@ -23,14 +29,30 @@ from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver, RaftTransport
 from minkad.rpc.replication import replication_handler
+from minkad.rpc.rules import MAX_MESSAGE_BYTES
 from minkad.shard.manager import ReplicaManager
 from minkad.telemetry import Telemetry
 
-_NAMES = [
+log: Final = logging.getLogger(__name__)
+
+_NAMES: Final = [
     service.full_name
     for file in (admin_pb2.DESCRIPTOR, coordinator_pb2.DESCRIPTOR)
     for service in file.services_by_name.values()
 ]
+_OPTIONS: Final = [
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.max_ping_strikes", 0),
+    *channel_options(CONNECT_TIMEOUT),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_concurrent_streams", 256),  # of one connection; what is beyond waits at the client
+    # What a client holds that vanished without a word (power, network) is free again soon.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+]
+_STREAMS_PART: Final = 0.75  # of clients' memory; the rest is for single calls, whose answers can't be taken back
+_LOOK_S: Final = 0.2
+_BIND_S: Final = 5.0
 
 
 class Server:
@@ -46,37 +68,77 @@ class Server:
         telemetry: Telemetry,
         transport: RaftTransport,
         credentials: Credentials | None,
+        clients_memory: int,
     ) -> None:
-        """Plain without `credentials`. Raises MinkaError, ADDRESS_IN_USE or INVALID_CONFIG, without the address."""
-        options = [("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0), *channel_options(CONNECT_TIMEOUT)]
-        self._server = grpc.aio.server(interceptors=[Interceptor(identity.cluster_id)], options=options)
+        """Plain without `credentials`; `clients_memory` in bytes. Raises MinkaError, ADDRESS_IN_USE or INVALID_CONFIG,
+        without the address.
+        """
+        self._address = address
+        self._credentials = credentials
+        streams = Memory(int(clients_memory * _STREAMS_PART), time.monotonic)
+        calls = Memory(clients_memory - streams.limit, time.monotonic)
+        telemetry.clients_memory = lambda: streams.used + calls.used
+        telemetry.clients_ended = lambda: streams.ended
+        self._interceptor = Interceptor(identity.cluster_id, calls)
         self._health = health.aio.HealthServicer()
-        admin = AdminService(coordinator, identity.node_id, member.has_clearance)
-        admin_pb2_grpc.add_MetadataServicer_to_server(MetadataService(coordinator), self._server)
-        admin_pb2_grpc.add_AdminServicer_to_server(admin, self._server)
-        inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
-        admin_pb2_grpc.add_InventoryServicer_to_server(inventory, self._server)
-        coordinator_pb2_grpc.add_CoordinatorServicer_to_server(CoordinatorService(coordinator), self._server)
-        control = ReplicaControlService(lambda: member.node.incarnation, manager.update_replicas)
-        coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(control, self._server)
-        raft = RaftReceiver(coordinator.driver.receive, transport.heard_from)
-        coordinator_pb2_grpc.add_RaftServicer_to_server(raft, self._server)
-        self._server.add_generic_rpc_handlers((kv_handler(manager, telemetry), replication_handler(manager, telemetry)))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        self._metadata = MetadataService(coordinator)
+        self._admin = AdminService(coordinator, identity.node_id, member.has_clearance)
+        self._inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
+        self._coordinator = CoordinatorService(coordinator)
+        self._control = ReplicaControlService(lambda: member.node.incarnation, manager.update_replicas)
+        self._raft = RaftReceiver(
+            coordinator.driver.receive, transport.heard_from, lambda raft_id: _is_stranger(coordinator, raft_id)
+        )
+        self._handlers = (kv_handler(manager, telemetry, streams), replication_handler(manager, telemetry))
+        self._server = self._made()
+        self._watcher: asyncio.Task[None] | None = None
+
+    def _made(self) -> grpc.aio.Server:
+        server = grpc.aio.server(interceptors=[self._interceptor], options=_OPTIONS)
+        admin_pb2_grpc.add_MetadataServicer_to_server(self._metadata, server)
+        admin_pb2_grpc.add_AdminServicer_to_server(self._admin, server)
+        admin_pb2_grpc.add_InventoryServicer_to_server(self._inventory, server)
+        coordinator_pb2_grpc.add_CoordinatorServicer_to_server(self._coordinator, server)
+        coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(self._control, server)
+        coordinator_pb2_grpc.add_RaftServicer_to_server(self._raft, server)
+        server.add_generic_rpc_handlers(self._handlers)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
-            if credentials is None:
-                self._server.add_insecure_port(address)
+            if self._credentials is None:
+                server.add_insecure_port(self._address)
             else:
-                self._server.add_secure_port(address, credentials.server())
+                server.add_secure_port(self._address, self._credentials.server())
         except RuntimeError as error:
-            raise cannot_listen("listen.grpc", address, bind_error(address)) from error
+            raise cannot_listen("listen.grpc", self._address, bind_error(self._address)) from error
+        return server
 
     async def start(self) -> None:
         """Listen."""
         for name in _NAMES:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
+        self._watcher = asyncio.create_task(self._watch(), name="gRPC server")
+
+    async def _watch(self) -> None:
+        """Listen again after gRPC has given up: it does when the name of a method that is called is no UTF-8."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if _is_running(self._server):
+                continue
+            log.warning("the gRPC server was ended by a call that it can't read; it begins again")
+            old, until = self._server, time.monotonic() + _BIND_S
+            ending = asyncio.create_task(old.stop(0))
+            while True:
+                try:
+                    self._server = self._made()
+                    break
+                except MinkaError:  # the old one has not let go of the address yet
+                    if time.monotonic() > until:
+                        raise
+                    await asyncio.sleep(_LOOK_S)
+            await self._server.start()
+            await asyncio.wait([ending])
 
     async def announce_stop(self) -> None:
         """Tell who asks for the health that this node is about to stop."""
@@ -84,4 +146,20 @@ class Server:
 
     async def stop(self, grace: float) -> None:
         """End the calls under way after `grace` seconds."""
+        if self._watcher is not None:
+            self._watcher.cancel()
         await self._server.stop(grace)
+
+
+def _is_stranger(coordinator: Coordinator, raft_id: int) -> bool:
+    """Whether no node is known by this raft id while all is well. Who hears no leader may not know the next one yet."""
+    driver = coordinator.driver
+    leader, members = driver.raw.basic_status().leader_id, driver.conf_state
+    if leader in (0, raft_id) or coordinator.node_with(raft_id) is not None:
+        return False
+    return not any(raft_id in ids for ids in (members.voters, members.learners, members.voters_outgoing))
+
+
+def _is_running(server: Any) -> bool:
+    # gRPC says so nowhere else: `wait_for_termination` waits for the calls under way, which may go on for ever.
+    return bool(server._server.is_running())

@@ -25,6 +25,7 @@ from minka.v1.coordinator_pb2 import (
 from minka.wire import Request, Response
 from minkad.core.state import range_of
 from minkad.failpoints import failpoint
+from minkad.memory import Share
 from minkad.shard.committer import Committer
 from minkad.shard.context import ControllerCalls, KnownKeyspace, LeaderContext, ReplicationSettings
 from minkad.shard.deletions import Deletions
@@ -544,9 +545,9 @@ class ReplicaManager:
 
     # Serving
 
-    async def handle(self, request: Request) -> Response:
-        """Reads and writes of one client's frame; a result for each group."""
-        return await self._requests.handle(request)
+    async def handle(self, request: Request, share: Share) -> Response:
+        """Reads and writes of one client's frame; a result for each group. What is read counts for `share`."""
+        return await self._requests.handle(request, share)
 
     def follow(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """A leader's stream: see `frames.APPEND_METHOD`."""

@@ -8,10 +8,12 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from minka import wire
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import GroupResult, WriteBody
+from minkad.memory import Share
 from minkad.shard.entries import Keep, SplitMarker, decode_entry
 from minkad.shard.load import Load
 from minkad.shard.partition_log import PartitionLog
@@ -71,9 +73,12 @@ def meta_key(partition_id: int) -> bytes:
 class Ticket:
     """The results of one request's groups; `done` is set when none is missing."""
 
-    __slots__ = ("done", "missing", "results")
+    __slots__ = ("done", "missing", "results", "share", "size")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, share: Share) -> None:
+        """The bodies of answers are taken from `share`."""
+        self.share = share
+        self.size = 0  # of them, in bytes
         self.results: list[GroupResult | None] = [None] * count
         self.missing = count
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -87,9 +92,24 @@ class Ticket:
         if not self.missing and not self.done.done():
             self.done.set_result(None)
 
+    def answer(self, index: int, body: bytes) -> None:
+        """What was read for a group. Raises TOO_LARGE when that is too much for one answer."""
+        if self.results[index] is not None:
+            return
+        if self.size + len(body) > wire.MAX_ANSWER_BYTES:
+            raise too_large()
+        self.size += len(body)
+        self.share.take(len(body))
+        self.fill(index, GroupResult(None, body))
+
     def fail(self, index: int, error: MinkaError) -> None:
         """The group was refused or failed."""
         self.fill(index, GroupResult(error.to_proto().SerializeToString(), None))
+
+
+def too_large() -> MinkaError:
+    """More is asked for than one answer may have."""
+    return MinkaError(Code.TOO_LARGE, f"an answer of more than {wire.MAX_ANSWER_BYTES >> 20} MiB")
 
 
 class Pending(NamedTuple):

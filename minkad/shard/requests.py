@@ -12,10 +12,11 @@ from minka import wire
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES, KeyRange
 from minka.v1.cluster_pb2 import Partition
-from minka.wire import Group, GroupResult, Op, Request, Response, WriteBody
+from minka.wire import Group, Op, Request, Response, WriteBody
+from minkad.memory import Share
 from minkad.shard.committer import Committer
 from minkad.shard.following import Following
-from minkad.shard.replica import Pending, Replica, Role, Ticket
+from minkad.shard.replica import Pending, Replica, Role, Ticket, too_large
 from minkad.storage.data_database import MAX_PASSED
 from minkad.storage.rocks import DeletedAheadError
 
@@ -24,10 +25,12 @@ _INLINE_KEYS: Final = 64
 _POLL_SECONDS: Final = 0.1
 _MAX_TIMEOUT_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 0.1
+_READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.SCAN})
 # Of a page of a scan, which holds the loop: about 2 ms.
 MAX_PAGE_ROWS: Final = 2000
 MAX_PAGE_BYTES: Final = 512 * 1024
 _PAGE_SECONDS: Final = 0.01  # where many deleted keys are between them
+_KEYS_AT_ONCE: Final = 4  # read before it is looked at how large they are
 
 
 class Requests:
@@ -68,19 +71,21 @@ class Requests:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def handle(self, request: Request) -> Response:
-        """A result for each group, at the latest at the request's deadline."""
+    async def handle(self, request: Request, share: Share) -> Response:
+        """A result for each group, at the latest at the request's deadline. What is read counts for `share`, and
+        waits while that has no room: the bodies of the results are the caller's to give back.
+        """
         self._under_way += 1
         self._idle.clear()
         try:
-            return await self._handle(request)
+            return await self._handle(request, share)
         finally:
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
 
-    async def _handle(self, request: Request) -> Response:
-        ticket = Ticket(len(request.groups))
+    async def _handle(self, request: Request, share: Share) -> Response:
+        ticket = Ticket(len(request.groups), share)
         timeout = min(request.timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
         deadline = asyncio.get_running_loop().time() + timeout
         # What waits gives up a little earlier, so that its reason is there in time.
@@ -132,14 +137,16 @@ class Requests:
                 self._spawn(self._wait(group, ticket, index, deadline))
             elif group.op == Op.WRITE:
                 self._write(replica, group.body, ticket, index)
+            elif group.op not in _READS:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
+            elif not ticket.share.has_plenty and not ticket.share.has_room(_expected(replica, group)):
+                self._spawn(self._wait_for_room(_expected(replica, group), group, ticket, index, deadline))
             elif group.op == Op.READ:
                 self._read(replica, group, ticket, index, deadline)
             elif group.op == Op.READ_STALE:
                 self._read_stale(replica, group, ticket, index)
-            elif group.op == Op.SCAN:
-                self._scan(replica, group, ticket, index, deadline)
             else:
-                raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
+                self._scan(replica, group, ticket, index, deadline)
         except MinkaError as error:
             ticket.fail(index, error)
 
@@ -249,6 +256,13 @@ class Requests:
         assert replica is not None
         self._begin(group, ticket, index, deadline)
 
+    async def _wait_for_room(self, size: int, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+        if await ticket.share.room(size, deadline):
+            self._begin(group, ticket, index, deadline)
+        else:
+            text = "answers that clients have not taken yet leave no memory for this one"
+            ticket.fail(index, MinkaError(Code.OVERLOADED, text))
+
     def _in_vain(self, group: Group) -> MinkaError:
         replica = self._replicas.get(group.partition_id)
         if replica is None:
@@ -291,13 +305,15 @@ class Requests:
         if len(keys) > _INLINE_KEYS:
             self._spawn(self._read_many(replica, keys, group, ticket, index, deadline))
             return
-        values = replica.data.get(keys)
+        values = _values(replica, keys, ticket)
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the read was answered")
-        ticket.fill(index, GroupResult(None, wire.encode(values)))
+        ticket.answer(index, wire.encode(values))
 
     def _scan(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         body = _checked_scan(group.body)
+        if ticket.size >= wire.MAX_ANSWER_BYTES:
+            raise too_large()
         asked, mine = KeyRange(body.start, body.end), KeyRange(replica.row.start_key, replica.row.end_key)
         if not asked.overlaps(mine):
             text = f"partition {replica.id} has the keys {mine}, and those of {asked} are asked for"
@@ -309,7 +325,7 @@ class Requests:
         except DeletedAheadError:
             self._spawn(self._scan_cleared(replica, body, wanted, group, ticket, index, deadline))
             return
-        ticket.fill(index, GroupResult(None, wire.encode(page)))
+        ticket.answer(index, wire.encode(page))
 
     def _page(self, replica: Replica, body: wire.ScanBody, wanted: KeyRange, max_passed: int) -> wire.ScanPage:
         """A page, at one moment: nothing else runs meanwhile. Raises DeletedAheadError."""
@@ -345,7 +361,7 @@ class Requests:
                 max_passed *= 2  # so that it comes to an end however much is deleted meanwhile
                 with suppress(DeletedAheadError):
                     page = self._page(replica, body, part, max_passed)
-                    ticket.fill(index, GroupResult(None, wire.encode(page)))
+                    ticket.answer(index, wire.encode(page))
                     return
         except MinkaError as error:
             ticket.fail(index, error)
@@ -361,31 +377,76 @@ class Requests:
         if len(keys) > _INLINE_KEYS:
             self._spawn(self._read_many_stale(replica, keys, age_ms, ticket, index))
         else:
-            ticket.fill(index, GroupResult(None, wire.encode(wire.StaleResult(age_ms, replica.data.get(keys)))))
+            ticket.answer(index, wire.encode(wire.StaleResult(age_ms, _values(replica, keys, ticket))))
 
     async def _read_many_stale(
         self, replica: Replica, keys: list[bytes], age_ms: int, ticket: Ticket, index: int
     ) -> None:
         try:
-            values = await replica.data.get_many(keys)
+            values = await _many_values(replica, keys, ticket)
+            ticket.answer(index, wire.encode(wire.StaleResult(age_ms, values)))
         except MinkaError as error:
             ticket.fail(index, error)
-            return
-        ticket.fill(index, GroupResult(None, wire.encode(wire.StaleResult(age_ms, values))))
 
     async def _read_many(
         self, replica: Replica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float
     ) -> None:
         epoch = replica.row.leader_epoch
         try:
-            values = await replica.data.get_many(keys)
+            values = await _many_values(replica, keys, ticket)
             if self._route(group) is replica and replica.row.leader_epoch == epoch:
-                ticket.fill(index, GroupResult(None, wire.encode(values)))
+                ticket.answer(index, wire.encode(values))
                 return
         except MinkaError as error:
             ticket.fail(index, error)
             return
         self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
+
+
+def _expected(replica: Replica, group: Group) -> int:
+    """About how many bytes the answer will have."""
+    if group.op == Op.SCAN:
+        return MAX_PAGE_BYTES
+    return min(_count(group.body) * _mean_size(replica) + len(group.body), wire.MAX_ANSWER_BYTES)
+
+
+def _mean_size(replica: Replica) -> int:
+    size = replica.data.size()
+    return size.bytes // max(size.keys, 1)
+
+
+def _count(body: bytes) -> int:
+    """How many elements a MessagePack array has, by its first bytes; 0 if it is none."""
+    if body[:1] == b"\xdc":
+        return int.from_bytes(body[1:3], "big")
+    if body[:1] == b"\xdd":
+        return int.from_bytes(body[1:5], "big")
+    return body[0] & 0x0F if body and body[0] >> 4 == 9 else 0
+
+
+def _values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
+    """Raises TOO_LARGE when the answer would be: before much more than that is read."""
+    if len(keys) <= _KEYS_AT_ONCE and not ticket.size:
+        return replica.data.get(keys)
+    values: list[bytes | None] = []
+    left = wire.MAX_ANSWER_BYTES - ticket.size
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        if left < 0:
+            raise too_large()
+        part = replica.data.get(keys[start : start + _KEYS_AT_ONCE])
+        left -= sum([len(value) for value in part if value])
+        values += part
+    return values
+
+
+async def _many_values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
+    """The same on another thread; what may come counts from the beginning."""
+    expected = min(len(keys) * _mean_size(replica), wire.MAX_ANSWER_BYTES)
+    ticket.share.take(expected)
+    try:
+        return await replica.data.get_many(keys, wire.MAX_ANSWER_BYTES - ticket.size)
+    finally:
+        ticket.share.give(expected)
 
 
 def _checked_write(body: bytes) -> WriteBody:

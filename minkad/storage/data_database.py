@@ -42,6 +42,8 @@ _APPLIED: Final = b""
 _APPLIED_BYTES: Final = 12
 _RECORD_BYTES: Final = _APPLIED_BYTES + len(SizeEstimate().encode())
 _SLICE_KEYS: Final = 1000  # read before the loop gets its turn
+_KEYS_AT_ONCE: Final = 8  # of a large read, before it is looked at how much that was: 128 MiB at most
+_NO_LIMIT: Final = 2**63
 _UNCLEAR_SHARE: Final = 0.05
 _CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap
 # Of deleted keys and older versions, before a reader that holds the loop has them cleared away: about 5 ms.
@@ -180,14 +182,18 @@ class DataDatabase:
         except Exception as error:
             raise self._failure("reading", error) from error
 
-    async def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """The same on another thread, which reads without the GIL."""
+    async def get_many(self, keys: list[bytes], max_bytes: int = _NO_LIMIT) -> list[bytes | None]:
+        """The same on another thread, which reads without the GIL. Raises TOO_LARGE for values of more bytes than that
+        together, when little more than that is read.
+        """
         if not self.exists():
             return [None] * len(keys)
         self.open()
         try:
             with _Reading(self):
-                return await on_thread(_multi_get, self._opened(), keys)
+                return await on_thread(_multi_get, self._opened(), keys, max_bytes)
+        except MinkaError:
+            raise
         except Exception as error:
             raise self._failure("reading", error) from error
 
@@ -446,8 +452,15 @@ def _all_levels() -> CompactOptions:
     return options
 
 
-def _multi_get(db: Rdict, keys: list[bytes]) -> list[bytes | None]:
-    found: list[bytes | None] = db.get(keys)  # type: ignore[arg-type, assignment] # a list of str | bytes | ...
+def _multi_get(db: Rdict, keys: list[bytes], max_bytes: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    left = max_bytes
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        part: list[bytes | None] = db.get(keys[start : start + _KEYS_AT_ONCE])  # type: ignore[arg-type, assignment]
+        left -= sum([len(value) for value in part if value])
+        if left < 0:
+            raise MinkaError(Code.TOO_LARGE, f"values of more than {max_bytes} bytes are asked for at once")
+        found += part
     return found
 
 

@@ -17,6 +17,7 @@ from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftStub
 from minka.v1.raft_pb2 import Entry, Message, MessageType, Snapshot, SnapshotMetadata
 from minkactl.playground import free_addresses
+from minkad.memory import Memory
 from minkad.rpc import raft
 from minkad.rpc.channels import Channels
 from minkad.rpc.interceptor import Interceptor
@@ -48,7 +49,9 @@ class Peer:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["Peer"]:
-        server = grpc.aio.server(interceptors=[Interceptor("test")], options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(
+            interceptors=[Interceptor("test", Memory(64 * MIB, time.monotonic))], options=[("grpc.so_reuseport", 0)]
+        )
         coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(self.receive, self.heard.__setitem__), server)
         server.add_insecure_port(self.address)
         await server.start()

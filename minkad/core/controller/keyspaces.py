@@ -2,7 +2,6 @@
 Distributed Systems).
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -16,6 +15,7 @@ from minkad.core.controller.rows import ROWS_A_RECORD, elect
 from minkad.core.controller.selectors import Live, new_partition_leader_selector
 from minkad.core.placement.assign import Placement
 from minkad.core.state import State, slices
+from minkad.core.state.names import keyspace_name_problem
 
 MAX_PARTITIONS: Final = 32768  # in one Raft entry, of some MiB
 MAX_PARTITIONS_IN_CLUSTER: Final = 65536
@@ -23,7 +23,6 @@ MAX_REPLICAS: Final = 9
 DEFAULT_REPLICAS: Final = 3  # where the cluster has as many nodes
 LEAST_MAX_BYTES: Final = 64 * 1024  # a keyspace by ranges is not to fall into dust
 LEAST_MAX_OPS: Final = 100  # the same; and with fewer a second there is too little to tell by where to split
-_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
 def live_nodes(state: State) -> list[Node]:
@@ -140,11 +139,8 @@ def default_min_insync(replicas: int) -> int:
 
 
 def _check_arguments(state: State, command: CreateKeyspace, partition_count: int) -> None:
-    if not _NAME.fullmatch(command.name):
-        raise MinkaError(
-            Code.INVALID_ARGUMENT,
-            f"keyspace name {command.name!r}: 1 to 63 of a-z, 0-9, _ and -, beginning with a letter",
-        )
+    if problem := keyspace_name_problem(command.name):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"keyspace name {command.name!r}: {problem}")
     if not 1 <= partition_count <= MAX_PARTITIONS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{partition_count} partitions: 1 to {MAX_PARTITIONS} are possible")
     check_room(state, partition_count)

@@ -1,6 +1,8 @@
-"""How things are named for people."""
+"""What names may look like, and how things are named for people."""
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from minka.v1.cluster_pb2 import Keyspace, Operation, OperationKind, Partition
 
@@ -11,6 +13,21 @@ _KINDS = {
     OperationKind.OPERATION_KIND_SPLIT: "split",
     OperationKind.OPERATION_KIND_MERGE: "merge",
 }
+
+_NODE_ID: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
+_KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+
+
+def node_id_problem(text: str) -> str:
+    """Why it is no node's id, nor a cluster's name; "" if it is: what stays readable in a log, a path and a metric."""
+    if _NODE_ID.fullmatch(text):
+        return ""
+    return "must be 1 to 63 of a-z, 0-9, dot and dash, beginning with a letter or digit"
+
+
+def keyspace_name_problem(text: str) -> str:
+    """Why it is no keyspace's name; "" if it is."""
+    return "" if _KEYSPACE.fullmatch(text) else "1 to 63 of a-z, 0-9, _ and -, beginning with a letter"
 
 
 def partition_name(keyspaces: Mapping[int, Keyspace], partition: Partition) -> str:

@@ -31,6 +31,7 @@ from minka.v1.errors_pb2 import Error
 from minkactl.playground import free_addresses
 from minkad.core.controller import FinishMerge, merges
 from minkad.core.state import State
+from minkad.memory import Memory, Share
 from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
@@ -51,6 +52,11 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         await asyncio.sleep(0.002)
+
+
+def share() -> Share:
+    """Of a client that is alone."""
+    return Memory(256 * 1024 * 1024, time.monotonic).share()
 
 
 def free_port() -> int:
@@ -111,9 +117,10 @@ class TestNode:
         )
         await self.manager.start()
         self.running = True
-        self.server = grpc.aio.server(interceptors=[Interceptor("test")], options=OPTIONS)
+        memory = Memory(256 * 1024 * 1024, time.monotonic)
+        self.server = grpc.aio.server(interceptors=[Interceptor("test", memory)], options=OPTIONS)
         self.server.add_generic_rpc_handlers(
-            (kv_handler(self.manager, telemetry), replication_handler(self.manager, telemetry))
+            (kv_handler(self.manager, telemetry, memory), replication_handler(self.manager, telemetry))
         )
         for _ in range(20):
             try:
@@ -161,7 +168,7 @@ class TestNode:
         assert task is not None
         self.asking.add(task)
         try:
-            response = await self.manager.handle(wire.Request(1, timeout_ms, [group]))
+            response = await self.manager.handle(wire.Request(1, timeout_ms, [group]), share())
         except asyncio.CancelledError:
             if self.running:
                 raise

@@ -12,7 +12,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
 from minka.v1.coordinator_pb2 import ReplicaOutcome
 from minkad.shard.manager import StorageSettings
-from tests.integration.shard.harness import Cluster, Refused, TestNode, cluster
+from tests.integration.shard.harness import Cluster, Refused, TestNode, cluster, share
 
 MIB = 1024 * 1024
 
@@ -60,14 +60,14 @@ def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
             athens = await started(c, 1, 2, 3)
             groups = [wire.Group(wire.Op.WRITE, id_, 1, write((b"k", b"%d" % id_))) for id_ in (1, 2, 3)]
             groups.insert(1, wire.Group(wire.Op.WRITE, 2, 0, write((b"k", b"old route"))))
-            results = (await athens.manager.handle(wire.Request(9, 5000, groups))).results
+            results = (await athens.manager.handle(wire.Request(9, 5000, groups), share())).results
             assert [result.error is None for result in results] == [True, False, True, True]
             read = [wire.Group(wire.Op.READ, id_, 1, wire.encode([b"k"])) for id_ in (3, 1, 2)]
-            response = await athens.manager.handle(wire.Request(10, 5000, read))
+            response = await athens.manager.handle(wire.Request(10, 5000, read), share())
             assert response.id == 10
             bodies = [result.body for result in response.results]
             assert [wire.decode_values(body) for body in bodies if body] == [[b"3"], [b"1"], [b"2"]]
-            assert (await athens.manager.handle(wire.Request(11, 5000, []))).results == []
+            assert (await athens.manager.handle(wire.Request(11, 5000, []), share())).results == []
 
     asyncio.run(scenario())
 

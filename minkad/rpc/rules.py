@@ -1,0 +1,195 @@
+"""What each field of each request may be: the one place where that is declared. `minkad.rpc.validation` applies it.
+
+A rule goes by the field's name, or by the message's and the field's where a name means several things. A message within
+another one is checked by its own fields' rules; an enum must be one of those that this version knows. What depends on
+the state of the cluster is not for here: see `minkad.core.controller`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from minka.ranges import MAX_KEY_BYTES
+from minka.v1.raft_pb2 import MessageType
+from minkad.config_values import address_problem, is_wildcard
+from minkad.core.state.names import keyspace_name_problem, node_id_problem
+
+MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024  # of a person or a client, and the data stream has its own limits
+MAX_MESSAGE_BYTES: Final = 36 * 1024 * 1024  # of any message: an entry of a partition's log has up to 32 MiB
+MAX_CHUNK_BYTES: Final = 1024 * 1024
+MANY: Final = 100_000  # of anything that comes once for each partition, or move
+FEW: Final = 1_000  # of nodes
+
+Rule = Callable[[Any], str]
+"""What is wrong with the value; "" when nothing is."""
+
+
+def any_value(_: Any) -> str:
+    """Everything that the type can be."""
+    return ""
+
+
+def up_to(most: int) -> Rule:
+    """A number."""
+    return lambda value: "" if value <= most else f"must be {most} at most, not {value}"
+
+
+def text(most: int) -> Rule:
+    """Printable characters."""
+
+    def rule(value: str) -> str:
+        if len(value) > most:
+            return f"must have {most} characters at most, not {len(value)}"
+        return "" if value.isprintable() else "must have no control characters"
+
+    return rule
+
+
+def note(most: int) -> Rule:
+    """A sentence that a node made, of whatever it was told."""
+    return lambda value: "" if len(value) <= most else f"must have {most} characters at most, not {len(value)}"
+
+
+def blob(most: int) -> Rule:
+    """Bytes."""
+    return lambda value: "" if len(value) <= most else f"must have {most} bytes at most, not {len(value)}"
+
+
+def or_nothing(rule: Rule) -> Rule:
+    """The rule, or ""."""
+    return lambda value: rule(value) if value else ""
+
+
+def address(value: str) -> str:
+    """Where others reach a node."""
+    if problem := address_problem(value):
+        return f"must be host:port: {problem}"
+    return "must be an address that others can dial" if is_wildcard(value) else ""
+
+
+def of_another(value: int) -> str:
+    """A type of message that one node sends another."""
+    return "" if value in _SENT else f"{value} is no type of message between nodes"
+
+
+def share(value: float) -> str:
+    """A weight beside others."""
+    return "" if 0 <= value <= 1_000_000 else f"must be from 0 to 1000000, not {value:g}"
+
+
+_LOCAL: Final = ("MSG_HUP", "MSG_BEAT", "MSG_UNREACHABLE", "MSG_SNAP_STATUS", "MSG_CHECK_QUORUM")
+_SENT: Final = frozenset(number for name, number in MessageType.items() if name not in _LOCAL)
+_NAME: Final = text(63)  # of what is looked up: if there is none of this name, that is the answer
+_NAMES: Final = or_nothing(_NAME)
+_TOKEN: Final = text(64)
+_REASON: Final = text(1000)
+_KEY: Final = blob(MAX_KEY_BYTES + 1)  # the successor of the longest key is a bound, too
+_POSITION: Final = up_to(2**62)  # in a log, or of a term: so that the next one fits as well
+
+REQUIRED: Final = frozenset(
+    {
+        "RegisterRequest.node",
+        "Node.id",
+        "Node.data_id",
+        "Node.incarnation",
+        "Node.address",
+        "ApplyPlanRequest.plan",
+        "CreateKeyspaceRequest.name",
+        *(
+            f"{message}.node_id"
+            for message in (
+                *("HeartbeatRequest", "HandOverRequest", "AlterIsrRequest", "ProposeSplitRequest"),
+                *("FinishSplitRequest", "FinishMergeRequest", "ControlledShutdownRequest", "LeaveRequest"),
+            )
+        ),
+    }
+)
+
+# How many there may be of what repeats; the rule is each one's.
+COUNTS: Final[dict[str, int]] = {
+    "moves": MANY,
+    "partitions": MANY,
+    "changes": MANY,
+    "migrations": MANY,
+    "entries": MANY,
+    "messages": MANY,
+    "partition_ids": MANY,
+    "split_points": MANY,
+    "keyspaces": FEW,
+    "ids": FEW,
+    "notes": FEW,
+    "keys": FEW,
+    "nodes": FEW,
+    "HeartbeatRequest.replicas": MANY,
+    "replicas": FEW,
+    "isr": FEW,
+    "adding_replicas": FEW,
+    "removing_replicas": FEW,
+    "target_replicas": FEW,
+    "to": FEW,
+    "drain": FEW,
+    "weights": FEW,
+    "promote": FEW,
+    "demote": FEW,
+    "voters": FEW,
+    "learners": FEW,
+    "voters_outgoing": FEW,
+    "learners_next": FEW,
+}
+
+_NUMBERS: Final = (
+    *("known_version", "partition_count", "min_insync", "max_bytes", "max_ops", "rate_limit", "partition_id"),
+    *("table_version", "created_ms", "minimum_moves", "partition_epoch", "bytes", "partitions_before", "limit", "id"),
+    *("partitions_after", "bytes_before", "bytes_after", "leaders_before", "leaders_after", "ids", "partition_ids"),
+    *("raft_id", "capacity_bytes", "state_since_ms", "sequence", "applied_index", "cpu_percent", "ops"),
+    *("log_end_offset", "applied_offset", "bytes_total", "bytes_done", "lag", "leader_epoch", "generation"),
+    *("merged_id", "merged_epoch", "controller_term", "keyspace_id", "slot", "unclean_elections", "split_from"),
+    *("split_to", "merge_from", "merge_into", "from_id", "reject_hint", "vote", "checksum", "voters", "learners"),
+    *("voters_outgoing", "learners_next", "ReplicaStats.keys", "CreateKeyspaceRequest.replicas", "Message.to"),
+    "ElectLeadersRequest.partitions",
+)
+_FLAGS: Final = (
+    *("unclean_election", "with_migrations", "decommission", "splitting", "keeps_start", "reject", "auto_leave"),
+)
+
+RULES: Final[dict[str, Rule]] = {
+    **dict.fromkeys((*_NUMBERS, *_FLAGS), any_value),
+    **dict.fromkeys(("term", "log_term", "index", "commit", "commit_term"), _POSITION),
+    "parts": up_to(FEW),
+    "weight": up_to(1000),
+    # Nodes and keyspaces
+    "node_id": node_id_problem,
+    "Node.id": node_id_problem,
+    "Node.address": address,
+    "http_address": or_nothing(address),
+    "zone": text(63),
+    "data_id": _TOKEN,
+    "incarnation": _TOKEN,
+    "version": _TOKEN,
+    "state_reason": note(4096),
+    "CreateKeyspaceRequest.name": keyspace_name_problem,
+    **dict.fromkeys(("node", "promote", "demote", "to", "drain", "source", "target", "keyspace", "keyspaces"), _NAME),
+    **dict.fromkeys(("replicas", "target_replicas", "adding_replicas", "removing_replicas", "isr"), _NAME),
+    **dict.fromkeys(("leader", "successor"), _NAMES),
+    "WeightsEntry.key": _NAME,
+    "WeightsEntry.value": share,
+    # Plans and operations
+    "partition": text(200),
+    "cluster_id": _TOKEN,
+    "digest": _TOKEN,
+    "notes": note(4096),
+    "requested_by": text(200),
+    "reason": _REASON,
+    "Move.reason": note(4096),
+    # Keys
+    **dict.fromkeys(("keys", "key", "split_points", "start_key", "end_key"), _KEY),
+    # What nodes report
+    "not_split": note(65_536),
+    "blocked_by": note(65_536),
+    "phase": note(64),
+    # Consensus
+    "Message.type": of_another,
+    "context": blob(4096),
+    "Entry.data": blob(MAX_MESSAGE_BYTES),
+    "Snapshot.data": blob(256 * 1024 * 1024),
+    "SnapshotChunk.data": blob(MAX_CHUNK_BYTES),
+}

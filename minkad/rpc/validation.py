@@ -1,0 +1,133 @@
+"""Applies `minkad.rpc.rules` to the requests that come in. A type's rules are put together when the first one comes."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from minka.errors import Code, MinkaError
+from minkad.rpc.rules import COUNTS, REQUIRED, RULES, Rule, any_value
+
+_SHOWN: Final = 200  # characters of what is wrong
+_REMEMBERED: Final = 4096  # texts of one rule: the names of nodes come again and again
+
+_Check = Callable[[Message], str]
+
+
+def check(message: Message) -> None:
+    """Raises INVALID_ARGUMENT, which names the field."""
+    if problem := check_of(message.DESCRIPTOR)(message):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{message.DESCRIPTOR.name}{problem[:_SHOWN]}")
+
+
+@cache
+def check_of(descriptor: Descriptor) -> _Check:
+    """What finds out why a message of this type is refused; "" where it isn't. Raises LookupError for a type with a
+    field that has no rule.
+    """
+    checks = [found for one in descriptor.fields if (found := _check_of_field(descriptor, one)) is not None]
+
+    def all_of(message: Message) -> str:
+        for one in checks:
+            if problem := one(message):
+                return problem
+        return ""
+
+    return all_of
+
+
+def _check_of_field(descriptor: Descriptor, one: FieldDescriptor) -> _Check | None:
+    """None where there is nothing to find out."""
+    full, name = f"{descriptor.name}.{one.name}", one.name
+    rule = _rule_of(full, one)
+    if one.is_repeated:
+        type_of = one.message_type
+        find = _in_map(type_of) if type_of is not None and type_of.GetOptions().map_entry else _in_list(rule)
+        most = COUNTS[full] if full in COUNTS else COUNTS[name]
+        return lambda message: _problem_of_many(getattr(message, name), name, most, find)
+    missing = f".{name}: is missing" if full in REQUIRED else ""
+    if one.message_type is not None:
+
+        def nested(message: Message) -> str:
+            if not message.HasField(name):
+                return missing
+            problem = rule(getattr(message, name))
+            return f".{name}{problem}" if problem else ""
+
+        return nested
+    if rule is any_value:
+        return None
+
+    def single(message: Message) -> str:
+        value = getattr(message, name)
+        if not value:
+            return missing
+        problem = rule(value)
+        return f".{name}: {problem}" if problem else ""
+
+    return single
+
+
+def _rule_of(full: str, one: FieldDescriptor) -> Rule:
+    if one.message_type is not None:
+        if one.message_type.GetOptions().map_entry:
+            return any_value
+        return check_of(one.message_type)
+    if one.enum_type is not None:
+        if full in RULES:
+            return RULES[full]
+        known = one.enum_type.values_by_number
+        return lambda value: "" if value in known else f"{value} is none that is known here"
+    rule = RULES[full] if full in RULES else RULES[one.name]
+    return _remembering(rule) if one.type == FieldDescriptor.TYPE_STRING else rule
+
+
+@cache
+def _remembering(rule: Rule) -> Rule:
+    seen: dict[str, str] = {}
+
+    def remembered(value: str) -> str:
+        problem = seen.get(value)
+        if problem is None:
+            problem = rule(value)
+            if len(seen) < _REMEMBERED and len(value) <= _SHOWN and not problem:
+                seen[value] = problem
+        return problem
+
+    return remembered
+
+
+def _in_list(rule: Rule) -> Rule | None:
+    if rule is any_value:
+        return None
+
+    def find(values: Any) -> str:
+        for place, value in enumerate(values):
+            if problem := rule(value):
+                return f"[{place}]{problem}" if problem.startswith(".") else f"[{place}]: {problem}"
+        return ""
+
+    return find
+
+
+def _in_map(entry: Descriptor) -> Rule:
+    key, value = (_rule_of(f"{entry.name}.{part.name}", part) for part in entry.fields)
+
+    def find(pairs: Any) -> str:
+        for place, pair in enumerate(pairs.items()):
+            if problem := key(pair[0]) or value(pair[1]):
+                return f"[{place}]: {problem}"
+        return ""
+
+    return find
+
+
+def _problem_of_many(values: Any, name: str, most: int, find: Rule | None) -> str:
+    if not values:
+        return ""
+    if len(values) > most:
+        return f".{name}: there must be {most} at most, not {len(values)}"
+    problem = find(values) if find is not None else ""
+    return f".{name}{problem}" if problem else ""

@@ -132,6 +132,11 @@ def pieces(frame: bytes) -> Iterator[bytes]:
         yield bytes((_PIECE, start + PIECE_BYTES < end)) + view[start : start + PIECE_BYTES]
 
 
+def weight(size: int) -> int:
+    """What a frame of so many bytes takes until it has left: of the piece on its way, its sender and gRPC have copies."""
+    return size + 2 * min(size, PIECE_BYTES)
+
+
 class Assembly:
     """Makes frames of the messages of one stream."""
 

@@ -2,19 +2,24 @@
 
 Each stream and each call has a share. Nobody is promised a part: what a share may have grows with what is free, so that
 many can't take all, and who has nothing yet always finds some (the dynamic thresholds of Choudhury and Hahne, "Dynamic
-Queue Length Thresholds for Shared-Memory Packet Switches", 1998). Who doesn't take its answers loses its stream when
-others wait for memory, as a slow client of Redis or NATS does.
+Queue Length Thresholds for Shared-Memory Packet Switches", 1998). When several wait, who has held least so far comes
+first: slow clients wait for each other, and not a quick one for them. Who doesn't take its answers at all loses its
+stream when others wait for memory, as a slow client of Redis or NATS does.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from minka.errors import Code, MinkaError
+
 STALLED_S: Final = 2.0  # a stream that has taken nothing for so long may be ended when others wait
 _RELIEF_S: Final = 0.25  # between two looks for such streams
-_LITTLE: Final = 64 * 1024  # a share with no more than this counts as one with nothing
+_LITTLE: Final = 96 * 1024  # a share with no more than this counts as one with nothing
 _FIRST_PART: Final = 2  # a share with nothing gets up to a half of what is free,
 _MORE_PART: Final = 16  # and any other stays below a sixteenth
+_SHARE_BYTES: Final = 32 * 1024  # what a stream or call takes besides what it carries, about
+_SHARES_PART: Final = 4  # a quarter at most is for that
 
 
 class Memory:
@@ -27,15 +32,26 @@ class Memory:
         self.ended = 0  # streams, because others waited for what they held
         self._clock = clock
         self._shares: set[Share] = set()
-        self._waiting: dict[Share, asyncio.Future[None]] = {}  # first come, first looked at
+        self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
         self._looks = False
         self._relief: asyncio.TimerHandle | None = None
 
     def share(self, on_revoke: Callable[[], None] = lambda: None) -> "Share":
-        """For a stream or a call; it has to be closed. `on_revoke`: it is to end, since others need what it holds."""
+        """For a stream or a call; it has to be closed. `on_revoke`: it is to end, since others need what it holds.
+
+        Raises OVERLOADED when there are too many.
+        """
+        if len(self._shares) * _SHARE_BYTES * _SHARES_PART > self.limit:
+            raise MinkaError(Code.OVERLOADED, f"{len(self._shares)} streams or calls of clients are open at this node")
         share = Share(self, on_revoke)
         self._shares.add(share)
+        share.take(_SHARE_BYTES)
         return share
+
+    @property
+    def now(self) -> float:
+        """Seconds."""
+        return self._clock()
 
     def close(self, share: "Share") -> None:
         """Forget the share. It holds nothing."""
@@ -44,24 +60,45 @@ class Memory:
     def moved(self, size: int) -> None:
         """So many bytes more, or fewer, are used."""
         self.used += size
-        if size < 0 and self._waiting and not self._looks:
+        if size < 0 and self._waiting:
+            self._look_soon()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits, and so comes first."""
+        return bool(self._waiting)
+
+    async def wait(self, share: "Share", size: int, timeout: float | None) -> bool:
+        """Take so many bytes for the share when they fit and it is its turn; False when that takes too long."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting[future] = share, size
+        self._look_soon()
+        if self._relief is None:
+            self._relief = loop.call_later(_RELIEF_S, self._relieve)
+        try:
+            await asyncio.wait([future], timeout=timeout)
+        except asyncio.CancelledError:
+            if future.done():
+                share.give(size)
+            raise
+        finally:
+            self._waiting.pop(future, None)
+        return future.done()
+
+    def _look_soon(self) -> None:
+        if not self._looks:
             self._looks = True
             asyncio.get_running_loop().call_soon(self._look)
 
-    def changed(self, share: "Share") -> asyncio.Future[None]:
-        """Done when there may be room for what the share wants. Wait for it with asyncio.wait: others do, too."""
-        future = self._waiting.get(share)
-        if future is None:
-            loop = asyncio.get_running_loop()
-            future = self._waiting[share] = loop.create_future()
-            if self._relief is None:
-                self._relief = loop.call_later(_RELIEF_S, self._relieve)
-        return future
-
     def _look(self) -> None:
         self._looks = False
-        for share in [share for share in self._waiting if share.has_room(share.wanted)]:
-            self._waiting.pop(share).set_result(None)
+        now = self._clock()
+        for future, (share, size) in sorted(self._waiting.items(), key=lambda waiter: waiter[1][0].mean(now)):
+            if share.fits(size):
+                share.take(size)
+                del self._waiting[future]
+                future.set_result(None)
 
     def _relieve(self) -> None:
         """End streams that take nothing, while somebody waits and more than a half is used."""
@@ -81,13 +118,24 @@ class Memory:
 class Share:
     """What one stream or call holds."""
 
-    __slots__ = ("_is_closed", "_memory", "_on_revoke", "held", "is_revoked", "sending_since", "wanted")
+    __slots__ = (
+        "_at",
+        "_began",
+        "_byte_seconds",
+        "_is_closed",
+        "_memory",
+        "_on_revoke",
+        "held",
+        "is_revoked",
+        "sending_since",
+    )
 
     def __init__(self, memory: Memory, on_revoke: Callable[[], None]) -> None:
         self.held = 0  # bytes
-        self.wanted = 0  # bytes, by the last who waits
         self.sending_since: float | None = None  # the piece of an answer that is on its way, by the memory's clock
         self.is_revoked = False
+        self._began = self._at = memory.now
+        self._byte_seconds = 0.0  # until `_at`
         self._memory = memory
         self._on_revoke = on_revoke
         self._is_closed = False
@@ -99,40 +147,44 @@ class Share:
         return self._memory.used * 2 <= limit and self.held * 64 <= limit
 
     def has_room(self, size: int) -> bool:
-        """Whether it may take so many bytes more."""
+        """Whether it may take so many bytes more now."""
+        return self.has_plenty or (not self._memory.is_waited_for and self.fits(size))
+
+    def fits(self, size: int) -> bool:
+        """Whether it may take so many bytes more when it is its turn."""
         free = self._memory.limit - self._memory.used
         if self.held <= _LITTLE:
             return size * _FIRST_PART <= free
         return (self.held + size) * _MORE_PART <= free
 
-    async def room(self, size: int, until: float | None = None) -> bool:
-        """Wait until it may take so many bytes more; False when it may not by `until`, of the loop's clock."""
-        loop = asyncio.get_running_loop()
-        while not self.has_room(size):
-            if self._is_closed or self.is_revoked:
-                return False
-            left = None if until is None else until - loop.time()
-            if left is not None and left <= 0:
-                return False
-            self.wanted = size
-            await asyncio.wait([self._memory.changed(self)], timeout=left)
-        return True
+    async def reserve(self, size: int, until: float | None = None) -> bool:
+        """Take so many bytes as soon as that may be; False when it may not by `until`, of the loop's clock."""
+        if self.has_room(size):
+            self.take(size)
+            return True
+        left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
+        return await self._memory.wait(self, size, left)
 
     def take(self, size: int) -> None:
         """So many bytes are here, whether there was room or not."""
         if not self._is_closed:
+            now = self._memory.now
+            self._byte_seconds += self.held * (now - self._at)
+            self._at = now
             self.held += size
             self._memory.moved(size)
 
     def give(self, size: int) -> None:
         """So many bytes have left."""
-        if not self._is_closed:
-            self.held -= size
-            self._memory.moved(-size)
+        self.take(-size)
+
+    def mean(self, now: float) -> float:
+        """Bytes that it has held on average."""
+        return (self._byte_seconds + self.held * (now - self._at)) / (now - self._began + 1.0)
 
     def keep(self, size: int) -> None:
         """Give all but so many bytes."""
-        self.give(max(0, self.held - size))
+        self.give(max(0, self.held - size - _SHARE_BYTES))
 
     def close(self) -> None:
         """Nothing is held any more, and what is taken from now on doesn't count."""

@@ -111,6 +111,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 DEFAULT_OPERATIONS = 20
 MAX_BLOCKERS = 100  # in an answer, of one operation or node
+_PLANS_AT_ONCE = 2  # each has a copy of the table
 
 
 class MetadataService(MetadataServicer):
@@ -219,6 +220,7 @@ class AdminService(AdminServicer):
         self._coordinator = coordinator
         self._node_id = node_id
         self._has_clearance = has_clearance
+        self._planning = asyncio.Semaphore(_PLANS_AT_ONCE)
 
     async def GetStatus(self, request: GetStatusRequest, context: _Context) -> GetStatusResponse:
         """What this node knows; more when it is the active controller."""
@@ -284,8 +286,9 @@ class AdminService(AdminServicer):
         """Nothing is changed."""
         controller = self._coordinator.controller()
         # In a thread, from a copy: of many partitions it takes seconds, and heartbeats must not wait for it.
-        state, sizes = controller.decided.copy(), controller.sizes()
-        return await asyncio.to_thread(plan_reassign, state, sizes, request, unix_ms())
+        async with self._planning:
+            state, sizes = controller.decided.copy(), controller.sizes()
+            return await asyncio.to_thread(plan_reassign, state, sizes, request, unix_ms())
 
     async def ApplyPlan(self, request: ApplyPlanRequest, context: _Context) -> ApplyPlanResponse:
         """Through the log; answers the operation that has begun."""

@@ -22,7 +22,6 @@ from minkad.rpc.validation import check
 
 log: Final = logging.getLogger(__name__)
 
-CALL_BYTES: Final = 32 * 1024  # what a call or stream takes besides what it carries, about
 _ROOM_S: Final = 2.0  # for which a call waits for memory
 
 # What nodes ask of each other. Only a node that is yet to join may not know the cluster's id.
@@ -94,13 +93,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
         on_done: Any = lambda _: share.close()  # noqa: E731 - grpcio's types know no callable here
         context.add_done_callback(on_done)
         until = asyncio.get_running_loop().time() + _ROOM_S
-        expected = CALL_BYTES + size + self._sizes.get(method, 0)
-        if not share.has_room(CALL_BYTES) or not await share.room(expected, until):
+        expected = size + self._sizes.get(method, 0)
+        if not await share.reserve(expected, until):
             raise MinkaError(Code.OVERLOADED, "answers that were not taken yet leave no memory for this call")
-        share.take(CALL_BYTES + size)
         response = await answer()
         self._sizes[method] = length = response.ByteSize()
-        share.take(length)
+        share.take(size + length - expected)
         return response
 
     def refused(self, method: str, error: MinkaError) -> None:
@@ -175,8 +173,10 @@ class _Call:
         return message
 
     async def _abort(self, context: "_Context", error: Exception) -> None:
-        if isinstance(error, grpc.aio.BaseError):  # gRPC's own: the call has ended
+        if isinstance(error, grpc.aio.AbortError):
             raise error
+        if isinstance(error, grpc.aio.BaseError):
+            raise asyncio.CancelledError from error  # gRPC's own: the call is over, which is nothing to log
         if isinstance(error, MinkaError):
             self._interceptor.refused(self._method, error)
         else:
@@ -187,4 +187,9 @@ class _Call:
 async def abort(context: "_Context", error: MinkaError) -> None:
     """End the call with the refusal."""
     trailing = ((ERROR_METADATA, error.to_proto().SerializeToString()),)
-    await context.abort(grpc.StatusCode[error.code.info.grpc_status], str(error), trailing)
+    try:
+        await context.abort(grpc.StatusCode[error.code.info.grpc_status], str(error), trailing)
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError as failure:
+        raise asyncio.CancelledError from failure

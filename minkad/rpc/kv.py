@@ -12,7 +12,6 @@ from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
 from minkad.memory import Memory, Share
-from minkad.rpc.interceptor import CALL_BYTES
 from minkad.shard.manager import ReplicaManager
 from minkad.telemetry import Operation, Outcome, Telemetry
 
@@ -44,9 +43,6 @@ class _Stream:
         """Until the client ends the stream."""
         on_done: Any = lambda _: self._share.close()  # noqa: E731 - grpcio's types know no callable here
         context.add_done_callback(on_done)
-        if not self._share.has_room(CALL_BYTES):
-            raise MinkaError(Code.OVERLOADED, "this node has as many streams of clients as it may")
-        self._share.take(CALL_BYTES)
         self._serving = asyncio.current_task()
         reader = asyncio.create_task(self._read(frames))
         try:
@@ -64,7 +60,7 @@ class _Stream:
             for task in self._tasks:
                 task.cancel()
             # What is on its way stays with gRPC for as long as the client doesn't take it.
-            self._share.keep(CALL_BYTES + wire.PIECE_BYTES)
+            self._share.keep(2 * wire.PIECE_BYTES)
 
     def _end(self) -> None:
         if self._serving is not None:
@@ -76,7 +72,7 @@ class _Stream:
             share.sending_since = time.monotonic()
             await context.write(piece)
         share.sending_since = None
-        share.give(len(answer))
+        share.give(wire.weight(len(answer)))
 
     async def _read(self, frames: AsyncIterator[bytes]) -> None:
         try:
@@ -87,8 +83,10 @@ class _Stream:
                 task = asyncio.create_task(self._answer(request, len(frame)))
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
-                if not self._share.has_plenty:
-                    await self._share.room(_FRAME_BYTES)
+                if not self._share.has_plenty:  # one by one, and only when there is memory for more
+                    await asyncio.wait([task])
+                    if await self._share.reserve(_FRAME_BYTES):
+                        self._share.give(_FRAME_BYTES)
             while self._tasks:
                 await asyncio.wait(self._tasks)
         finally:
@@ -100,7 +98,7 @@ class _Stream:
         answer = wire.encode(response)
         # What was read was counted as it was read.
         self._share.give(size + self._count(request, response, time.perf_counter() - began))
-        self._share.take(len(answer))
+        self._share.take(wire.weight(len(answer)))
         self._answers.put_nowait(answer)
 
     def _count(self, request: wire.Request, response: wire.Response, seconds: float) -> int:

@@ -61,6 +61,11 @@ class Committer:
             for follower in replica.followers.values():
                 follower.look()
 
+    async def stored(self) -> None:
+        """Until what was staged is on its way out of memory: written, as durably as asked, or failed."""
+        if self._groups:
+            await asyncio.wait(list(self._groups))
+
     def _durable(self, stored: asyncio.Future[None]) -> None:
         ends, error = self._groups.pop(stored), stored.exception()
         apply_here = not self._scheduled

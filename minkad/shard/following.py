@@ -17,6 +17,9 @@ from minkad.shard.replica import NEVER, UNKNOWN, Replica, Role
 
 log: Final = logging.getLogger(__name__)
 
+_UNSTORED_BYTES: Final = 64 * 1024 * 1024  # appended here by all leaders and not written yet; then none is read on
+_MAX_ASKED: Final = 65_536  # probes that came before the row
+
 
 class Stream:
     """One leader's stream: the newest answer for each partition that is yet to be sent."""
@@ -65,6 +68,7 @@ class Following:
         self._clock = clock
         self._streams: dict[int, Stream] = {}  # partition -> where its offsets are reported
         self._asked: dict[int, tuple[int, Stream]] = {}  # partition -> a probe that came before the row
+        self._unstored = 0  # bytes of frames since all was stored, at most
 
     async def append(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """One stream from a leader's node: its frames in, the answers out. Raises INVALID_ARGUMENT, INTERNAL."""
@@ -138,6 +142,10 @@ class Following:
             stream.known_at = known_at
             if frame.echo is not None:
                 stream.beat()
+            self._unstored += len(data)
+            if self._unstored > _UNSTORED_BYTES:
+                await self._committer.stored()
+                self._unstored = 0
 
     def _take(self, append: Append, stream: Stream, known_at: float) -> None:
         replica = self._replicas.get(append.partition_id)
@@ -154,6 +162,8 @@ class Following:
     def _answer_later(self, append: Append, stream: Stream) -> None:
         """When the row has come; a former leader that knows of no other asks in vain."""
         asked = self._asked.get(append.partition_id)
+        if asked is None and len(self._asked) >= _MAX_ASKED:
+            return
         if asked is None or asked[0] <= append.leader_epoch:
             self._asked[append.partition_id] = (append.leader_epoch, stream)
 

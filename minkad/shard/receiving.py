@@ -15,6 +15,7 @@ from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
 
 _MAX_KEPT: Final = 10_000  # files of one checkpoint
+_AT_ONCE: Final = 32  # checkpoints; who sends one more tries again soon
 
 
 class Receiving:
@@ -32,6 +33,7 @@ class Receiving:
         self._incoming = incoming
         self._new_data = new_data
         self._kept: dict[int, list[KeptFile]] = {}
+        self._under_way = 0
 
     def kept(self, partition_id: int) -> list[KeptFile]:
         """What is left of a checkpoint that broke."""
@@ -51,7 +53,10 @@ class Receiving:
         replica = self._following(header)
         if replica.installing:
             raise MinkaError(Code.OVERLOADED, f"partition {header.partition_id} is being received already")
+        if self._under_way >= _AT_ONCE:
+            raise MinkaError(Code.OVERLOADED, f"{_AT_ONCE} checkpoints are being received already")
         incoming = self._announced(header)
+        self._under_way += 1
         replica.installing = True
         try:
             await self._receive(incoming, messages)
@@ -68,6 +73,7 @@ class Receiving:
             raise
         finally:
             replica.installing = False
+            self._under_way -= 1
             if replica.id in self._kept:
                 self._keep(header, incoming)
 

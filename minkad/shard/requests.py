@@ -128,7 +128,7 @@ class Requests:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _begin(self, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+    def _begin(self, group: Group, ticket: Ticket, index: int, deadline: float, *, has_reserved: bool = False) -> None:
         try:
             replica = self._route(group) if group.op != Op.READ_STALE else self._route_stale(group)
             if replica is None:
@@ -139,7 +139,7 @@ class Requests:
                 self._write(replica, group.body, ticket, index)
             elif group.op not in _READS:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
-            elif not ticket.share.has_plenty and not ticket.share.has_room(_expected(replica, group)):
+            elif not (has_reserved or ticket.share.has_plenty or ticket.share.has_room(_expected(replica, group))):
                 self._spawn(self._wait_for_room(_expected(replica, group), group, ticket, index, deadline))
             elif group.op == Op.READ:
                 self._read(replica, group, ticket, index, deadline)
@@ -257,8 +257,9 @@ class Requests:
         self._begin(group, ticket, index, deadline)
 
     async def _wait_for_room(self, size: int, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
-        if await ticket.share.room(size, deadline):
-            self._begin(group, ticket, index, deadline)
+        if await ticket.share.reserve(size, deadline):
+            self._begin(group, ticket, index, deadline, has_reserved=True)
+            ticket.share.give(size)
         else:
             text = "answers that clients have not taken yet leave no memory for this one"
             ticket.fail(index, MinkaError(Code.OVERLOADED, text))
@@ -406,8 +407,8 @@ class Requests:
 def _expected(replica: Replica, group: Group) -> int:
     """About how many bytes the answer will have."""
     if group.op == Op.SCAN:
-        return MAX_PAGE_BYTES
-    return min(_count(group.body) * _mean_size(replica) + len(group.body), wire.MAX_ANSWER_BYTES)
+        return wire.weight(MAX_PAGE_BYTES)
+    return wire.weight(min(_count(group.body) * _mean_size(replica) + len(group.body), wire.MAX_ANSWER_BYTES))
 
 
 def _mean_size(replica: Replica) -> int:

@@ -111,6 +111,8 @@ class ScanPage(msgspec.Struct, array_like=True, gc=False):
     end: bytes
 
 
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # what decoding raises; ValueError: text that is no UTF-8
+
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
 decode_response: Final = msgspec.msgpack.Decoder(Response).decode
@@ -133,7 +135,7 @@ def pieces(frame: bytes) -> Iterator[bytes]:
 
 
 def weight(size: int) -> int:
-    """What a frame of so many bytes takes until it has left: of the piece on its way, its sender and gRPC have copies."""
+    """What a frame of so many bytes takes until it has left: the node and gRPC have copies of the piece on its way."""
     return size + 2 * min(size, PIECE_BYTES)
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -34,6 +34,7 @@ def setup(level: str, format: str, node: str, *, stream: TextIO | None = None) -
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     journal = _is_journal(stream, os.environ)
+    handler.addFilter(_without_mistakes(Seldom(logging.getLogger("minkad.logs"))))
     handler.setFormatter(_JsonFormatter(node) if format == "json" else _HumanFormatter(node, journal))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     logging.captureWarnings(True)
@@ -59,6 +60,21 @@ class Seldom:
         self._said[line] = now, 0
         extra = {**specifics, "left_out": left_out} if left_out else specifics
         self._logger.log(level, line, extra=extra, exc_info=with_traceback)
+
+
+def _without_mistakes(seldom: Seldom) -> Callable[[logging.LogRecord], bool]:
+    """A filter for what libraries write, with tracebacks, when someone sends what is no request."""
+
+    def is_kept(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else record.msg
+        is_http = record.name == "aiohttp.server" and 400 <= getattr(error, "code", 0) < 500
+        # The name of a method that is no UTF-8 ends gRPC's server: see minkad.rpc.server.
+        is_grpc = record.name in ("asyncio", "grpc._cython.cygrpc") and isinstance(error, UnicodeDecodeError)
+        if is_http or is_grpc:
+            seldom.log(logging.INFO, "a connection sent what is no request", reason=repr(error)[:200])
+        return not (is_http or is_grpc)
+
+    return is_kept
 
 
 def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:

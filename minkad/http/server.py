@@ -1,5 +1,6 @@
 """The HTTP endpoints of a node: /metrics, /livez, /readyz, and an index of them."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,6 +13,8 @@ from minkad.config_values import split_address
 from minkad.listening import cannot_listen
 
 _SHUTDOWN_SECONDS = 1.0
+_MAX_CONNECTIONS = 256
+_MAX_LINE_BYTES = 4096
 _INDEX = """\
 minkad
 
@@ -79,16 +82,44 @@ def _verdict(name: str, checks: Sequence[Check], needed: Callable[[Check], bool]
     return web.Response(status=200 if passed else 503, text="\n".join(lines) + "\n")
 
 
+class _Refusal(asyncio.Protocol):
+    """Of a connection more than there may be."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called once."""
+        transport.close()
+
+
 async def start(app: web.Application, address: str) -> web.AppRunner:
     """Listen on `address` (listen.http) until `cleanup()` of the result, which gives open requests a second to end.
 
     Raises MinkaError: ADDRESS_IN_USE, or INVALID_CONFIG when it can't for another reason.
     """
     host, port = split_address(address)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+        keepalive_timeout=15.0,
+        max_line_size=_MAX_LINE_BYTES,
+        max_field_size=_MAX_LINE_BYTES,
+    )
+    listeners: list[asyncio.Server] = []
+
+    async def close(_: web.Application) -> None:
+        for listener in listeners:
+            listener.close()
+
+    app.on_shutdown.append(close)
     await runner.setup()
+    server = runner.server
+    assert server is not None, "it is there after setup"
+
+    def protocol() -> asyncio.Protocol:
+        return server() if len(server.connections) < _MAX_CONNECTIONS else _Refusal()
+
     try:
-        await web.TCPSite(runner, host, port).start()
+        listeners.append(await asyncio.get_running_loop().create_server(protocol, host, port))
     except OSError as error:
         await runner.cleanup()
         raise cannot_listen("listen.http", address, error) from error

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import grpc
-import msgspec
 
 from minka import wire
 from minka.errors import Code, MinkaError
@@ -121,7 +120,7 @@ def _decoded(frame: bytes) -> wire.Request:
         raise MinkaError(Code.TOO_LARGE, f"a frame of {len(frame)} bytes")
     try:
         return wire.decode_request(frame)
-    except msgspec.MsgspecError as error:
+    except wire.UNDECODABLE as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that is no request: {error}") from error
 
 

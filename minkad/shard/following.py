@@ -5,8 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
-import msgspec
-
+from minka import wire
 from minka.errors import Code, MinkaError
 from minkad.failpoints import failpoint
 from minkad.shard.committer import Committer
@@ -131,7 +130,7 @@ class Following:
         async for data in frames:
             try:
                 frame = decode_frame(data)
-            except msgspec.MsgspecError as error:
+            except wire.UNDECODABLE as error:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a replication frame: {error}") from error
             for partition_id in frame.dropped:
                 if self._streams.get(partition_id) is stream:

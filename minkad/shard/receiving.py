@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from minka.errors import Code, MinkaError
+from minka.wire import UNDECODABLE
 from minkad.failpoints import failpoint
 from minkad.shard.frames import KeptFile, ShipHeader, Shipped, decode_header, decode_trailer, encode
 from minkad.shard.replica import Replica, Role
@@ -106,7 +105,7 @@ class Receiving:
         found = await incoming.write(_content(incoming, messages))
         try:
             trailer = decode_trailer(await anext(messages))
-        except (StopAsyncIteration, msgspec.MsgspecError) as error:
+        except (StopAsyncIteration, *UNDECODABLE) as error:
             raise MinkaError(Code.INVALID_ARGUMENT, "a checkpoint without its checksums") from error
         incoming.check(trailer.checksums, found)
 
@@ -146,7 +145,7 @@ class Receiving:
 async def _decoded_header(messages: AsyncIterator[bytes]) -> ShipHeader:
     try:
         return decode_header(await anext(messages))
-    except (StopAsyncIteration, msgspec.MsgspecError) as error:
+    except (StopAsyncIteration, *UNDECODABLE) as error:
         raise MinkaError(Code.INVALID_ARGUMENT, "a checkpoint without its header") from error
 
 

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-import msgspec
-
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES, KeyRange
@@ -456,7 +454,7 @@ def _checked_write(body: bytes) -> WriteBody:
         raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
     try:
         write = wire.decode_write(body)
-    except msgspec.MsgspecError as error:
+    except wire.UNDECODABLE as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a write: {error}") from error
     keys, values = write.keys, write.values
     if not keys or len(keys) != len(values):
@@ -474,7 +472,7 @@ def _checked_read(body: bytes) -> list[bytes]:
         raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
     try:
         keys = wire.decode_read(body)
-    except msgspec.MsgspecError as error:
+    except wire.UNDECODABLE as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a read: {error}") from error
     _check_keys(keys, len(body))
     return keys
@@ -484,7 +482,7 @@ def _checked_scan(body: bytes) -> wire.ScanBody:
     """Raises INVALID_ARGUMENT, TOO_LARGE."""
     try:
         scan = wire.decode_scan(body)
-    except msgspec.MsgspecError as error:
+    except wire.UNDECODABLE as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a scan: {error}") from error
     if max(len(scan.start), len(scan.end)) > MAX_KEY_BYTES + 1:
         raise MinkaError(Code.TOO_LARGE, "a bound of a scan is over the limit of a key")

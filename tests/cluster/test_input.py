@@ -1,0 +1,259 @@
+"""Random and mutated requests at every method of a real node: each gets a named answer, and the node stays well."""
+
+import random
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+import minka
+from minka import wire
+from minka.control import Control
+from minka.errors import Code
+from minka.v1 import admin_pb2, coordinator_pb2
+from minka.v1.errors_pb2 import Error
+from minkactl.playground import LocalCluster
+from minkad.shard import frames
+from tests.cluster.cluster import QUICK, create_keyspace, wait_settled
+
+METHODS = [
+    method
+    for file in (admin_pb2.DESCRIPTOR, coordinator_pb2.DESCRIPTOR)
+    for service in file.services_by_name.values()
+    for method in service.methods
+]
+NODE = "athens"
+EXAMPLES = 12  # of each method and seed
+SECONDS = 5.0
+TEXTS = ("", NODE, "fuzzed", "no such", "a\0b", "\x1b[31m", "..", "127.0.0.1:1", "host", "[::1]:99", "x" * 5000, "é")
+NUMBERS = (0, 1, 2, 3, 7, 255, 2**31 - 1, 2**32 - 1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster([NODE], config=QUICK) as cluster:
+        with Control(cluster.endpoints) as control:
+            create_keyspace(control, "fuzzed", 4, live=1)
+        yield cluster
+
+
+@pytest.fixture
+def channel(cluster: LocalCluster) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(cluster.node(NODE).address) as channel:
+        yield channel
+
+
+def identity(cluster: LocalCluster) -> tuple[tuple[str, str], ...]:
+    """What a node says of itself."""
+    with Control(cluster.endpoints) as control:
+        return ("minka-cluster", control.status().table.cluster.id), ("minka-node", NODE)
+
+
+def fill(message: Message, rng: random.Random, depth: int = 0) -> None:
+    """Give fields values, some of which can't be."""
+    for field in message.DESCRIPTOR.fields:
+        if rng.random() < 0.4:
+            continue
+        if field.is_repeated:
+            if field.message_type is not None and field.message_type.GetOptions().map_entry:
+                getattr(message, field.name)[rng.choice(TEXTS)] = rng.choice((0.0, 1.0, -1.0, float("nan"), 1e300))
+            elif field.message_type is not None:
+                for _ in range(rng.choice((0, 1, 3))):
+                    fill(getattr(message, field.name).add(), rng, depth + 1)
+            else:
+                getattr(message, field.name).extend(value_of(field, rng) for _ in range(rng.choice((0, 1, 2, 5))))
+        elif field.message_type is not None:
+            if depth < 4:
+                getattr(message, field.name).SetInParent()
+                fill(getattr(message, field.name), rng, depth + 1)
+        else:
+            setattr(message, field.name, value_of(field, rng))
+
+
+def value_of(field: Any, rng: random.Random) -> Any:
+    """One that the type can have."""
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return rng.choice(TEXTS)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return rng.choice((b"", b"k", rng.randbytes(20), b"x" * 70_000))
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return rng.random() < 0.5
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        return rng.choice((0, 1, 2, 3, 99))
+    if field.type == FieldDescriptor.TYPE_UINT64:
+        return rng.choice((*NUMBERS, 2**63, 2**64 - 1))
+    return rng.choice(NUMBERS)
+
+
+def mutated(content: bytes, rng: random.Random) -> bytes:
+    """With some bytes changed, left out or added."""
+    data = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        place = rng.randrange(len(data) + 1)
+        match rng.randrange(3):
+            case 0:
+                data[place : place + 1] = rng.randbytes(1)
+            case 1:
+                del data[place : place + rng.randint(1, 8)]
+            case _:
+                data[place:place] = rng.randbytes(rng.randint(1, 8))
+    return bytes(data)
+
+
+def request(method: MethodDescriptor, rng: random.Random) -> bytes:
+    """Noise, a message with any values, or one that was changed on its way."""
+    if rng.random() < 0.2:
+        return rng.randbytes(rng.choice((1, 5, 50, 5000)))
+    message = GetMessageClass(method.input_type)()
+    fill(message, rng)
+    content = message.SerializeToString()
+    return mutated(content, rng) if rng.random() < 0.4 else content
+
+
+def outcome(call: Any) -> Code | None:
+    """The code of a refusal. Fails for an answer that is none of Minka's."""
+    try:
+        for _ in call:
+            pass
+    except grpc.RpcError as error:
+        refusal: Any = error
+    else:
+        return None
+    carried = dict(refusal.trailing_metadata() or ()).get("minka-error-bin")
+    assert carried is not None, f"not one of Minka's refusals: {refusal.code()} {refusal.details()}"
+    code = Code[Error.FromString(carried).code]
+    assert code is not Code.INTERNAL, f"a bug: {refusal.details()}"
+    return code
+
+
+def ask(channel: Any, path: str, content: bytes, metadata: Any, *, streams: bool) -> Code | None:
+    """Send one request; answers come until the stream ends or is refused."""
+    if streams:
+        return outcome(channel.stream_stream(path)(iter([content]), metadata=metadata, timeout=SECONDS))
+    return outcome(channel.unary_stream(path)(content, metadata=metadata, timeout=SECONDS))
+
+
+def assert_well(cluster: LocalCluster) -> None:
+    """The node serves, and nothing in its log is a bug's."""
+    log = cluster.node(NODE).log.read_text()
+    assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
+    with Control(cluster.endpoints) as control:
+        wait_settled(control, live=1)
+    with minka.Client(cluster.endpoints, keyspace="fuzzed") as client:
+        client.put("after", b"all")
+        assert client.get("after") == b"all"
+
+
+@pytest.mark.seeds(1)
+def test_every_method_answers_any_request_by_name(cluster: LocalCluster, channel: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    codes: Counter[str] = Counter()
+    known = identity(cluster)
+    strange = (None, (("minka-cluster", "another"),), (*known[:1], ("minka-node", "No Name")))
+    for method in METHODS:
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        # Who knows the cluster's id, and is not stopped by TLS, is a node: what it says of rows and terms is believed.
+        believed = method.containing_service.name in ("Raft", "ReplicaControl")
+        for _ in range(EXAMPLES):
+            metadata = rng.choice(strange if believed else (*strange, known, known))
+            code = ask(channel, path, request(method, rng), metadata, streams=method.client_streaming)
+            codes[code.name if code is not None else "done"] += 1
+    assert codes["INVALID_ARGUMENT"] > codes["done"], f"most of it is refused: {codes}"
+    assert_well(cluster)
+
+
+def raw_frame(rng: random.Random, kinds: Sequence[Any]) -> bytes:
+    """Noise, or one of the frames, changed or not."""
+    if rng.random() < 0.2:
+        return rng.randbytes(rng.choice((0, 1, 5, 50)))
+    content = wire.encode(rng.choice(kinds))
+    return mutated(content, rng) if rng.random() < 0.8 else content
+
+
+@pytest.mark.seeds(1)
+def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    with Control(cluster.endpoints) as control:
+        row = control.status().table.partitions[0]
+
+    def asked(op: int, body: Any, generation: int = row.generation) -> wire.Request:
+        return wire.Request(1, 200, [wire.Group(op, row.id, generation, wire.encode(body))])
+
+    requests = [
+        asked(wire.Op.READ, [b"a"]),
+        asked(wire.Op.WRITE, wire.WriteBody([b"a", b"b"], [b"1", None])),
+        asked(wire.Op.READ_STALE, [b"a"] * 100),
+        asked(wire.Op.SCAN, wire.ScanBody(b"", b"z", False, 10, 1000)),
+        asked(9, [b"a"]),
+        wire.Request(2**63, 0, [wire.Group(0, 2**32, 2**40, b"\xdd\xff\xff\xff\xff")]),
+    ]
+    entries = [frames.Entry(1, b"x"), frames.Entry(2, b"")]
+    replication = [
+        frames.Frame([frames.Append(row.id, row.leader_epoch, 0, 0, 0, entries, probe, probe)], [1, 99], 0.0)
+        for probe in (False, True)
+    ]
+    ship = [frames.ShipHeader(row.id, row.leader_epoch, [("a", 3), ("../b", -1)], ["c"]), frames.ShipTrailer([1, 2])]
+    known = identity(cluster)
+    codes: Counter[str] = Counter()
+    for path, kinds in (
+        (wire.KV_BATCH_METHOD, requests),
+        (frames.APPEND_METHOD, replication),
+        (frames.SHIP_METHOD, ship),
+    ):
+        for _ in range(10 * EXAMPLES):
+            content = [raw_frame(rng, kinds) for _ in range(rng.choice((1, 1, 3)))]
+            metadata = rng.choice((None, known))
+            code = outcome(channel.stream_stream(path)(iter(content), metadata=metadata, timeout=SECONDS))
+            codes[code.name if code is not None else "done"] += 1
+    assert codes["INVALID_ARGUMENT"] > codes["done"] > 0, f"much of it is refused: {codes}"
+    assert_well(cluster)
+
+
+def preface(path: bytes) -> bytes:
+    """The beginning of a connection of HTTP/2 and of a call to a method, without any of gRPC's help."""
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+
+    def header(name: bytes, value: bytes) -> bytes:
+        return bytes((0, len(name))) + name + bytes((len(value),)) + value
+
+    pairs = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"x"))
+    headers = b"".join(header(*pair) for pair in (*pairs, (b"te", b"trailers"), (b"content-type", b"application/grpc")))
+    settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
+    return settings + frame(1, 4, 1, headers) + frame(0, 1, 1, bytes(5))
+
+
+@pytest.mark.parametrize("sent", [preface(b"/minka.v1.Admin/\xff\xfe"), b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000])
+def test_what_is_no_grpc_ends_nothing(cluster: LocalCluster, sent: bytes) -> None:
+    host, port = cluster.node(NODE).address.split(":")
+    for _ in range(3):
+        with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
+            connection.sendall(sent)
+            connection.settimeout(SECONDS)
+            connection.recv(1000)
+    assert_well(cluster)
+
+
+def test_what_is_no_http_leaves_no_traceback(cluster: LocalCluster) -> None:
+    host, port = cluster.node(NODE).http_address.split(":")
+    for sent in (b"\xff\xfe\r\n\r\n", b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/9\r\nA\r\n\r\n"):
+        with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
+            connection.sendall(sent)
+            connection.settimeout(SECONDS)
+            assert b" 400 " in connection.recv(1000)
+    assert_well(cluster)
+
+
+def test_a_mistake_that_is_made_often_is_logged_seldom(cluster: LocalCluster, channel: Any) -> None:
+    for _ in range(300):
+        assert ask(channel, "/minka.v1.Coordinator/Register", b"\xff", None, streams=False) is Code.INVALID_ARGUMENT
+    lines = cluster.node(NODE).log.read_text().splitlines()
+    assert 1 <= sum("a request was refused" in line for line in lines) < 20

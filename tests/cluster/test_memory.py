@@ -1,0 +1,145 @@
+"""A node's memory stays bounded whatever clients ask and don't take, and others are served meanwhile."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import minka.aio
+from minka import wire
+from minka.control import Control
+from minka.v1.cluster_pb2 import Partition
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, create_keyspace
+
+MIB = 1024 * 1024
+LIMIT_MIB = 128
+# Of what is counted there are copies under way in gRPC and in the allocator's hands.
+BOUND_MIB = 2.5 * LIMIT_MIB
+KEYS = [b"large%d" % i for i in range(16)]
+ROUNDS = 3
+_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(["athens"], config={**QUICK, "clients": {"memory_mib": LIMIT_MIB}}) as cluster:
+        yield cluster
+
+
+async def filled(cluster: LocalCluster) -> Partition:
+    """One partition with 16 values of a MiB."""
+    with Control(cluster.endpoints) as control:
+        row = create_keyspace(control, "large", 1, live=1).partitions[0]
+    async with minka.aio.Client(cluster.endpoints, keyspace="large") as client:
+        for key in KEYS:
+            await client.put(key, key[-1:] * MIB)
+    return row
+
+
+def resident_mib(cluster: LocalCluster) -> float:
+    """What the daemon has in memory."""
+    process = cluster.node("athens").process
+    assert process is not None
+    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+    return pages * 4096 / MIB
+
+
+def frame(row: Partition, number: int, keys: list[bytes]) -> bytes:
+    """A read that waits for long, if it has to."""
+    group = wire.Group(wire.Op.READ, row.id, row.generation, wire.encode(keys))
+    return wire.encode(wire.Request(number, 600_000, [group]))
+
+
+@asynccontextmanager
+async def streams(cluster: LocalCluster, count: int, connections: int) -> AsyncIterator[list[Any]]:
+    """So many, over so many connections."""
+    address = cluster.node("athens").address
+    channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(connections)]
+    try:
+        yield [channels[i % connections].stream_stream(wire.KV_BATCH_METHOD)() for i in range(count)]
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+async def send(call: Any, row: Partition, keys: list[bytes], frames: int) -> None:
+    """Ask, and don't care for answers."""
+    try:
+        for number in range(frames):
+            await call.write(frame(row, number, keys))
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return  # it was ended
+
+
+async def take_slowly(call: Any) -> None:
+    """A quarter of a MiB now and then."""
+    try:
+        async for _ in call:
+            await asyncio.sleep(1.5)  # it is slow
+    except grpc.aio.AioRpcError:
+        return
+
+
+async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]]) -> float:
+    """What memory the daemon came to have while `others` are under way and a good client's calls all succeed."""
+    before, most = resident_mib(cluster), 0.0
+    tasks = [asyncio.ensure_future(other) for other in others]
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, resident_mib(cluster) - before)
+            await asyncio.sleep(0.02)
+
+    tasks.append(asyncio.ensure_future(watch()))
+    try:
+        async with minka.aio.Client(cluster.endpoints, keyspace="large", timeout=60) as client:
+            await asyncio.sleep(1.0)  # for the others to get going: what is measured is memory, not time
+            until = time.monotonic() + 3.0
+            done = 0
+            while done < ROUNDS or time.monotonic() < until:
+                assert await client.get(KEYS[done % 16]) == KEYS[done % 16][-1:] * MIB
+                await client.put(b"small", b"%d" % done)
+                assert await client.get(b"small") == b"%d" % done
+                done += 1
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return most
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    """To its end."""
+
+    async def main() -> None:
+        await asyncio.wait_for(scenario(), 120)
+
+    asyncio.run(main())
+
+
+def test_answers_that_nobody_takes(cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        row = await filled(cluster)
+        async with streams(cluster, 12, 12) as calls:
+            grown = await served_meanwhile(cluster, [send(call, row, KEYS, 500) for call in calls])
+        assert grown < BOUND_MIB, f"{grown:.0f} MiB more"
+
+    run(scenario)
+
+
+def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        row = await filled(cluster)
+        async with streams(cluster, 200, 4) as calls:
+            senders = [send(call, row, KEYS[:1], 50) for call in calls]
+            grown = await served_meanwhile(cluster, [*senders, *map(take_slowly, calls)])
+        assert grown < BOUND_MIB, f"{grown:.0f} MiB more"
+
+    run(scenario)

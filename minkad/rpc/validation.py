@@ -59,10 +59,11 @@ def _check_of_field(descriptor: Descriptor, one: FieldDescriptor) -> _Check | No
         return nested
     if rule is any_value:
         return None
+    is_never_absent = one.enum_type is not None and full in RULES
 
     def single(message: Message) -> str:
         value = getattr(message, name)
-        if not value:
+        if not value and not is_never_absent:
             return missing
         problem = rule(value)
         return f".{name}: {problem}" if problem else ""

@@ -1,0 +1,99 @@
+"""Every field of every request has a rule, and what the rules refuse."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
+
+from minka.errors import Code, MinkaError
+from minka.v1 import admin_pb2, coordinator_pb2
+from minka.v1.admin_pb2 import CreateKeyspaceRequest, DrainNodeRequest, PlanReassignRequest, SplitRequest
+from minka.v1.cluster_pb2 import Node, Partition
+from minka.v1.coordinator_pb2 import HeartbeatRequest, LeaveRequest, RegisterRequest, UpdateReplicasRequest
+from minka.v1.raft_pb2 import Message as RaftMessage
+from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
+from minkad.rpc import rules
+from minkad.rpc.validation import check, check_of
+
+METHODS: list[Any] = [
+    method
+    for file in (admin_pb2.DESCRIPTOR, coordinator_pb2.DESCRIPTOR)
+    for service in file.services_by_name.values()
+    for method in service.methods
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
+def test_every_field_of_every_request_has_a_rule(method: MethodDescriptor) -> None:
+    check_of(method.input_type)  # raises LookupError, which names the field
+
+
+def test_every_rule_is_a_fields() -> None:
+    names: set[str] = set()
+
+    def walk(descriptor: Any) -> None:
+        for field in descriptor.fields:
+            names.update((field.name, f"{descriptor.name}.{field.name}"))
+            if field.type == FieldDescriptor.TYPE_MESSAGE and f"{descriptor.name}." not in field.message_type.full_name:
+                walk(field.message_type)
+            elif field.type == FieldDescriptor.TYPE_MESSAGE:
+                names.update(f"{field.message_type.name}.{one}" for one in ("key", "value"))
+
+    for method in METHODS:
+        walk(method.input_type)
+    assert set(rules.RULES) | set(rules.COUNTS) | set(rules.REQUIRED) <= names
+
+
+GOOD = {"id": "athens", "data_id": "d", "incarnation": "i", "address": "athens:7400"}
+
+
+def registering(**changes: str) -> RegisterRequest:
+    return RegisterRequest(node=Node(**{**GOOD, **changes}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [
+        (RegisterRequest(), "RegisterRequest.node"),
+        (registering(id=""), "node.id: is missing"),
+        (registering(id="a\0b"), "node.id"),
+        (registering(id="a" * 64), "node.id"),
+        (registering(data_id=""), "node.data_id: is missing"),
+        (registering(address="athens"), "node.address: must be host:port: the port is missing"),
+        (registering(address="0.0.0.0:7400"), "others can dial"),
+        (registering(address="ath\nens:7400"), "node.address"),
+        (registering(zone="\x1b[31m"), "node.zone"),
+        (RegisterRequest(node=Node(**GOOD, state=99)), "node.state: 99"),  # type: ignore[arg-type]
+        (LeaveRequest(), "LeaveRequest.node_id: is missing"),
+        (CreateKeyspaceRequest(name="No Name"), "name: 1 to 63"),
+        (CreateKeyspaceRequest(name="flights", hash=7), "hash: 7"),  # type: ignore[arg-type]
+        (DrainNodeRequest(node="athens", reason="a\0b"), "reason: must have no control characters"),
+        (PlanReassignRequest(weights={"athens": float("nan")}), "weights[0]"),
+        (PlanReassignRequest(to=["athens"] * 1001), "to: there must be 1000 at most, not 1001"),
+        (SplitRequest(keyspace="flights", keys=[b"x" * 70_000]), "keys[0]: must have 65537 bytes at most"),
+        (UpdateReplicasRequest(partitions=[Partition(), Partition(isr=["\n"])]), "partitions[1].isr[0]"),
+        (RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_HUP)]), "messages[0].type: 0 is no type"),
+        (RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_APP, term=2**63)]), "messages[0].term"),
+    ],
+)
+def test_what_is_refused_and_what_is_said(request_: Message, named: str) -> None:
+    with pytest.raises(MinkaError) as caught:
+        check(request_)
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    assert named in caught.value.message
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        registering(address="[2001:db8::1]:7400", zone="a/b"),
+        CreateKeyspaceRequest(name="flights", partition_count=64),
+        PlanReassignRequest(to=["athens"], weights={"athens": 0.5}),
+        HeartbeatRequest(node_id="athens", incarnation="i", sequence=1),
+        UpdateReplicasRequest(controller_term=1, partitions=[Partition(id=1, replicas=["a", "b"], leader="a")]),
+    ],
+)
+def test_what_is_taken(request_: Message) -> None:
+    check(request_)

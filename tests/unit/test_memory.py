@@ -1,0 +1,174 @@
+"""Who gets memory when there is little, and who loses it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minkad import memory
+from minkad.memory import Memory, Share
+
+MIB = 1024 * 1024
+
+
+class Clock:
+    """Set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(scenario(), 20)
+
+    asyncio.run(main())
+
+
+async def turns() -> None:
+    """Whatever can go on goes on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def soon(work: Any) -> "asyncio.Task[Any]":
+    return asyncio.get_running_loop().create_task(work)
+
+
+def test_many_greedy_shares_leave_room_for_one_that_has_nothing() -> None:
+    pool = Memory(256 * MIB, Clock())
+    greedy = [pool.share() for _ in range(200)]
+    for share in greedy * 500:
+        if share.has_room(100_000):
+            share.take(100_000)
+    assert pool.used < 256 * MIB
+    assert pool.share().has_room(4 * MIB)
+    assert not greedy[0].has_room(4 * MIB)
+
+
+def test_who_waits_gets_it_when_bytes_leave_and_who_has_held_least_comes_first() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        pool = Memory(64 * MIB, clock)
+        full, slow, quick = pool.share(), pool.share(), pool.share()
+        slow.take(MIB)
+        clock.now = 100.0
+        slow.give(MIB)
+        full.take(60 * MIB)
+        waiting = [soon(share.reserve(20 * MIB)) for share in (slow, quick)]
+        await turns()
+        assert not any(one.done() for one in waiting)
+        full.give(40 * MIB)
+        await turns()
+        assert [one.done() for one in waiting] == [False, True]
+        assert quick.held > 20 * MIB
+        full.give(20 * MIB)
+        quick.give(20 * MIB)
+        assert await waiting[0]
+
+    run(scenario)
+
+
+def test_who_comes_later_does_not_get_ahead_of_who_waits() -> None:
+    async def scenario() -> None:
+        pool = Memory(64 * MIB, Clock())
+        full, first, second = pool.share(), pool.share(), pool.share()
+        full.take(50 * MIB)
+        waiting = soon(first.reserve(15 * MIB))
+        await turns()
+        assert second.fits(MIB)
+        assert not second.has_room(MIB)
+        assert await second.reserve(MIB), "in a turn of its own, since it fits beside"
+        full.give(50 * MIB)
+        assert await waiting
+
+    run(scenario)
+
+
+def test_a_wait_ends_in_time_and_takes_nothing() -> None:
+    async def scenario() -> None:
+        pool = Memory(64 * MIB, Clock())
+        full, late = pool.share(), pool.share()
+        full.take(63 * MIB)
+        assert not await late.reserve(10 * MIB, until=asyncio.get_running_loop().time() + 0.01)
+        cancelled = soon(late.reserve(10 * MIB))
+        await turns()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        used = pool.used
+        full.give(63 * MIB)
+        await turns()
+        assert pool.used == used - 63 * MIB
+
+    run(scenario)
+
+
+def test_streams_that_take_nothing_end_when_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_RELIEF_S", 0.001)
+
+    async def scenario() -> None:
+        clock = Clock()
+        pool = Memory(64 * MIB, clock)
+        ended: list[str] = []
+        shares: dict[str, Share] = {}
+
+        def holder(name: str, since: float | None) -> None:
+            def end() -> None:
+                ended.append(name)
+                shares[name].close()
+
+            share = shares[name] = pool.share(end)
+            share.take(15 * MIB)
+            share.sending_since = since
+
+        holder("stalled for long", 0.0)
+        holder("stalled, too", 1.0)
+        holder("slow", 9.0)
+        holder("is not sending", None)
+        clock.now = 10.0
+        assert await pool.share().reserve(15 * MIB)
+        assert ended
+        assert set(ended) <= {"stalled for long", "stalled, too"}
+        assert pool.ended == len(ended)
+
+    run(scenario)
+
+
+def test_there_is_a_limit_to_how_many_are_open() -> None:
+    pool = Memory(64 * MIB, Clock())
+
+    def open_many() -> None:
+        for _ in range(100_000):
+            pool.share()
+
+    with pytest.raises(MinkaError) as caught:
+        open_many()
+    assert caught.value.code is Code.OVERLOADED
+    assert pool.used <= 17 * MIB
+
+
+def test_what_is_closed_counts_no_more() -> None:
+    pool = Memory(64 * MIB, Clock())
+    share = pool.share()
+    share.take(MIB)
+    share.close()
+    share.take(MIB)
+    share.give(5)
+    assert pool.used == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, wire.PIECE_BYTES, wire.PIECE_BYTES + 1, 5 * wire.PIECE_BYTES, 10**6])
+def test_a_frame_goes_in_pieces_and_comes_whole(size: int) -> None:
+    content = bytes(range(1, 11)) * (size // 10 + 1)
+    frame = content[:size]
+    messages = list(wire.pieces(frame))
+    assert all(len(message) <= wire.PIECE_BYTES + 2 for message in messages)
+    assembly = wire.Assembly()
+    found = [whole for message in messages * 2 if (whole := assembly.add(message)) is not None]
+    assert found == [frame, frame]

@@ -154,7 +154,8 @@ class Share:
         """Whether it may take so many bytes more when it is its turn."""
         free = self._memory.limit - self._memory.used
         if self.held <= _LITTLE:
-            return size * _FIRST_PART <= free
+            others = self._memory.used - self.held
+            return size * _FIRST_PART <= free or others * _MORE_PART <= self._memory.limit  # however large, if alone
         return (self.held + size) * _MORE_PART <= free
 
     async def reserve(self, size: int, until: float | None = None) -> bool:

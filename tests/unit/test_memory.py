@@ -52,6 +52,13 @@ def test_many_greedy_shares_leave_room_for_one_that_has_nothing() -> None:
     assert not greedy[0].has_room(4 * MIB)
 
 
+def test_what_is_larger_than_all_goes_alone() -> None:
+    pool = Memory(64 * MIB, Clock())
+    assert pool.share().has_room(100 * MIB)
+    pool.share().take(10 * MIB)
+    assert not pool.share().has_room(100 * MIB)
+
+
 def test_who_waits_gets_it_when_bytes_leave_and_who_has_held_least_comes_first() -> None:
     async def scenario() -> None:
         clock = Clock()

@@ -55,7 +55,7 @@ def test_many_greedy_shares_leave_room_for_one_that_has_nothing() -> None:
 def test_what_is_larger_than_all_goes_alone() -> None:
     pool = Memory(64 * MIB, Clock())
     assert pool.share().has_room(100 * MIB)
-    pool.share().take(10 * MIB)
+    pool.share().take(40 * MIB)
     assert not pool.share().has_room(100 * MIB)
 
 

@@ -10,6 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from minka._grpc import channel_options
+from minka.errors import MinkaError
 from minka.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member

@@ -12,6 +12,7 @@ from pathlib import Path
 import minka
 from minka.errors import MinkaError
 from minkad import config as configuration
+from minkad.exits import FAILED, complain
 
 M_MMAP_THRESHOLD = -3  # of mallopt(3)
 LARGE_BYTES = 128 * 1024
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = configuration.load(options.config, os.environ)
     except MinkaError as error:
-        return _complain(error, 2)
+        return complain(error, 2)
     if options.validate_config:
         print("\n".join(configuration.describe(config)))  # noqa: T201  # what was asked for
         return 0
@@ -54,14 +55,8 @@ def _run(config: configuration.Config, path: Path) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(Daemon(config, path).run())
     except MinkaError as error:
-        return _complain(error, 1)
+        return complain(error, FAILED)
     return 0
-
-
-def _complain(error: MinkaError, status: int) -> int:
-    info = error.code.info
-    sys.stderr.write(f"minkad: {error.code.name}: {error.message}\n  remedy: {info.node_remedy or info.remedy}\n")
-    return status
 
 
 if __name__ == "__main__":

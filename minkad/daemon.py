@@ -7,7 +7,7 @@ import random
 import signal
 import uuid
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import minka
 from minka.errors import MinkaError
@@ -25,6 +25,8 @@ from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.raft import Config as RaftConfig
 from minkad.core.raft import RawNode
 from minkad.core.state import State
+from minkad.disk_guard import DiskGuard
+from minkad.exits import end_at_once
 from minkad.health import Health
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
@@ -47,6 +49,7 @@ log: Final = logging.getLogger(__name__)
 raft_log_lines: Final = logging.getLogger("minkad.core.raft")
 
 DRAIN_SECONDS: Final = 2.0
+GOODBYE_SECONDS: Final = 0.5  # of a node whose disk has failed
 SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
 MIB: Final = 1024 * 1024
 
@@ -121,6 +124,8 @@ class Daemon:
         jitter = random.Random()
         self.log_db = LogDatabase.open(config.data_dir / "log")
         self.log_db.on_sync = self.telemetry.log_sync.observe
+        self.guard = DiskGuard(self.log_db, config.storage.max_sync_s)
+        self.guard.start()
         raft_log = RaftLog(self.log_db)
         bootstrap = self._bootstrap()
         if raft_log.last_index() == 0 and (own.node_id, own.raft_id) in {(n.id, n.raft_id) for n in bootstrap.voters}:
@@ -298,6 +303,10 @@ class Daemon:
             await self._wait_for_end(tasks, stopped)
             await server.announce_stop()
             await self._drain(tasks)
+        except MinkaError:
+            if self.log_db.error is not None:
+                await self._end_by_failure(tasks[1], self.log_db.error)
+            raise
         finally:
             stopped.cancel()
             for task in tasks:
@@ -306,6 +315,9 @@ class Daemon:
             await server.stop(0.2)
             await runner.cleanup()
             await self.manager.close()
+            if self.log_db.error is not None:
+                end_at_once(self.log_db.error)
+            self.guard.stop()
             self.transport.close()
             await self.channels.close()
             self.log_db.close()
@@ -317,6 +329,18 @@ class Daemon:
         if self.log_db.error is not None:
             raise self.log_db.error
         await failed
+
+    async def _end_by_failure(self, membership: asyncio.Task[None], error: MinkaError) -> NoReturn:
+        """The disk has failed: serve nothing from now on, let others lead what this node led, and end. Nothing is
+        closed, since each of the databases would try to write first, and wait.
+        """
+        log.error("the node can't go on, and ends", extra={"reason": str(error)})
+        membership.cancel()
+        await asyncio.gather(membership, return_exceptions=True)
+        self.member.clearance.revoke()
+        if not self.driver.is_leader:  # its own goodbye would have to be stored here
+            await self.member.leave(GOODBYE_SECONDS)
+        end_at_once(error)
 
     @staticmethod
     async def _wait_for_end(tasks: list[asyncio.Task[None]], stopped: asyncio.Task[Any]) -> None:

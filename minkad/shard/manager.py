@@ -272,7 +272,9 @@ class ReplicaManager:
         await self._requests.drain()
 
     async def close(self) -> None:
-        """Stop serving, flush and close everything, so that the next start has nothing to replay."""
+        """Stop serving, flush and close everything, so that the next start has nothing to replay. When the disk fails
+        meanwhile, the rest stays as it is.
+        """
         self._closing = True
         await self._size_check.close()
         await self._load_check.close()
@@ -296,12 +298,16 @@ class ReplicaManager:
 
     async def _close_one(self, replica: Replica, slots: asyncio.Semaphore) -> None:
         async with slots:
+            if self._log_db.error is not None:
+                return  # each would try to write again, for a second and more
             try:
                 if replica.role is not Role.REMOVED:
                     await self._flusher.flush(replica)
                 await replica.data.close()
             except MinkaError as error:
                 log.error("a partition was not closed", extra={"partition": replica.id, "reason": str(error)})
+                if error.code is Code.STORAGE_FAILED:
+                    self._log_db.fail(error)
 
     # What the controller says
 

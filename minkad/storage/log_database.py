@@ -6,18 +6,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final, Self
 
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
 
 from minka.errors import Code, MinkaError
+from minkad.failpoints import failpoint
 from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, storage_error, table_options
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
 _STALL_POLL_S: Final = 0.001
-_SYNC_SOON_S: Final = 0.1  # after a `write`
+# What only the operating system has is synced after so long, and so long may that take: together they are the 100 ms
+# that are promised of what `write` acknowledges.
+_SYNC_DUE_S: Final = 0.05
+_SYNC_MAY_TAKE_S: Final = 0.05
 
 
 class Sync(asyncio.Future[None]):
@@ -45,18 +49,22 @@ class LogDatabase:
     error; `on_failure` is called once, and the node has to stop.
     """
 
-    def __init__(self, path: Path, db: Rdict) -> None:
+    def __init__(self, path: Path, db: Rdict, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
         self.counters = SyncCounters()
         self.on_failure: Callable[[MinkaError], None] | None = None
         self.on_sync: Callable[[float], None] | None = None
         self._db = db
+        self._clock = clock
         self._batch = WriteBatch(raw_mode=True)
         self._next: Sync | None = None
         self._next_written: Sync | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._writing = False
         self._error: MinkaError | None = None
+        # Of the thread that writes; others only read it.
+        self._busy_since: float | None = None
+        self._unsynced_since: float | None = None  # when the first of what isn't synced yet was acknowledged
+        self._last_sync_s = 0.0
         self._work: SimpleQueue[tuple[WriteBatch, Sync | None, Sync | None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write_loop, name="log-sync", daemon=True)
         self._thread.start()
@@ -78,8 +86,6 @@ class LogDatabase:
 
         Raises STORAGE_FAILED, but not for a database that has failed already.
         """
-        if self._timer is not None:
-            self._timer.cancel()
         self._work.put(None)
         self._thread.join()
         has_failed = self._error is not None
@@ -96,6 +102,20 @@ class LogDatabase:
     def error(self) -> MinkaError | None:
         """Why the database has failed; None while it has not."""
         return self._error
+
+    @property
+    def busy_since(self) -> float | None:
+        """When the write or sync began whose end the disk owes, by a monotonic clock; None: nothing is under way. On
+        any thread.
+        """
+        return self._busy_since
+
+    def unsynced_s(self) -> float:
+        """For how many seconds what `write` acknowledged first has not been synced: the present exposure to a power
+        cut. 0: everything is.
+        """
+        since = self._unsynced_since
+        return 0.0 if since is None else self._clock() - since
 
     def put(self, key: bytes, value: bytes) -> None:
         """Stage."""
@@ -122,7 +142,7 @@ class LogDatabase:
 
     def write(self) -> asyncio.Future[None]:
         """Like `sync`, but done when the operating system has it: it survives the end of the process, not a power cut
-        within the next `_SYNC_SOON_S`.
+        within the next 100 ms. While syncs take too long for that, it is done when the sync is.
         """
         if self._next_written is not None:
             return self._next_written
@@ -201,50 +221,118 @@ class LogDatabase:
         self._next, self._next_written, self._writing = None, None, True
         self._work.put((batch, synced, written))
 
+    # On the thread
+
     def _write_loop(self) -> None:
-        while (work := self._work.get()) is not None:
-            batch, synced, written = work
-            started = time.perf_counter()
-            size, error = batch.size_in_bytes(), None
-            first = synced or written
+        loop: asyncio.AbstractEventLoop | None = None
+        while True:
+            try:
+                work = self._work.get(timeout=self._until_due())
+            except Empty:
+                assert loop is not None, "something is not synced, and was never written"
+                self._sync_unsynced(loop)
+                continue
+            if work is None:
+                return
+            first = work[1] or work[2]
             assert first is not None, "nobody waits for this"
             loop = first.get_loop()
-            try:
-                self._write(batch)
-                if written is not None and not loop.is_closed():
-                    loop.call_soon_threadsafe(_done, written)
-                if synced is not None:
-                    # Unlike `write` with sync, this lets go of the GIL.
-                    self._db.flush_wal(sync=True)
-            except Exception as failure:  # noqa: BLE001 - goes to whoever waits
-                error = storage_error(failure, f"writing the log database {self.path}")
-            if not loop.is_closed():
-                seconds = time.perf_counter() - started
-                loop.call_soon_threadsafe(self._finish_write, synced, written, error, size, seconds)
+            self._store(loop, *work)
 
+    def _until_due(self) -> float | None:
+        if self._unsynced_since is None:
+            return None
+        return max(0.0, self._unsynced_since + _SYNC_DUE_S - self._clock())
+
+    def _sync_unsynced(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Whatever the loop is doing: the promise does not wait for its turn."""
+        error = None
+        started = self._busy_since = self._clock()
+        try:
+            self._sync()
+        except Exception as failure:  # noqa: BLE001 - goes to the owner
+            error = storage_error(failure, f"writing the log database {self.path}")
+            self._unsynced_since = None  # nothing is known of it any more, and no try follows
+        self._busy_since = None
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._finish_sync, error, self._clock() - started)
+
+    def _store(
+        self, loop: asyncio.AbstractEventLoop, batch: WriteBatch, synced: Sync | None, written: Sync | None
+    ) -> None:
+        started = self._busy_since = self._clock()
+        size, error, is_synced = batch.size_in_bytes(), None, False
+        try:
+            self._write(batch)
+            if written is not None and self._will_be_synced_in_time():
+                if self._unsynced_since is None:
+                    self._unsynced_since = self._clock()
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(_done, written)
+                is_synced = synced is not None
+            else:
+                is_synced = True
+            if is_synced:
+                self._sync()
+        except Exception as failure:  # noqa: BLE001 - goes to whoever waits
+            error = storage_error(failure, f"writing the log database {self.path}")
+        self._busy_since = None
+        if not loop.is_closed():
+            seconds = self._clock() - started if is_synced else None
+            loop.call_soon_threadsafe(self._finish_write, synced, written, error, size, seconds)
+
+    def _will_be_synced_in_time(self) -> bool:
+        """Whether a write may be acknowledged before it is synced. Not while one is due, nor where the last has shown
+        that syncs take long now: else what is acknowledged meanwhile would be older than promised.
+        """
+        since = self._unsynced_since
+        is_due = since is not None and self._clock() - since >= _SYNC_DUE_S
+        return not is_due and self._last_sync_s <= _SYNC_MAY_TAKE_S
+
+    @failpoint("log.write")
     def _write(self, batch: WriteBatch) -> None:
         while is_stalled(self._db):
             time.sleep(_STALL_POLL_S)
         self._db.write(batch)
 
+    @failpoint("log.sync")
+    def _flush_wal(self) -> None:
+        # Unlike `write` with sync, this lets go of the GIL.
+        self._db.flush_wal(sync=True)
+
+    def _sync(self) -> None:
+        started = self._clock()
+        self._flush_wal()
+        self._unsynced_since = None
+        self._last_sync_s = self._clock() - started
+
+    # On the loop
+
     def _finish_write(
-        self, synced: Sync | None, written: Sync | None, error: MinkaError | None, size: int, seconds: float
+        self, synced: Sync | None, written: Sync | None, error: MinkaError | None, size: int, seconds: float | None
     ) -> None:
+        """`seconds`: how long it took, if it was synced."""
         self._writing = False
         self.counters.bytes += size
         if error is not None:
             _fail(synced, error)
             _fail(written, error)
             self.fail(error)
-        elif synced is not None:
+        elif seconds is not None:
             self._count(seconds)
-            synced.set_result(None)
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_SYNC_SOON_S, self._sync_now)
+            for future in (synced, written):
+                if future is not None:
+                    _done(future)
         if self._error is not None:
             self._fail_next()
         else:
             self._start_write()
+
+    def _finish_sync(self, error: MinkaError | None, seconds: float) -> None:
+        if error is not None:
+            self.fail(error)
+        else:
+            self._count(seconds)
 
     def _count(self, seconds: float) -> None:
         counters = self.counters
@@ -253,10 +341,6 @@ class LogDatabase:
         counters.total_s += seconds
         if self.on_sync is not None:
             self.on_sync(seconds)
-
-    def _sync_now(self) -> None:
-        self._timer = None
-        self.sync()
 
 
 def _done(future: Sync) -> None:

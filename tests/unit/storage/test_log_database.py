@@ -3,6 +3,8 @@
 import asyncio
 import resource
 import signal
+import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -256,3 +258,89 @@ def test_what_is_written_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> N
         assert db.scan(b"", b"z") == [(b"a", b"1")]
 
     run(tmp_path / "crashed", after)
+
+
+class HeldSyncs:
+    """Holds the syncs of a database, whose clock is the test's."""
+
+    def __init__(self, db: LogDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.begun, self.free = threading.Event(), threading.Event()
+        flush = db._flush_wal
+        monkeypatch.setattr(db, "_clock", lambda: self.now)
+        monkeypatch.setattr(db, "_flush_wal", lambda: self._held(flush))
+
+    def _held(self, flush: Callable[[], None]) -> None:
+        self.begun.set()
+        assert self.free.wait(20)
+        flush()
+
+    async def until_begun(self) -> None:
+        await asyncio.to_thread(self.begun.wait, 20)
+        assert self.begun.is_set()
+
+
+async def is_left_waiting(future: asyncio.Future[None]) -> bool:
+    """What is not done a moment later; a shorter moment could only make a broken database look right."""
+    _, left = await asyncio.wait([future], timeout=0.1)
+    return bool(left)
+
+
+def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write waits for the sync that is due, so that no more than is promised can be lost."""
+
+    async def scenario(db: LogDatabase) -> None:
+        held = HeldSyncs(db, monkeypatch)
+        db.put(b"first", b"1")
+        await db.write()  # acknowledged, and not synced
+        held.now = 0.06
+        assert db.unsynced_s() == pytest.approx(0.06)
+        db.put(b"second", b"2")
+        second = db.write()
+        await held.until_begun()
+        assert await is_left_waiting(second)
+        held.free.set()
+        await second
+        assert db.unsynced_s() == 0.0
+
+    run(tmp_path, scenario)
+
+
+def test_writes_wait_for_their_sync_while_syncs_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else those before a slow sync would be older than promised at its end."""
+
+    async def scenario(db: LogDatabase) -> None:
+        held = HeldSyncs(db, monkeypatch)
+        slow = db.sync()
+        await held.until_begun()
+        held.now = 0.4
+        held.free.set()
+        await slow
+        held.begun.clear()
+        held.free.clear()
+        write = db.write()
+        await held.until_begun()
+        assert await is_left_waiting(write)
+        held.free.set()
+        await write  # its sync was quick
+        syncs = db.counters.syncs
+        await db.write()
+        assert db.counters.syncs == syncs, "it waited for no sync"
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_written_is_synced_while_the_loop_stands_still(tmp_path: Path) -> None:
+    """The promise does not wait for the loop's turn."""
+
+    async def scenario(db: LogDatabase) -> None:
+        db.put(b"a", b"1")
+        await db.write()
+        until = time.monotonic() + 10
+        while db.unsynced_s() and time.monotonic() < until:
+            time.sleep(0.005)  # noqa: ASYNC251 - it stands still
+        assert db.unsynced_s() == 0.0
+
+    run(tmp_path, scenario)

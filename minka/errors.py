@@ -235,6 +235,13 @@ class Code(Enum):
         "INTERNAL",
         "Free space at the path that the message names, or replace the disk, and start the node again.",
     )
+    DISK_LOW = CodeInfo(
+        "A node that has a replica of the partition is short of disk space, so what needs more of it was refused.",
+        "Reads and deletes go on. Free or add space on the node that the message names, or move replicas away from it: "
+        "minkactl nodes shows the free space, docs/operations.md (Disks) what helps.",
+        False,
+        "RESOURCE_EXHAUSTED",
+    )
     CORRUPT_DATA = CodeInfo(
         "Data on disk does not match its checksum; it was refused, not served.",
         'See docs/operations.md, "A damaged disk"; a node that holds no partitions: minkactl node rebuild.',

@@ -10,7 +10,7 @@ from typing import Any
 
 from minka.in_sync import is_under_min_insync, missing_in_sync
 from minka.ranges import KeyRange
-from minka.v1.admin_pb2 import GetStatusResponse
+from minka.v1.admin_pb2 import GetStatusResponse, NodeStatus
 from minka.v1.cluster_pb2 import (
     Durability,
     HashFunction,
@@ -24,7 +24,7 @@ from minka.v1.cluster_pb2 import (
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl.documents import enum_name, to_document
 from minkactl.output import Column, Kind, Row
-from minkactl.units import counted
+from minkactl.units import counted, size
 
 NODE_STATE = NodeState.DESCRIPTOR
 PARTITION_STATE = PartitionState.DESCRIPTOR
@@ -40,6 +40,7 @@ NODE_COLUMNS = (
     Column("PARTITIONS", "partitions", Kind.NUMBER),
     Column("LEADS", "leads", Kind.NUMBER),
     Column("DATA", "bytes", Kind.BYTES),
+    Column("DISK", "disk"),
     Column("HEARTBEAT", "heartbeat_age_ms", Kind.MILLISECONDS),
     Column("HTTP", "http_address", wide=True),
     Column("CAPACITY", "capacity_bytes", Kind.BYTES, wide=True),
@@ -132,11 +133,25 @@ def node_rows(status: GetStatusResponse) -> list[Row]:
             "bytes": _sum(status, (stats[p.id].bytes for p in partitions if p.id in stats)),
             "heartbeat_age_ms": runtime.heartbeat_age_ms if runtime else None,
             "applied_index": runtime.applied_index if runtime else None,
+            **_disk(runtime),
             "capacity_bytes": node.capacity_bytes or None,
             "weight": node.weight or 1,
         }
         rows.append(document)
     return rows
+
+
+def _disk(runtime: NodeStatus | None) -> Row:
+    """The free space that the node has last told of; a cell for people, and the numbers."""
+    if runtime is None or not runtime.disk.total_bytes:
+        return {"disk": None, "disk_free_bytes": None, "disk_total_bytes": None, "disk_low": None}
+    disk = runtime.disk
+    return {
+        "disk": f"{size(disk.free_bytes)} free{', low' if disk.is_low else ''}",
+        "disk_free_bytes": disk.free_bytes,
+        "disk_total_bytes": disk.total_bytes,
+        "disk_low": disk.is_low,
+    }
 
 
 def _role(status: GetStatusResponse, node: Node) -> str:

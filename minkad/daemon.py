@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -41,6 +42,7 @@ from minkad.rpc.replication import GrpcLinks
 from minkad.rpc.server import Server
 from minkad.shard.context import ControllerCalls, ReplicationSettings
 from minkad.shard.manager import ReplicaManager, StorageSettings
+from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
 from minkad.telemetry import Telemetry
@@ -72,6 +74,8 @@ class Daemon:
         """Until SIGTERM or SIGINT. Raises MinkaError when the node can't start or can't go on."""
         lock = identity.lock(self.config.data_dir)
         try:
+            self.disk = DiskWatch(self.config.data_dir, self.config.storage.disk_low_mib * MIB)
+            self.disk.give_up_reserve()
             self._watch_signals()
             incarnation = uuid.uuid4().hex
             identify = asyncio.create_task(self._identify(incarnation))
@@ -194,6 +198,8 @@ class Daemon:
             shipping_limit=lambda: self.member.shipping_limit,
             on_fence=self.telemetry.migration_write_pause.observe,
             on_isr_change=self.telemetry.isr_changed,
+            low_disks=self._low_disks,
+            check_room=self.disk.check_room,
         )
         self.member = Member(
             self._node(own.data_id, incarnation),
@@ -204,11 +210,19 @@ class Daemon:
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             now=boottime,
+            disk=lambda: self.disk.space,
+        )
+        self.health = Health(
+            self.coordinator, self.member, self.manager, self.telemetry, self.replay_to, self.disk, self.log_db
         )
         self.coordinator.on_leader_change = self.member.leader_changed
         self.coordinator.on_nodes_changed = self.manager.nodes_changed
-        self.health = Health(self.coordinator, self.member, self.manager, self.telemetry, self.replay_to)
         self._built = True
+
+    def _low_disks(self) -> Collection[str]:
+        """The nodes that are short of disk space: others by the active controller's word, this one by its own."""
+        others = self.member.low_disks
+        return others | {self.identity.node_id} if self.disk.is_low else others - {self.identity.node_id}
 
     def _bootstrap(self) -> Bootstrap:
         config = self.config
@@ -298,6 +312,7 @@ class Daemon:
             asyncio.create_task(self._log_failure(), name="log failure"),
             asyncio.create_task(LoopLag(self.telemetry).run(), name="loop lag"),
             asyncio.create_task(garbage.collect(), name="garbage"),
+            asyncio.create_task(self.disk.watch(), name="disk space"),
         ]
         try:
             await self._wait_for_end(tasks, stopped)

@@ -14,6 +14,8 @@ from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.http.metrics import Lag, Snapshot
 from minkad.http.server import Check
 from minkad.shard.manager import ReplicaManager
+from minkad.storage.disk_space import DiskWatch
+from minkad.storage.log_database import LogDatabase
 from minkad.telemetry import Telemetry
 
 
@@ -48,7 +50,14 @@ class Health:
     """
 
     def __init__(
-        self, coordinator: Coordinator, member: Member, manager: ReplicaManager, telemetry: Telemetry, replay_to: int
+        self,
+        coordinator: Coordinator,
+        member: Member,
+        manager: ReplicaManager,
+        telemetry: Telemetry,
+        replay_to: int,
+        disk: DiskWatch,
+        log_db: LogDatabase,
     ) -> None:
         self.telemetry = telemetry
         self._coordinator = coordinator
@@ -56,6 +65,8 @@ class Health:
         self._manager = manager
         self._replay_to = replay_to
         self._rows = _Rows(-1)
+        self._disk = disk
+        self._log_db = log_db
 
     def is_replayed(self) -> bool:
         """Whether everything that was committed at the start is applied."""
@@ -126,6 +137,10 @@ class Health:
             elections=rows.elections,
             unclean_elections=rows.unclean_elections,
             lags={node: Lag(*lag) for node, lag in self._manager.follower_lags().items()},
+            disk_total_bytes=self._disk.space.total_bytes,
+            disk_free_bytes=self._disk.space.free_bytes,
+            is_disk_low=self._disk.is_low,
+            unsynced_seconds=self._log_db.unsynced_s(),
         )
 
 

@@ -125,19 +125,25 @@ class NodeStatus(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     HEARTBEAT_AGE_MS_FIELD_NUMBER: _builtins.int
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     heartbeat_age_ms: _builtins.int
     applied_index: _builtins.int
+    @_builtins.property
+    def disk(self) -> _coordinator_pb2.DiskSpace:
+        """absent until it was told"""
+
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         heartbeat_age_ms: _builtins.int = ...,
         applied_index: _builtins.int = ...,
+        disk: _coordinator_pb2.DiskSpace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "heartbeat_age_ms", b"heartbeat_age_ms", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -215,6 +215,39 @@ class MigrationProgress(_message.Message):
 Global___MigrationProgress: _TypeAlias = MigrationProgress  # noqa: Y015
 
 @_typing.final
+class DiskSpace(_message.Message):
+    """Of the file system of a node's data directory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    LOW_MARK_BYTES_FIELD_NUMBER: _builtins.int
+    IS_LOW_FIELD_NUMBER: _builtins.int
+    total_bytes: _builtins.int
+    """0: not known"""
+    free_bytes: _builtins.int
+    low_mark_bytes: _builtins.int
+    """with less free it is low"""
+    is_low: _builtins.bool
+    """and remains so until there is half as much more: the node takes only deletes"""
+    def __init__(
+        self,
+        *,
+        total_bytes: _builtins.int = ...,
+        free_bytes: _builtins.int = ...,
+        low_mark_bytes: _builtins.int = ...,
+        is_low: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_bytes", b"free_bytes", "is_low", b"is_low", "low_mark_bytes", b"low_mark_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskSpace: _TypeAlias = DiskSpace  # noqa: Y015
+
+@_typing.final
 class HeartbeatRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -224,6 +257,7 @@ class HeartbeatRequest(_message.Message):
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     MIGRATIONS_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     incarnation: _builtins.str
     sequence: _builtins.int
@@ -237,6 +271,8 @@ class HeartbeatRequest(_message.Message):
     def migrations(self) -> _containers.RepeatedCompositeFieldContainer[Global___MigrationProgress]:
         """all that this node is the source of"""
 
+    @_builtins.property
+    def disk(self) -> Global___DiskSpace: ...
     def __init__(
         self,
         *,
@@ -246,10 +282,11 @@ class HeartbeatRequest(_message.Message):
         applied_index: _builtins.int = ...,
         replicas: _abc.Iterable[Global___ReplicaStats] | None = ...,
         migrations: _abc.Iterable[Global___MigrationProgress] | None = ...,
+        disk: Global___DiskSpace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "incarnation", b"incarnation", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "disk", b"disk", "incarnation", b"incarnation", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -263,12 +300,17 @@ class HeartbeatResponse(_message.Message):
     CLEARANCE_MS_FIELD_NUMBER: _builtins.int
     CONTROLLER_TERM_FIELD_NUMBER: _builtins.int
     SHIPPING_LIMIT_FIELD_NUMBER: _builtins.int
+    LOW_DISKS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     clearance_ms: _builtins.int
     """counted from when the node sent the heartbeat with this sequence"""
     controller_term: _builtins.int
     shipping_limit: _builtins.int
     """bytes a second that the node may ship for migrations; 0: no limit"""
+    @_builtins.property
+    def low_disks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the nodes whose disks are low"""
+
     def __init__(
         self,
         *,
@@ -276,10 +318,11 @@ class HeartbeatResponse(_message.Message):
         clearance_ms: _builtins.int = ...,
         controller_term: _builtins.int = ...,
         shipping_limit: _builtins.int = ...,
+        low_disks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clearance_ms", b"clearance_ms", "controller_term", b"controller_term", "sequence", b"sequence", "shipping_limit", b"shipping_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clearance_ms", b"clearance_ms", "controller_term", b"controller_term", "low_disks", b"low_disks", "sequence", b"sequence", "shipping_limit", b"shipping_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,6 +15,7 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Node
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
+    DiskSpace,
     HeartbeatRequest,
     HeartbeatResponse,
     IsrResult,
@@ -108,6 +109,7 @@ class ActiveController:
                 self.detector.heard(node.id, max(unconfirmed_since, chance))
         self.replicas: dict[tuple[str, int], ReplicaStats] = {}
         self.applied: dict[str, int] = {}
+        self.disks: dict[str, DiskSpace] = {}
         self._progress: dict[str, list[MigrationProgress]] = {}
         self._advanced: dict[int, tuple[tuple[object, ...], float]] = {}  # what a migration last showed, and since when
         self._committed = committed
@@ -351,6 +353,7 @@ class ActiveController:
         now = self._now()
         self.detector.heard(node.id, now)
         self.applied[node.id] = request.applied_index
+        self.disks[node.id] = request.disk
         for stats in request.replicas:
             self.replicas[(node.id, stats.partition_id)] = stats
         self._note_progress(node.id, request.migrations, now)
@@ -361,6 +364,7 @@ class ActiveController:
             clearance_ms=int(max(0.0, remaining) * 1000),
             controller_term=self.term,
             shipping_limit=operation.rate_limit if operation else 0,
+            low_disks=self.low_disks(),
         )
 
     # Of its own accord
@@ -425,7 +429,7 @@ class ActiveController:
             log.info("small neighbours are not merged", extra={"keyspace": command.keyspace, "reason": str(error)})
 
     def _spread_load(self) -> None:
-        command = self._spreading.look(self.decided, self.leader_stats, self._now())
+        command = self._spreading.look(self.decided, self.leader_stats, self._now(), self.disks)
         if command is not None and (records := list(self._decide(command))):
             log.info("moving a partition by load", extra={"partition": command.partition_id, "reason": command.reason})
             self._record(records)
@@ -481,6 +485,10 @@ class ActiveController:
     def sizes(self) -> dict[int, int]:
         """Bytes by partition id, as the leaders last reported."""
         return {s.partition_id: s.bytes for s in self.leader_stats()}
+
+    def low_disks(self) -> list[str]:
+        """The nodes that have last said that their disks are low."""
+        return [node_id for node_id, disk in self.disks.items() if disk.is_low and node_id in self.decided.nodes]
 
     def leader_stats(self) -> list[ReplicaStats]:
         """What the leader of each partition last reported of it."""

@@ -14,6 +14,7 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    DiskSpace,
     FinishMergeRequest,
     FinishMergeResponse,
     FinishSplitRequest,
@@ -140,11 +141,13 @@ class Member:
         data_plane: DataPlane,
         applied_index: Callable[[], int],
         now: Callable[[], float],
+        disk: Callable[[], DiskSpace] = DiskSpace,
     ) -> None:
         self.node = node
         self.clearance = Clearance()
         self.registered = asyncio.Event()
         self.shipping_limit = 0  # bytes a second that this node may ship for migrations; 0: no limit
+        self.low_disks: frozenset[str] = frozenset()  # the nodes whose disks are low, by the last answer
         self._settings = settings
         self._stub = stub
         self._controller_address = controller_address
@@ -159,6 +162,7 @@ class Member:
         self._data_plane = data_plane
         self._applied_index = applied_index
         self._now = now
+        self._disk = disk
         self._sequence = 0
         self._stream = 0
         self._sent_at: dict[int, float] = {}
@@ -298,6 +302,7 @@ class Member:
                 self.shipping_limit = response.shipping_limit
                 if not response.clearance_ms:
                     self._ungranted.set()
+                self.low_disks = frozenset(response.low_disks)
         except (TimeoutError, StopAsyncIteration) as end:
             known = self._controller_address()
             if known not in (None, address) and self._now() - heard_at < 2 * self._settings.heartbeat_interval:
@@ -319,6 +324,7 @@ class Member:
                 applied_index=self._applied_index(),
                 replicas=self._data_plane.stats(changed_only),
                 migrations=self._data_plane.migrations(),
+                disk=self._disk(),
             )
             changed_only = True
             self._sent_at[self._sequence] = self._now()

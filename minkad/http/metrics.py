@@ -59,6 +59,13 @@ class Snapshot:
     """Of those, where the new leader was not in sync."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
     """By node that follows this one: of the partition in which it lags most."""
+    disk_total_bytes: int = 0
+    disk_free_bytes: int = 0
+    """On the file system of the data directory."""
+    is_disk_low: bool = False
+    """So this node takes only deletes."""
+    unsynced_seconds: float = 0.0
+    """Age of the oldest write that is acknowledged here and not on the disk; 0: there is none."""
 
 
 class MetricsSource(Protocol):
@@ -171,6 +178,22 @@ def _gauges(now: Snapshot) -> Iterator[Metric]:
         "Since when a follower of this node has not had all that there was, in the partition where it is longest.",
         "follower",
         {node: lag.seconds for node, lag in now.lags.items()},
+    )
+    yield GaugeMetricFamily(
+        "minka_disk_total_bytes", "Size of the file system of the data directory.", value=now.disk_total_bytes
+    )
+    yield GaugeMetricFamily(
+        "minka_disk_free_bytes", "Free on the file system of the data directory.", value=now.disk_free_bytes
+    )
+    yield GaugeMetricFamily(
+        "minka_disk_low",
+        "1 where that is below the low-water mark: only deletes are taken.",
+        value=int(now.is_disk_low),
+    )
+    yield GaugeMetricFamily(
+        "minka_unsynced_seconds",
+        "Age of the oldest write of a keyspace with durability async that is acknowledged here and not on the disk.",
+        value=now.unsynced_seconds,
     )
     yield _by_label("minka_replicas", "Replicas that this node hosts.", "role", now.replicas)
     yield GaugeMetricFamily(

@@ -238,6 +238,7 @@ class AdminService(AdminServicer):
                     node_id=node,
                     heartbeat_age_ms=int(active.silence(node) * 1000),
                     applied_index=active.applied.get(node, 0),
+                    disk=active.disks.get(node),
                 )
                 for node in coordinator.state.nodes
             )
@@ -267,6 +268,7 @@ class AdminService(AdminServicer):
 
     async def CreateKeyspace(self, request: CreateKeyspaceRequest, context: _Context) -> CreateKeyspaceResponse:
         """Through the log; its partitions go ONLINE afterwards."""
+        controller = self._coordinator.controller()
         command = CreateKeyspace(
             request.name,
             request.partition_count,
@@ -278,8 +280,9 @@ class AdminService(AdminServicer):
             list(request.ranges.split_points) if request.HasField("ranges") else None,
             request.ranges.max_bytes,
             request.ranges.max_ops,
+            controller.low_disks(),
         )
-        await self._coordinator.controller().submit(command)
+        await controller.submit(command)
         return CreateKeyspaceResponse(keyspace=self._coordinator.state.keyspace_named(request.name))
 
     async def PlanReassign(self, request: PlanReassignRequest, context: _Context) -> Plan:
@@ -287,8 +290,8 @@ class AdminService(AdminServicer):
         controller = self._coordinator.controller()
         # In a thread, from a copy: of many partitions it takes seconds, and heartbeats must not wait for it.
         async with self._planning:
-            state, sizes = controller.decided.copy(), controller.sizes()
-            return await asyncio.to_thread(plan_reassign, state, sizes, request, unix_ms())
+            state, sizes, disks = controller.decided.copy(), controller.sizes(), dict(controller.disks)
+            return await asyncio.to_thread(plan_reassign, state, sizes, request, unix_ms(), disks)
 
     async def ApplyPlan(self, request: ApplyPlanRequest, context: _Context) -> ApplyPlanResponse:
         """Through the log; answers the operation that has begun."""
@@ -351,13 +354,15 @@ class AdminService(AdminServicer):
 
     async def DrainNode(self, request: DrainNodeRequest, context: _Context) -> DrainNodeResponse:
         """Through the log; answers the operation that has begun."""
+        controller = self._coordinator.controller()
         command = DrainNode(
             request.node,
             request.decommission,
             request.requested_by,
             request.reason,
-            self._coordinator.controller().sizes(),
+            controller.sizes(),
             request.rate_limit,
+            controller.disks,
         )
         return DrainNodeResponse(operation=await self._begin(command))
 

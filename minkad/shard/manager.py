@@ -103,11 +103,14 @@ class ReplicaManager:
         shipping_limit: Callable[[], int] = lambda: 0,
         on_fence: Callable[[float], None] = lambda _: None,
         on_isr_change: Callable[[Collection[str], Collection[str]], None] = lambda _old, _new: None,
+        low_disks: Callable[[], Collection[str]] = tuple,
+        check_room: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`known_row`, `known_keyspace` and `is_absent` (a node has failed, or left) are by this node's copy of the
         table. `shipping_limit`: bytes a second at which
         checkpoints may leave, all together; 0: no limit. `on_fence` is told how many seconds writes waited,
-        `on_isr_change` the old and the new in-sync set of a partition that this node leads.
+        `on_isr_change` the old and the new in-sync set of a partition that this node leads. `low_disks`: the nodes that
+        are short of disk space; `check_room` raises DISK_LOW when so many bytes more are too much here.
         """
         self._node_id = node_id
         self._data_dir = data_dir
@@ -130,7 +133,7 @@ class ReplicaManager:
         self._noted: set[int] = set()  # of which there was a `not_split` to tell
         self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
         self._committer = Committer(log_db, clock, self._on_durable, self._on_applied, self._on_marker)
-        self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data)
+        self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data, check_room)
         self._deletions = Deletions(
             self._replicas,
             self._failed,
@@ -152,6 +155,7 @@ class ReplicaManager:
             self._learn_keyspace,
             self._clear,
             storage.max_pending,
+            low_disks,
         )
         self._in_sync = InSyncSets(
             node_id,

@@ -26,11 +26,13 @@ class Receiving:
         log_db: LogDatabase,
         incoming: Path,
         new_data: Callable[[int], DataDatabase],
+        check_room: Callable[[int], None],
     ) -> None:
         self._replicas = replicas
         self._log_db = log_db
         self._incoming = incoming
         self._new_data = new_data
+        self._check_room = check_room
         self._kept: dict[int, list[KeptFile]] = {}
         self._under_way = 0
 
@@ -46,7 +48,7 @@ class Receiving:
     async def install(self, messages: AsyncIterator[bytes]) -> bytes:
         """Take a checkpoint in and put it in place; a `Shipped`, encoded.
 
-        Raises NOT_LEADER, OVERLOADED, INVALID_ARGUMENT, CORRUPT_DATA, STORAGE_FAILED.
+        Raises NOT_LEADER, OVERLOADED, DISK_LOW, INVALID_ARGUMENT, CORRUPT_DATA, STORAGE_FAILED.
         """
         header = await _decoded_header(messages)
         replica = self._following(header)
@@ -54,6 +56,7 @@ class Receiving:
             raise MinkaError(Code.OVERLOADED, f"partition {header.partition_id} is being received already")
         if self._under_way >= _AT_ONCE:
             raise MinkaError(Code.OVERLOADED, f"{_AT_ONCE} checkpoints are being received already")
+        self._check_room(sum(size for name, size in header.files if name not in header.kept))
         incoming = self._announced(header)
         self._under_way += 1
         replica.installing = True

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -46,10 +46,11 @@ class Requests:
         learn_keyspace: Callable[[Replica], None],
         clear: Callable[[Replica, KeyRange, bool], Awaitable[KeyRange]],
         max_pending_bytes: int,
+        low_disks: Callable[[], Collection[str]],
     ) -> None:
         """`newest_row`: what this node knows of a partition, replica here or not; `is_gone`: it was merged into another
         one. `learn_keyspace` looks for what its keyspace asks for; `min_insync` is 0 before that is known. `clear`: see
-        `DataDatabase.clear`.
+        `DataDatabase.clear`. `low_disks`: the nodes that are short of disk space.
         """
         self._node_id = node_id
         self._replicas = replicas
@@ -61,6 +62,7 @@ class Requests:
         self._learn_keyspace = learn_keyspace
         self._clear = clear
         self._max_pending_bytes = max_pending_bytes
+        self._low_disks = low_disks
         self._changed: dict[int, asyncio.Future[None]] = {}
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -281,6 +283,7 @@ class Requests:
     def _write(self, replica: Replica, body: bytes, ticket: Ticket, index: int) -> None:
         write = _checked_write(body)
         self._check_in_range(replica, write.keys)
+        self._check_room(replica, write)
         committer = self._committer
         if committer.pending_bytes + self._waiting_bytes + len(body) > self._max_pending_bytes:
             raise self._overloaded()
@@ -290,6 +293,18 @@ class Requests:
         offset = replica.log.append(epoch, body)
         replica.pending.append(Pending(offset, epoch, write, len(body), ticket, index))
         committer.staged(replica)
+
+    def _check_room(self, replica: Replica, write: WriteBody) -> None:
+        """DISK_LOW for what is more than deletes, where a replica in sync has no room for it: it would have to fail, or
+        fall behind and need more room than before to come back.
+        """
+        low_disks = self._low_disks()
+        if not low_disks or all(value is None for value in write.values):
+            return
+        low = [node for node in replica.row.isr if node in low_disks]
+        if low:
+            text = f"partition {replica.id}: the disk of {', '.join(low)} is low; nothing was done"
+            raise MinkaError(Code.DISK_LOW, text)
 
     def _overloaded(self) -> MinkaError:
         return MinkaError(Code.OVERLOADED, f"writes of {self._max_pending_bytes >> 20} MiB are under way at this node")

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from minka import Client
 from minka.control import Control
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState
 from minkactl.cli import cli
 from minkactl.exits import Exit
@@ -62,7 +62,8 @@ def wait_end(cluster: LocalCluster, name: str) -> int:
 
 
 def test_a_full_disk_stops_the_node_until_there_is_room(small_disk: Path) -> None:
-    with LocalCluster(["athens"], config=CONFIG | {"data_dir": str(small_disk / "data")}) as cluster:
+    full = {"data_dir": str(small_disk / "data"), "storage": {"disk_low_mib": 1}}
+    with LocalCluster(["athens"], config=CONFIG | full) as cluster:
         with Control(cluster.endpoints) as control:
             create_keyspace(control, "flights", 3, live=1)
         with Client(cluster.endpoints, keyspace="flights", timeout=10.0) as client:
@@ -88,7 +89,12 @@ def test_a_full_disk_stops_the_node_until_there_is_room(small_disk: Path) -> Non
             assert client.get(b"before") == b"it was full"
             for i in range(acknowledged):
                 assert client.get(b"key-%d" % i) == bytes([i]) * MIB
-            client.put(b"after", b"there is room")
+            eventually("there is room", lambda: written(client, b"after"))
+
+
+def written(client: Client, key: bytes) -> bool:
+    client.put(key, b"value")
+    return True
 
 
 def write_until_refused(client: Client) -> int:
@@ -96,8 +102,20 @@ def write_until_refused(client: Client) -> int:
     for i in range(DISK_BYTES // MIB):
         try:
             client.put(b"key-%d" % i, bytes([i]) * MIB, timeout=2.0)
-        except MinkaError:
+        except MinkaError as error:
+            if error.code is Code.DISK_LOW:
+                delete_until_refused(client)
             return i
+    raise AssertionError("everything fits on a full disk")
+
+
+def delete_until_refused(client: Client) -> None:
+    """What a disk that is low still takes, until it is full."""
+    for i in range(DISK_BYTES // 60_000):
+        try:
+            client.delete(b"%60000d" % i, timeout=2.0)
+        except MinkaError:
+            return
     raise AssertionError("everything fits on a full disk")
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.state import State
 from minkad.health import Health
 from minkad.http.metrics import Lag
@@ -25,7 +26,15 @@ def health(state: State) -> Health:
         node=Node(id="a"), clearance=SimpleNamespace(remaining=lambda now: 0.0), running_migrations=lambda: 0
     )
     manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)})
-    return Health(cast(Any, coordinator), cast(Any, member), cast(Any, manager), Telemetry(), 0)
+    disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)
+    log_db = SimpleNamespace(unsynced_s=lambda: 0.25)
+    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db)
+    return Health(*cast(Any, parts))
+
+
+def test_the_disk() -> None:
+    now = health(State()).snapshot()
+    assert (now.disk_total_bytes, now.disk_free_bytes, now.is_disk_low, now.unsynced_seconds) == (1000, 40, True, 0.25)
 
 
 def test_what_is_not_in_sync_and_how_often_leaders_were_elected() -> None:

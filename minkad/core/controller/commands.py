@@ -1,11 +1,11 @@
 """What the controller can be asked to decide."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node
-from minka.v1.coordinator_pb2 import IsrChange, ReplicaResult
+from minka.v1.coordinator_pb2 import DiskSpace, IsrChange, ReplicaResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class CreateKeyspace:
     max_bytes: int = 0  # of a partition by ranges; 0: no limit
     max_ops: int = 0  # a second; the same
     max_replicas_per_node: int = 0  # of all keyspaces; 0: no limit
+    low_disks: Collection[str] = ()  # nodes that are to have no replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class DrainNode:
     reason: str
     sizes: Mapping[int, int]
     rate_limit: int = 0
+    disks: Mapping[str, DiskSpace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 Distributed Systems).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -50,21 +50,21 @@ class Creation:
         self._count = command.partition_count if self._ranges is None else len(self._ranges)
         self._replicas = command.replicas or default_replicas(state)
         self._min_insync = command.min_insync or default_min_insync(self._replicas)
-        self._nodes = live_nodes(state)
+        self._nodes = [node for node in live_nodes(state) if node.id not in command.low_disks]
         self._check(state)
         self._rows: list[Partition] = []
 
     def _check(self, state: State) -> None:
         _check_arguments(state, self._command, self._count)
-        live = len(live_nodes(state))
-        if live < state.cluster.min_nodes:
+        live, low = live_nodes(state), self._command.low_disks
+        if len(live) < state.cluster.min_nodes:
             raise MinkaError(
                 Code.NOT_ENOUGH_NODES,
-                f"no partition is assigned before {state.cluster.min_nodes} nodes are LIVE; {live} are",
-                live=str(live),
+                f"no partition is assigned before {state.cluster.min_nodes} nodes are LIVE; {len(live)} are",
+                live=str(len(live)),
                 needed=str(state.cluster.min_nodes),
             )
-        _check_replicas(live, self._replicas, self._min_insync)
+        _check_replicas([n for n in live if n.id not in low], low, self._replicas, self._min_insync)
         _check_fits(state, self._command, self._count, self._replicas)
 
     def prepare(self) -> Iterator[None]:
@@ -164,7 +164,7 @@ def check_room(state: State, partitions: int) -> None:
         )
 
 
-def _check_replicas(live: int, replicas: int, min_insync: int) -> None:
+def _check_replicas(nodes: Sequence[Node], low: Collection[str], replicas: int, min_insync: int) -> None:
     if not 1 <= replicas <= MAX_REPLICAS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{replicas} replicas: 1 to {MAX_REPLICAS} are possible")
     if not 1 <= min_insync <= replicas:
@@ -172,18 +172,20 @@ def _check_replicas(live: int, replicas: int, min_insync: int) -> None:
             Code.INVALID_ARGUMENT,
             f"{min_insync} replicas in sync at least: 1 to {replicas}, the replicas, are possible",
         )
-    if live < replicas:
+    if len(nodes) < replicas:
+        but = f" and have room: the disks of {', '.join(sorted(low))} are low" if low else ""
         raise MinkaError(
             Code.NOT_ENOUGH_NODES,
-            f"{replicas} replicas need as many nodes; {live} are LIVE",
-            live=str(live),
+            f"{replicas} replicas need as many nodes; {len(nodes)} are LIVE{but}",
+            live=str(len(nodes)),
             needed=str(replicas),
         )
 
 
 def _check_fits(state: State, command: CreateKeyspace, partitions: int, replicas: int) -> None:
     """TOO_MANY_REPLICAS with the figure that would fit."""
-    limit, nodes = command.max_replicas_per_node, live_nodes(state)
+    limit = command.max_replicas_per_node
+    nodes = [node for node in live_nodes(state) if node.id not in command.low_disks]
     free = sum(max(0, limit - len(state.copies.get(node.id, ()))) for node in nodes)
     if limit and partitions * replicas > free:
         raise MinkaError(

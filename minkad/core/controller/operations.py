@@ -141,7 +141,7 @@ def drain_node(state: State, command: DrainNode, now_ms: int) -> list[Record]:
     migrations: list[Migration] = []
     if command.decommission:
         request = PlanReassignRequest(drain=[command.node_id])
-        plan = plan_reassign(state, command.sizes, request, now_ms)
+        plan = plan_reassign(state, command.sizes, request, now_ms, command.disks)
         migrations = migrations_of(operation, plan)
         operation.plan_digest, operation.migration_count = plan.digest, len(migrations)
     return [

@@ -8,11 +8,13 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Keyspace, Node, Partition
+from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.placement.quotas import even_quotas, filled_quotas
 from minkad.core.state import State, partition_name
 
 _TRIES: Final = 500  # in a row without success, before what can't be evened out stays uneven
 _FEW: Final = 1000  # partitions
+NO_DISKS: Final[Mapping[str, DiskSpace]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +37,19 @@ class Wishes:
 
 
 class Layout:
-    """Who has what, as the steps so far leave it."""
+    """Who has what, as the steps so far leave it. `disks`: by node, of those that are known."""
 
-    def __init__(self, state: State, sizes: Mapping[int, int]) -> None:
+    def __init__(self, state: State, sizes: Mapping[int, int], disks: Mapping[str, DiskSpace] = NO_DISKS) -> None:
         self.nodes: Mapping[str, Node] = state.nodes
         self.sizes = sizes
         self.replicas = {p.id: holders(p) for p in state.partitions.values()}
         self.totals = Counter(node for nodes in self.replicas.values() for node in nodes)
+        self.disks = disks
         self.bytes = Counter[str]()
         for partition_id, nodes in self.replicas.items():
             self.bytes.update(dict.fromkeys(nodes, sizes.get(partition_id, 0)))
+        self._hosts = {partition_id: tuple(nodes) for partition_id, nodes in self.replicas.items()}
+        self.taken = Counter[str]()  # bytes that come; what leaves is deleted later, so it makes no room yet
 
     def move(self, partition_id: int, source: str, target: str) -> None:
         """The target takes the source's place in the order."""
@@ -52,6 +57,10 @@ class Layout:
         replicas[replicas.index(source)] = target
         self.totals.update({source: -1, target: 1})
         self.bytes.update({source: -size, target: size})
+        if target not in self._hosts[partition_id]:
+            self.taken[target] += size
+        if source not in self._hosts[partition_id]:
+            self.taken[source] -= size  # it was to come, and does not
 
     def fits(self, partition: Partition, source: str, target: str, *, any_zone: bool = False) -> bool:
         """Whether the replica may go from one to the other."""
@@ -60,7 +69,16 @@ class Layout:
             return False
         if node.capacity_bytes and self.bytes[target] + self.sizes.get(partition.id, 0) > node.capacity_bytes:
             return False
+        if not self.has_room(target, self.sizes.get(partition.id, 0)):
+            return False
         return any_zone or self._zones(replicas) <= self._zones([target if n == source else n for n in replicas])
+
+    def has_room(self, node: str, size: int) -> bool:
+        """Whether the node's disk has room for so many bytes more, and is not low afterwards."""
+        disk = self.disks.get(node)
+        if disk is None or not disk.total_bytes:
+            return True
+        return not disk.is_low and disk.free_bytes - self.taken[node] - size >= disk.low_mark_bytes
 
     def _zones(self, nodes: Iterable[str]) -> int:
         return len({self.nodes[n].zone for n in nodes if n in self.nodes})
@@ -202,7 +220,7 @@ class Evening:
         if source in self._wishes.targets:
             self.notes.append(
                 f"{source} keeps {self._now[source]} replicas of {self._keyspace.name} instead of "
-                f"{self.quotas[source]}: no other node can take one of them (zones, capacity, other replicas)"
+                f"{self.quotas[source]}: no other node can take one of them (zones, capacity, disks, other replicas)"
             )
             return
         for partition in self._on(source):
@@ -223,7 +241,7 @@ class Evening:
         return MinkaError(
             Code.NOT_ENOUGH_NODES,
             f"{name} can't leave {source}: none of the other {len(targets)} nodes can take it, for it has a replica "
-            "there or it is over capacity_bytes",
+            "there, or it is over capacity_bytes, or its disk has no room",
         )
 
     def _name(self, partition: Partition) -> str:

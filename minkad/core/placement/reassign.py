@@ -8,24 +8,33 @@ from minka.errors import Code, MinkaError
 from minka.plans import plan_digest
 from minka.v1.admin_pb2 import AssignedReplicas, Move, NodeBalance, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, NodeState, OperationKind, Partition, PartitionState
-from minkad.core.placement.evening import Evening, Layout, Step, Wishes, holders
+from minka.v1.coordinator_pb2 import DiskSpace
+from minkad.core.placement.evening import NO_DISKS, Evening, Layout, Step, Wishes, holders
 from minkad.core.placement.leaders import spread_leaders
 from minkad.core.placement.plan import refuse_if_running
 from minkad.core.state import State, partition_name
 
 
-def plan_reassign(state: State, sizes: Mapping[int, int], request: PlanReassignRequest, now_ms: int) -> Plan:
+def plan_reassign(
+    state: State,
+    sizes: Mapping[int, int],
+    request: PlanReassignRequest,
+    now_ms: int,
+    disks: Mapping[str, DiskSpace] = NO_DISKS,
+) -> Plan:
     """Within each keyspace every node of `to` gets its share by its weight, or `weights`, with the fewest moves.
 
-    `sizes` are bytes by partition id. `to` empty: all LIVE nodes but those of `drain`; `keyspaces` empty: all. A node
-    that is not among them gives up all it has. With `drain` and without `to` nobody else gives up anything. Each move
+    `sizes` are bytes by partition id. Nothing goes to a node whose disk is low by `disks`, or would be afterwards.
+    `to` empty: all LIVE nodes but those of `drain`; `keyspaces` empty: all. A node that is not among them gives up all
+    it has. With `drain` and without `to` nobody else gives up anything. Each move
     adds one replica; several of one partition come one after the other. Preferred leaders are spread like replicas.
     With `partitions` exactly those get exactly those replicas, and all at once.
-    Raises OPERATION_RUNNING, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, INVALID_ARGUMENT, or
-    PARTITION_OFFLINE when a partition has no leader to copy it from.
+    Raises OPERATION_RUNNING, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, INVALID_ARGUMENT,
+    DISK_LOW where a node that is named has no room, or PARTITION_OFFLINE when a partition has no leader to copy it
+    from.
     """
     refuse_if_running(state)
-    layout = Layout(state, sizes)
+    layout = Layout(state, sizes, disks)
     if request.partitions:
         moves, notes = _explicit_moves(state, sizes, request.partitions, layout), list[str]()
         minimum = sum(set(move.replicas) != set(move.target_replicas) for move in moves)
@@ -34,6 +43,7 @@ def plan_reassign(state: State, sizes: Mapping[int, int], request: PlanReassignR
         wishes = _wishes(state, request)
         targets = wishes.targets
         moves, minimum, notes = _evening_moves(state, sizes, _selected(state, request.keyspaces), layout, wishes)
+        notes = [*_low_disks(targets, disks), *notes]
     plan = Plan(
         kind=OperationKind.OPERATION_KIND_REASSIGN,
         cluster_id=state.cluster.id,
@@ -87,6 +97,10 @@ def _refuse_unplannable(state: State, partition: Partition) -> None:
         name = partition_name(state.keyspaces, partition)
         where = f"its data is on {', '.join(partition.isr)}"
         raise MinkaError(Code.PARTITION_OFFLINE, f"{name} is not ONLINE, so it can't be planned for; {where}")
+
+
+def _low_disks(targets: Sequence[str], disks: Mapping[str, DiskSpace]) -> list[str]:
+    return [f"nothing goes to {n}: its disk is low" for n in targets if n in disks and disks[n].is_low]
 
 
 # Evening out
@@ -192,6 +206,8 @@ def _explicit_moves(
         if len(added) == len(gone) == 1:
             move.source, move.target = gone[0], added[0]
         moves.append(move)
+        for node in added:
+            _check_disk(layout, name, node, sizes.get(partition.id, 0))
         layout.replicas[partition.id] = after
         layout.bytes.update(dict.fromkeys(added, sizes.get(partition.id, 0)))
         layout.bytes.subtract(dict.fromkeys(gone, sizes.get(partition.id, 0)))
@@ -210,6 +226,13 @@ def _check_wanted(state: State, partition: Partition, name: str, replicas: Seque
             raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node}", node=node)
         if node not in partition.replicas and row.state != NodeState.NODE_STATE_LIVE:
             raise MinkaError(Code.NOT_ENOUGH_NODES, f"node {node} is not LIVE, so nothing can go there", node=node)
+
+
+def _check_disk(layout: Layout, name: str, node: str, size: int) -> None:
+    if not layout.has_room(node, size):
+        text = f"{name} can't go to {node}: its disk is low, or would be with {size:,} bytes more"
+        raise MinkaError(Code.DISK_LOW, text, node=node)
+    layout.taken[node] += size
 
 
 # What it makes of the nodes

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from minka.v1.cluster_pb2 import NodeState, Partition, PartitionState
-from minkad.core.placement.evening import Layout, holders
+from minka.v1.coordinator_pb2 import DiskSpace
+from minkad.core.placement.evening import NO_DISKS, Layout, holders
 from minkad.core.state import State, partition_name
 
 MAX_SKEW: Final = 1.25  # the busiest node's load and the mean one: what is below is even
@@ -55,21 +56,24 @@ class NodeLoads:
         return sorted(over, key=lambda node: (-self.of(node), node))
 
 
-def best_shift(state: State, ops: Mapping[int, int], sizes: Mapping[int, int]) -> Shift | None:
+def best_shift(
+    state: State, ops: Mapping[int, int], sizes: Mapping[int, int], disks: Mapping[str, DiskSpace] = NO_DISKS
+) -> Shift | None:
     """The move that takes most from the busiest node from which anything can be taken; None where nothing helps.
 
-    `ops` are a second, `sizes` bytes; both by partition id.
+    `ops` are a second, `sizes` bytes; both by partition id. `disks`: by node.
     """
     loads = NodeLoads(state, ops)
     busy = loads.too_busy()
     if not busy:
         return None
     movable = [row for row in _movable(state, ops) if row.leader in busy]
+    layout = Layout(state, sizes, disks)
     for node in busy:
         mine = [row for row in movable if row.leader == node]
         if not mine:
             continue
-        for shifts in (_leaderships(state, loads, mine, ops), _copies(state, loads, mine, ops, sizes)):
+        for shifts in (_leaderships(state, loads, mine, ops), _copies(state, loads, mine, ops, layout)):
             best = min(shifts, key=lambda s: (s.busier, sizes.get(s.partition_id, 0), s.partition_id), default=None)
             if best is not None:
                 return best
@@ -109,10 +113,9 @@ def _leaderships(state: State, loads: NodeLoads, rows: list[Partition], ops: Map
 
 
 def _copies(
-    state: State, loads: NodeLoads, rows: list[Partition], ops: Mapping[int, int], sizes: Mapping[int, int]
+    state: State, loads: NodeLoads, rows: list[Partition], ops: Mapping[int, int], layout: Layout
 ) -> Iterator[Shift]:
     """The leader's replica to a node that has none and may have one."""
-    layout = Layout(state, sizes)
     for row in rows:
         others = [replica for replica in holders(row) if replica != row.leader]
         for node in loads.ops:

@@ -40,6 +40,10 @@ SNAPSHOT = Snapshot(
     elections=20,
     unclean_elections=2,
     lags={"byzantium": Lag(7, 0.25)},
+    disk_total_bytes=1 << 40,
+    disk_free_bytes=1 << 30,
+    is_disk_low=True,
+    unsynced_seconds=0.025,
 )
 
 
@@ -201,6 +205,10 @@ def test_metrics_are_the_nodes_numbers() -> None:
         "minka_cluster_partitions,state=offline": 1,
         "minka_replicas,role=leader": 3,
         "minka_migrations_running": 2,
+        "minka_disk_total_bytes": 1 << 40,
+        "minka_disk_free_bytes": 1 << 30,
+        "minka_disk_low": 1,
+        "minka_unsynced_seconds": 0.025,
         "minka_cluster_under_replicated_partitions": 4,
         "minka_cluster_missing_in_sync_replicas": 5,
         "minka_cluster_under_min_insync_partitions": 1,

@@ -1,0 +1,105 @@
+"""Free space on the file system of the data directory: whether it is low, and a reserve for a start on a full one."""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.coordinator_pb2 import DiskSpace
+from minkad.storage.threads import on_thread
+
+log: Final = logging.getLogger(__name__)
+
+_MIB: Final = 1024 * 1024
+_POLL_SECONDS: Final = 0.5
+_LARGEST_MARK_SHARE: Final = 10  # of the file system: a small one would be low when it is empty
+_RESERVE_BYTES: Final = 64 * _MIB  # what a start writes: a log that was in memory, and the databases' own files
+
+
+class DiskWatch:
+    """Low below the mark, and until there is half as much more, so that it does not change at every file.
+
+    The reserve is a file that takes space while there is enough: without it a full disk would not let the node start,
+    and so nobody could move or delete what fills it. It is given up at such a start.
+    """
+
+    def __init__(self, data_dir: Path, low_bytes: int) -> None:
+        """`low_bytes`: the mark, where a tenth of the file system isn't less. Raises STORAGE_FAILED."""
+        self._data_dir = data_dir
+        self._low_bytes = low_bytes
+        self.space = DiskSpace()
+        self._reserve = data_dir / "reserve"
+        self._look()
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the node takes nothing that grows."""
+        return self.space.is_low
+
+    def check_room(self, size: int) -> None:
+        """DISK_LOW unless so many bytes more leave it above the mark."""
+        space = self.space
+        if space.is_low or space.free_bytes - size < space.low_mark_bytes:
+            text = f"{size / _MIB:,.1f} MiB more are too much: {free_space(space)}"
+            raise MinkaError(Code.DISK_LOW, text)
+
+    def give_up_reserve(self) -> None:
+        """Before the databases are opened: where there may not be room for that, there is afterwards."""
+        if self.space.free_bytes >= self._reserve_bytes() or not self._reserve.exists():
+            return
+        self._reserve.unlink()
+        self._look()
+        log.warning(
+            "the disk is full, and the reserve is given up for the start", extra={"now": free_space(self.space)}
+        )
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        while True:
+            before = self.space
+            await on_thread(self._step)
+            if self.space.is_low and not before.is_low:
+                log.warning(
+                    "the disk is low: writes are refused, but for deletes", extra={"now": free_space(self.space)}
+                )
+            elif before.is_low and not self.space.is_low:
+                log.info("the disk has room again", extra={"now": free_space(self.space)})
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _step(self) -> None:
+        self._look()
+        if not self.space.is_low and not self._reserve.exists():
+            self._make_reserve()
+
+    def _look(self) -> None:
+        try:
+            found = os.statvfs(self._data_dir)
+        except OSError as error:
+            raise MinkaError(Code.STORAGE_FAILED, f"looking for free space: {error}") from error
+        total, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        mark = min(self._low_bytes, total // _LARGEST_MARK_SHARE)
+        is_low = free < (mark * 3 // 2 if self.space.is_low else mark)
+        self.space = DiskSpace(total_bytes=total, free_bytes=free, low_mark_bytes=mark, is_low=is_low)
+
+    def _reserve_bytes(self) -> int:
+        return min(_RESERVE_BYTES, self.space.low_mark_bytes // 2)
+
+    def _make_reserve(self) -> None:
+        """Where it does not make the disk low."""
+        size = self._reserve_bytes()
+        if self.space.free_bytes < self.space.low_mark_bytes * 2 + size:
+            return
+        try:
+            with self._reserve.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            self._reserve.unlink(missing_ok=True)
+            log.info("there is no reserve of disk space", extra={"reason": str(error)})
+
+
+def free_space(space: DiskSpace) -> str:
+    """For people."""
+    free, total, mark = (size / _MIB for size in (space.free_bytes, space.total_bytes, space.low_mark_bytes))
+    return f"{free:,.0f} of {total:,.0f} MiB are free, and below {mark:,.0f} it is low"

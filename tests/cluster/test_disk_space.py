@@ -1,0 +1,159 @@
+"""Disks that are short of space, or fail, under real daemons."""
+
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner, Result
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.cli import cli
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import create_keyspace, eventually, wait_ended, wait_settled
+from tests.cluster.disks import MIB, Disk
+from tests.cluster.undo import NotPermitted, Undo
+
+# Restarts wait for clearances to end.
+CONFIG: Final = {
+    "membership": {"heartbeat_interval_ms": 50, "clearance_ms": 400, "failure_timeout_ms": 600},
+    "coordinator": {"tick_ms": 20},
+}
+DISK_BYTES: Final = 256 * MIB
+KEYS: Final = [b"key-%d" % i for i in range(200)]
+_SHUTDOWN: Final = 0x8004587D  # FS_IOC_SHUTDOWN of ext4 and XFS: from then on every read and write fails
+_WITHOUT_FLUSH: Final = 2
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with Undo() as undo:
+        try:
+            yield Disk(undo, tmp_path, "disk", DISK_BYTES)
+        except NotPermitted as error:
+            pytest.skip(f"no disk of its own: {error}")
+
+
+def break_disk(disk: Disk) -> None:
+    """Every read and write fails from now on."""
+    folder = os.open(disk.mount, os.O_RDONLY)
+    try:
+        fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
+    finally:
+        os.close(folder)
+
+
+def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, [*arguments, "--endpoints", ",".join(cluster.endpoints)], prog_name="minkactl")
+
+
+@pytest.mark.parametrize("partitions", [100, pytest.param(1000, marks=pytest.mark.soak)])
+def test_a_disk_that_fails_ends_the_node_however_many_partitions_it_has(disk: Disk, partitions: int) -> None:
+    """Closing one after the other would take a second each."""
+    cluster = LocalCluster(["athens"], config=CONFIG)
+    cluster.nodes["athens"].config = {"data_dir": str(disk.mount / "data")}
+    with cluster, Control(cluster.endpoints) as control:
+        create_keyspace(control, "flights", partitions, live=1)
+        with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
+            client.put_many({b"key-%d" % i: b"value" for i in range(10 * partitions)})
+            break_disk(disk)
+            with pytest.raises(MinkaError, match="STORAGE_FAILED"):
+                client.put(b"more", b"value", timeout=5.0)
+        process = cluster.node("athens").process
+        assert process is not None
+        assert process.wait(15) == 1
+        said = cluster.log("athens").read_text("utf-8")
+        assert "minkad: STORAGE_FAILED: " in said
+        assert "Input/output error" in said
+        assert "Traceback" not in said
+
+
+def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:
+    """Its replicas elsewhere lead then."""
+    spec, held = tmp_path / "failpoints", tmp_path / "held"
+    config = CONFIG | {"storage": {"max_sync_s": 1}}
+    with LocalCluster(3, config=config) as cluster, Control(cluster.endpoints) as control:
+        victim = next(name for name in cluster.nodes if name != control.status().coordinator.controller)
+        cluster.kill(victim)
+        cluster.restart(victim, env={"MINKA_FAILPOINTS_FILE": str(spec)})
+        wait_settled(control, live=3)
+        control.create_keyspace("flights", 6, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        held.touch()
+        spec.write_text(f"log.sync.before=pause:{held}\n")
+        process = cluster.node(victim).process
+        assert process is not None
+        with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
+            with contextlib.suppress(MinkaError):  # what it leads, or is in sync of, waits until it has ended
+                client.put_many(dict.fromkeys(KEYS, b"value"))
+            assert process.wait(15) == 1
+            client.put_many(dict.fromkeys(KEYS, b"value"))
+        said = cluster.log(victim).read_text("utf-8")
+        assert "the disk has not answered for 1 s" in said
+
+
+def test_a_low_disk_takes_only_deletes_and_a_full_one_is_started_and_emptied(disk: Disk) -> None:
+    cluster = LocalCluster(["athens", "byzantium"], config=CONFIG)
+    cluster.nodes["athens"].config = {"data_dir": str(disk.mount / "data")}
+    with (
+        cluster,
+        Control(cluster.endpoints) as control,
+        Client(cluster.endpoints, keyspace="flights", timeout=10.0) as client,
+    ):
+        create_keyspace(control, "flights", 8, live=2)
+        reserve = disk.mount / "data" / "reserve"
+        eventually("the reserve is there", reserve.exists)
+        client.put_many(dict.fromkeys(KEYS, b"x" * 1000))
+        check_what_a_low_disk_takes(cluster, control, client, disk)
+
+        cluster.kill("athens")
+        disk.fill(room=0)
+        cluster.restart("athens")
+        wait_settled(control, live=2)
+        assert not reserve.exists(), "it was given up for the start"
+        client.delete(KEYS[1])
+        assert len(client.get_many(KEYS)) == len(KEYS) - 2
+        operation = control.drain("athens", decommission=True, requested_by="test")
+        assert wait_ended(control, operation.id).outcome == "athens holds nothing and is safe to stop"
+        assert not list((disk.mount / "data" / "partitions").glob("*"))
+        client.put(KEYS[0], b"elsewhere")
+        assert len(client.get_many(KEYS)) == len(KEYS) - 1
+
+        disk.free()
+        eventually("the disk has room again", lambda: "low" not in minkactl(cluster, "nodes").output)
+        eventually("the reserve is there again", reserve.exists)
+
+
+def check_what_a_low_disk_takes(cluster: LocalCluster, control: Control, client: Client, disk: Disk) -> None:
+    disk.fill(room=DISK_BYTES // 10 - 4 * MIB)
+    eventually("writes to athens are refused", lambda: refusals(client) or None)
+    refused = refusals(client)
+    assert set(refused.values()) == {Code.DISK_LOW}
+    by_node = {p.leader: 0 for p in control.table().partitions}
+    assert len(refused) < len(KEYS), "byzantium takes writes"
+    assert len(by_node) == 2
+    assert len(client.get_many(KEYS)) == len(KEYS)
+    client.delete(KEYS[0])
+    client.put(next(key for key in KEYS[2:] if key not in refused), b"y" * 1000)
+    eventually("the controller knows", lambda: "free, low" in minkactl(cluster, "nodes").output)
+    with pytest.raises(MinkaError, match="the disks of athens are low") as refusal:
+        control.create_keyspace("more", 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=2)
+    assert refusal.value.code is Code.NOT_ENOUGH_NODES
+
+
+def refusals(client: Client) -> dict[bytes, Code]:
+    """By key: why it was not written; nothing where all were."""
+    found = {}
+    for key in KEYS[2:40]:
+        try:
+            client.put(key, b"x" * 1000)
+        except MinkaError as error:
+            found[key] = error.code
+    return found

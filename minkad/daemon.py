@@ -199,7 +199,7 @@ class Daemon:
             on_fence=self.telemetry.migration_write_pause.observe,
             on_isr_change=self.telemetry.isr_changed,
             low_disks=self._low_disks,
-            check_room=self.disk.check_room,
+            disk=self.disk,
         )
         self.member = Member(
             self._node(own.data_id, incarnation),

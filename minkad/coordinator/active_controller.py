@@ -293,7 +293,7 @@ class ActiveController:
         self._schedule_due = False
         if self._turn.locked() or self._is_closed or self.failed:
             return  # it is looked at again with the next tick
-        if records := schedule(self.decided, self.settings.caps, unix_ms()):
+        if records := schedule(self.decided, self.settings.caps, unix_ms(), self.low_disks()):
             self._record(records)
 
     # Carrying out

@@ -1,7 +1,7 @@
 """What the leaderships of one node share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,6 +70,7 @@ class LeaderContext:
     on_fence: Callable[[float], None]
     is_made: Callable[[int], bool]  # whether what a split makes is here
     is_absent: Callable[[str], bool]  # whether a node has failed or left, as far as this one knows
+    low_disks: Callable[[], Collection[str]]  # the nodes that are short of disk space
 
 
 KnownKeyspace = Callable[[int], Keyspace | None]

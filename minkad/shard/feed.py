@@ -55,6 +55,7 @@ class Follower:
         self._probing = False  # the question is yet to be sent
         self._asked = False  # its answer is yet to come
         self._cut = False  # its log is to end where the next entries begin
+        self._paused = False
         self._told = 0  # the high watermark, last time
         self._sent: deque[tuple[int, int]] = deque()  # (last offset, bytes) of each part that is not acknowledged
 
@@ -92,6 +93,12 @@ class Follower:
         if not self.queued and self.sending and (self._cut or self.next <= self.replica.log.end):
             self._feed.queue(self)
 
+    def pause(self, pause: bool) -> None:
+        """Whether to send no entries: the node has no room for them, and is not in sync."""
+        if pause != self._paused:
+            self._paused = pause
+            self.look()
+
     def watermark_moved(self) -> None:
         """More is committed."""
         if self.sending:
@@ -100,7 +107,8 @@ class Follower:
     @property
     def has_more(self) -> bool:
         """Whether there is more to send right now."""
-        return self.sending and self.next <= self._readable() and self.unacknowledged < _UNACKNOWLEDGED_BYTES
+        has_room = not self._paused and self.unacknowledged < _UNACKNOWLEDGED_BYTES
+        return self.sending and self.next <= self._readable() and has_room
 
     @property
     def is_near(self) -> bool:
@@ -120,7 +128,7 @@ class Follower:
         if self._probing:
             self._probing, self._asked = False, True
             return Append(replica.id, self.leader_epoch, 0, 0, 0, [], True)
-        if not self.sending or self.unacknowledged >= _UNACKNOWLEDGED_BYTES:
+        if not self.sending or self._paused or self.unacknowledged >= _UNACKNOWLEDGED_BYTES:
             return None
         prev, cut = self.next - 1, self._cut
         end = self._readable()

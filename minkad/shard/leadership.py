@@ -75,6 +75,7 @@ class Leadership:
             self.proposed = None
         self._joining -= set(row.isr)
         self._recount()
+        self._pause_without_room()
         self._change_hand_over()
         self.take_out_absent()
 
@@ -178,7 +179,7 @@ class Leadership:
         node = follower.node_id
         if not follower.sending or node in self.replica.row.removing_replicas or self._context.is_absent(node):
             return
-        if self._is_behind_split():
+        if self._is_behind_split() or node in self._context.low_disks():
             return
         if node not in self._joining:
             now = self._context.clock()
@@ -199,15 +200,18 @@ class Leadership:
         return row.splitting and (not row.split_to or not self.replica.is_ready or self._context.is_made(row.split_to))
 
     def check(self, now: float, stalled: bool) -> None:
-        """Let those leave who have not caught up for long. Called often. `stalled`: this node itself stood still."""
+        """Let those leave who have not caught up for long, or have no room. Called often. `stalled`: this node itself
+        stood still.
+        """
         end, isr = self.replica.log.end, self.replica.row.isr
-        late: list[str] = []
+        late = self._without_room()
+        self._pause_without_room()
         for node, follower in self._followers.items():
             seen = self._caught_up[node]
             seen.look(follower, end, now)
             if stalled:
                 seen.at = now
-            if now - seen.at > self._context.settings.lag_timeout:
+            if now - seen.at > self._context.settings.lag_timeout and node not in late:
                 if node in isr:
                     late.append(node)
                 elif follower.node_id in self.replica.retain and not self._is_shipped_to(node):
@@ -233,6 +237,24 @@ class Leadership:
         if absent and self.proposed is None and not self.replica.fenced:
             log.debug("replicas are gone", extra={"partition": self.replica.id, "gone": absent})
             self._propose([node for node in isr if node not in absent])
+
+    def _without_room(self) -> list[str]:
+        """Those in sync whose disks are low, where writes can go on without them. Where they can't, they stay, and
+        only deletes are taken: what is behind needs more room than before to come back.
+        """
+        row, low = self.replica.row, self._context.low_disks()
+        if not low:
+            return []
+        without = [node for node in row.isr if node in low]
+        if self._context.node_id in low or len(row.isr) - len(without) < max(1, self.replica.min_insync):
+            return []
+        return without
+
+    def _pause_without_room(self) -> None:
+        """Send no entries to those whose disks are low, once they aren't in sync any more."""
+        low, isr = self._context.low_disks(), self.replica.row.isr
+        for node, follower in self._followers.items():
+            follower.pause(node in low and node not in isr)
 
     def lags(self, now: float) -> dict[str, tuple[int, float]]:
         """By follower: the entries that it lacks, and for how many seconds it has not had all of them."""

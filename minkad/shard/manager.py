@@ -40,6 +40,7 @@ from minkad.shard.load_check import LoadCheck
 from minkad.shard.merging import Merging
 from minkad.shard.partition_log import PartitionLog
 from minkad.shard.receiving import Receiving
+from minkad.shard.reclaiming import Reclaiming
 from minkad.shard.replica import (
     META_END,
     META_PREFIX,
@@ -58,6 +59,7 @@ from minkad.shard.splitting import Splitting
 from minkad.shard.trimming import Trimming
 from minkad.storage.checkpoint import remove_folder
 from minkad.storage.data_database import DataDatabase
+from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.size_estimate import Size
 
@@ -104,13 +106,13 @@ class ReplicaManager:
         on_fence: Callable[[float], None] = lambda _: None,
         on_isr_change: Callable[[Collection[str], Collection[str]], None] = lambda _old, _new: None,
         low_disks: Callable[[], Collection[str]] = tuple,
-        check_room: Callable[[int], None] = lambda _: None,
+        disk: DiskWatch | None = None,
     ) -> None:
         """`known_row`, `known_keyspace` and `is_absent` (a node has failed, or left) are by this node's copy of the
         table. `shipping_limit`: bytes a second at which
         checkpoints may leave, all together; 0: no limit. `on_fence` is told how many seconds writes waited,
         `on_isr_change` the old and the new in-sync set of a partition that this node leads. `low_disks`: the nodes that
-        are short of disk space; `check_room` raises DISK_LOW when so many bytes more are too much here.
+        are short of disk space. Without `disk` nothing is refused for what is free here.
         """
         self._node_id = node_id
         self._data_dir = data_dir
@@ -122,6 +124,7 @@ class ReplicaManager:
         self._clock = clock
         self._on_isr_change = on_isr_change
         self._cache = Cache(storage.block_cache)
+        disk = disk or DiskWatch(data_dir, 0)
         self._replicas: dict[int, Replica] = {}
         self._departed: OrderedDict[int, Partition] = OrderedDict()  # the last rows of what is not here any more
         self._failed: dict[int, MinkaError] = {}
@@ -133,7 +136,7 @@ class ReplicaManager:
         self._noted: set[int] = set()  # of which there was a `not_split` to tell
         self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
         self._committer = Committer(log_db, clock, self._on_durable, self._on_applied, self._on_marker)
-        self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data, check_room)
+        self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data, disk.check_room)
         self._deletions = Deletions(
             self._replicas,
             self._failed,
@@ -184,6 +187,7 @@ class ReplicaManager:
             on_fence,
             lambda id_: (replica := self._replicas.get(id_)) is not None and replica.is_made,
             is_absent,
+            low_disks,
         )
         self.inventory = Inventory(
             self._replicas, log_db, data_dir / "partitions", self._new_data, self._requests.changed
@@ -224,7 +228,7 @@ class ReplicaManager:
             self._adopt,
             clock,
         )
-
+        self._reclaiming = Reclaiming(self._replicas, disk, self._flusher.flush, log_db.fail)
         self._load_check = LoadCheck(
             node_id,
             self._replicas,
@@ -254,6 +258,7 @@ class ReplicaManager:
         self._in_sync.start()
         self._size_check.start()
         self._load_check.start()
+        self._reclaiming.start()
 
     def _recovered(self, meta: ReplicaMeta) -> Replica:
         row = Partition.FromString(meta.row)
@@ -282,6 +287,7 @@ class ReplicaManager:
         self._closing = True
         await self._size_check.close()
         await self._load_check.close()
+        await self._reclaiming.close()
         await self._in_sync.close()
         for leadership in list(self._leaderships.values()):
             leadership.close()

@@ -5,7 +5,7 @@ onControllerFailover, 3. and 4.).
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,9 +35,11 @@ class MigrationCaps:
     cluster: int
 
 
-def schedule(state: State, caps: MigrationCaps, now_ms: int) -> list[Record]:
-    """The next facts; none when there is nothing to do. No row is changed twice in them."""
-    live = Live.of(state)
+def schedule(state: State, caps: MigrationCaps, now_ms: int, low_disks: Collection[str] = ()) -> list[Record]:
+    """The next facts; none when there is nothing to do. No row is changed twice in them. `low_disks`: the nodes that
+    can't take writes for want of space, so that others are to lead.
+    """
+    live = Live.of(state, low_disks)
     operation = state.running_operation()
     if operation is not None and (records := _migrate(state, operation, caps, live, now_ms)):
         return records
@@ -105,7 +107,9 @@ def _load(state: State, migrations: list[Migration], caps: MigrationCaps, live: 
 
 
 def _move_leaderships(state: State, live: Live) -> list[Record]:
-    """Leaders of DRAINING nodes, and those that an ELECT_LEADERS operation wants elsewhere, get a successor."""
+    """Leaders of DRAINING nodes and of those whose disks are low, and those that an ELECT_LEADERS operation wants
+    elsewhere, get a successor.
+    """
     wanted: dict[int, tuple[Partition, str]] = {}
     for operation in state.running_operations():
         if operation.kind == OperationKind.OPERATION_KIND_ELECT_LEADERS and not operation.cancelled:

@@ -13,19 +13,17 @@ from minkad.core.state import State, is_up
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Who is up, and who of them is on its way out."""
+    """Who is up, and who of them is to lead only where nobody else can: it is on its way out, or its disk is low."""
 
     up: frozenset[str]
     draining: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, state: State) -> "Live":
+    def of(cls, state: State, low_disks: Collection[str] = ()) -> "Live":
         """As the table says."""
-        nodes = state.nodes.values()
-        return cls(
-            frozenset(n.id for n in nodes if is_up(n)),
-            frozenset(n.id for n in nodes if n.state == NodeState.NODE_STATE_DRAINING),
-        )
+        up = [node for node in state.nodes.values() if is_up(node)]
+        draining = [n.id for n in up if n.state == NodeState.NODE_STATE_DRAINING or n.id in low_disks]
+        return cls(frozenset(node.id for node in up), frozenset(draining))
 
     def without(self, *nodes: str) -> "Live":
         """As if the nodes had gone."""

@@ -39,6 +39,7 @@ from minkad.rpc.replication import GrpcLinks, replication_handler
 from minkad.shard.context import ControllerCalls, ReplicationSettings
 from minkad.shard.manager import ReplicaManager, StorageSettings
 from minkad.shard.replica import Replica
+from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.telemetry import Telemetry
 from tests.unit.storage.crash import crashed_copy
@@ -90,6 +91,7 @@ class TestNode:
     async def start(self) -> None:
         """Open, and listen."""
         self.log_db = LogDatabase.open(self.path / "log")
+        self.disk = DiskWatch(self.path, 0)  # never low by itself
         telemetry = self.telemetry = Telemetry()
         identity = (("minka-cluster", "test"), ("minka-node", self.id))
         self.links = GrpcLinks(self.cluster.channel_to, identity, telemetry)
@@ -114,6 +116,8 @@ class TestNode:
             is_absent=lambda node_id: node_id in self.cluster.dead & self.cluster.failed,
             on_fence=self.fences.append,
             on_isr_change=telemetry.isr_changed,
+            low_disks=lambda: self.cluster.low_disks,
+            disk=self.disk,
         )
         await self.manager.start()
         self.running = True
@@ -218,6 +222,7 @@ class Cluster:
         self.ports: dict[str, int] = {}
         self.rows: dict[int, Partition] = {}
         self.keyspace = Keyspace(min_insync=1, durability=Durability.DURABILITY_SYNC)
+        self.low_disks: set[str] = set()
         self.dead: set[str] = set()  # nodes that the controller does not take into an in-sync set
         self.failed: set[str] = set()  # of those, whom the table says to be gone
         self.requests = 0  # to change in-sync sets

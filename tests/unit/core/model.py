@@ -33,6 +33,7 @@ class Controller:
         self.state = State()
         self.now_ms = 1_000
         self.caps = caps or MigrationCaps(per_node=4, cluster=32)
+        self.low_disks: frozenset[str] = frozenset()
         self.undelivered: list[NotifyNode] = []
         self.log: list[bytes] = []
         self.after_record: Callable[[], None] = lambda: None
@@ -51,7 +52,7 @@ class Controller:
 
     def schedule_once(self) -> bool:
         """One batch of it; False when there is nothing to do."""
-        records = schedule(self.state, self.caps, self.now_ms)
+        records = schedule(self.state, self.caps, self.now_ms, self.low_disks)
         self._apply(RecordBatch(records=records))
         return bool(records)
 

@@ -68,3 +68,19 @@ def test_a_new_keyspace_has_no_replica_where_the_disk_is_low() -> None:
     with pytest.raises(MinkaError, match="3 are LIVE and have room: the disks of c are low") as refusal:
         create("wide", 4)
     assert refusal.value.code is Code.NOT_ENOUGH_NODES
+
+
+def test_others_lead_than_those_whose_disks_are_low() -> None:
+    """Where one is in sync that is not low itself; and it comes to rest."""
+    c = Controller()
+    c.register("a", "b", "c")
+    c.keyspace("k", 6, replicas=2)
+    for low in ("a", "ab", "abc", "bc"):
+        c.low_disks = frozenset(low)
+        before = {row.id: row.leader for row in c.state.partitions.values()}
+        c.settle()
+        for row in c.state.partitions.values():
+            others = set(row.isr) - set(low)
+            assert row.leader in others or not others
+            moved = row.leader != before[row.id]
+            assert moved == (before[row.id] in low and bool(others)), row

@@ -239,7 +239,7 @@ class Code(Enum):
         "A node that has a replica of the partition is short of disk space, so what needs more of it was refused.",
         "Reads and deletes go on. Free or add space on the node that the message names, or move replicas away from it: "
         "minkactl nodes shows the free space, docs/operations.md (Disks) what helps.",
-        False,
+        True,
         "RESOURCE_EXHAUSTED",
     )
     CORRUPT_DATA = CodeInfo(

@@ -304,7 +304,7 @@ class Requests:
         low = [node for node in replica.row.isr if node in low_disks]
         if low:
             text = f"partition {replica.id}: the disk of {', '.join(low)} is low; nothing was done"
-            raise MinkaError(Code.DISK_LOW, text)
+            raise MinkaError(Code.DISK_LOW, text, partitions=[replica.row])
 
     def _overloaded(self) -> MinkaError:
         return MinkaError(Code.OVERLOADED, f"writes of {self._max_pending_bytes >> 20} MiB are under way at this node")

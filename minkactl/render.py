@@ -23,6 +23,8 @@ from minkactl.strip import ASCII, UNICODE, Signs, bar, clipped
 
 STYLES: Final = {
     "live": "green",
+    "ok": "green",
+    "low": "bold red",
     "online": "green",
     "completed": "green",
     "succeeded": "green",

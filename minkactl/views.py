@@ -24,7 +24,7 @@ from minka.v1.cluster_pb2 import (
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl.documents import enum_name, to_document
 from minkactl.output import Column, Kind, Row
-from minkactl.units import counted, size
+from minkactl.units import counted
 
 NODE_STATE = NodeState.DESCRIPTOR
 PARTITION_STATE = PartitionState.DESCRIPTOR
@@ -40,7 +40,8 @@ NODE_COLUMNS = (
     Column("PARTITIONS", "partitions", Kind.NUMBER),
     Column("LEADS", "leads", Kind.NUMBER),
     Column("DATA", "bytes", Kind.BYTES),
-    Column("DISK", "disk"),
+    Column("FREE", "disk_free_bytes", Kind.BYTES),
+    Column("DISK", "disk", Kind.STATE),
     Column("HEARTBEAT", "heartbeat_age_ms", Kind.MILLISECONDS),
     Column("HTTP", "http_address", wide=True),
     Column("CAPACITY", "capacity_bytes", Kind.BYTES, wide=True),
@@ -142,15 +143,14 @@ def node_rows(status: GetStatusResponse) -> list[Row]:
 
 
 def _disk(runtime: NodeStatus | None) -> Row:
-    """The free space that the node has last told of; a cell for people, and the numbers."""
+    """The free space that the node has last told of."""
     if runtime is None or not runtime.disk.total_bytes:
-        return {"disk": None, "disk_free_bytes": None, "disk_total_bytes": None, "disk_low": None}
+        return {"disk": None, "disk_free_bytes": None, "disk_total_bytes": None}
     disk = runtime.disk
     return {
-        "disk": f"{size(disk.free_bytes)} free{', low' if disk.is_low else ''}",
+        "disk": "low" if disk.is_low else "ok",
         "disk_free_bytes": disk.free_bytes,
         "disk_total_bytes": disk.total_bytes,
-        "disk_low": disk.is_low,
     }
 
 

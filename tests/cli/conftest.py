@@ -34,7 +34,7 @@ from minka.v1.cluster_pb2 import (
     Partition,
     PartitionState,
 )
-from minka.v1.coordinator_pb2 import ReplicaStats
+from minka.v1.coordinator_pb2 import DiskSpace, ReplicaStats
 from minkactl.cli import cli
 
 _PORTS = itertools.count(20000 + os.getpid() * 41 % 10000)
@@ -84,7 +84,8 @@ def make_status() -> GetStatusResponse:
                 state=NodeState.NODE_STATE_LIVE, state_since_ms=1_700_000_000_000, version="0.1.0",
             )
         )  # fmt: skip
-        status.nodes.append(NodeStatus(node_id=name, heartbeat_age_ms=20 * index, applied_index=128))
+        disk = DiskSpace(total_bytes=1 << 40, free_bytes=1 << 30, is_low=index == 0)
+        status.nodes.append(NodeStatus(node_id=name, heartbeat_age_ms=20 * index, applied_index=128, disk=disk))
     status.table.keyspaces.append(
         Keyspace(
             id=1, name="flights", partition_count=9, hash=HashFunction.HASH_FUNCTION_MURMUR3, replicas=1,

@@ -17,8 +17,32 @@ def test_a_pipe_gets_tab_separated_lines_with_a_header(run: Run, node: Answering
     result = run("nodes", "--endpoints", node.address)
     assert result.exit_code == 0
     lines = [line.split("\t") for line in result.stdout.splitlines()]
-    assert lines[0] == ["NODE", "STATE", "ROLE", "ADDRESS", "ZONE", "PARTITIONS", "LEADS", "DATA", "HEARTBEAT"]
-    assert lines[1] == ["athens", "live", "controller", "127.0.0.1:7400", "-", "3", "3", str(12 << 20), "0"]
+    assert lines[0] == [
+        "NODE",
+        "STATE",
+        "ROLE",
+        "ADDRESS",
+        "ZONE",
+        "PARTITIONS",
+        "LEADS",
+        "DATA",
+        "FREE",
+        "DISK",
+        "HEARTBEAT",
+    ]
+    assert lines[1] == [
+        "athens",
+        "live",
+        "controller",
+        "127.0.0.1:7400",
+        "-",
+        "3",
+        "3",
+        str(12 << 20),
+        str(1 << 30),
+        "low",
+        "0",
+    ]
     assert [line[0] for line in lines[1:]] == ["athens", "byzantium", "cyrene"]
     assert "\x1b" not in result.output
     assert result.stderr == ""
@@ -27,8 +51,8 @@ def test_a_pipe_gets_tab_separated_lines_with_a_header(run: Run, node: Answering
 def test_wide_adds_columns(run: Run, node: AnsweringNode) -> None:
     narrow, wide = (run("nodes", "-o", form, "--endpoints", node.address).stdout for form in ("table", "wide"))
     header = wide.splitlines()[0].split("\t")
-    assert header[:9] == narrow.splitlines()[0].split("\t")
-    assert header[9:] == ["HTTP", "CAPACITY", "WEIGHT", "APPLIED", "SINCE", "REASON", "VERSION"]
+    assert header[:11] == narrow.splitlines()[0].split("\t")
+    assert header[11:] == ["HTTP", "CAPACITY", "WEIGHT", "APPLIED", "SINCE", "REASON", "VERSION"]
     assert "2023-11-14T22:13:20.000Z" in wide
 
 

@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -63,7 +63,7 @@ def test_a_disk_that_fails_ends_the_node_however_many_partitions_it_has(disk: Di
         create_keyspace(control, "flights", partitions, live=1)
         with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
             keys = [b"key-%d" % i for i in range(10 * partitions)]
-            eventually("every partition has keys", lambda: client.put_many(dict.fromkeys(keys, b"value")) is None)
+            eventually("every partition has keys", lambda: written(client, keys))
             break_disk(disk)
             with pytest.raises(MinkaError, match="STORAGE_FAILED"):
                 client.put(b"more", b"value", timeout=5.0)
@@ -74,6 +74,11 @@ def test_a_disk_that_fails_ends_the_node_however_many_partitions_it_has(disk: Di
         assert "minkad: STORAGE_FAILED: " in said
         assert "Input/output error" in said
         assert "Traceback" not in said
+
+
+def written(client: Client, keys: Iterable[bytes]) -> bool:
+    client.put_many(dict.fromkeys(keys, b"value"))
+    return True
 
 
 def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:

@@ -289,7 +289,6 @@ class LogDatabase:
         is_due = since is not None and self._clock() - since >= _SYNC_DUE_S
         return not is_due and self._last_sync_s <= _SYNC_MAY_TAKE_S
 
-    @failpoint("log.write")
     def _write(self, batch: WriteBatch) -> None:
         while is_stalled(self._db):
             time.sleep(_STALL_POLL_S)

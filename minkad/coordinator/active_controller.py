@@ -191,7 +191,8 @@ class ActiveController:
 
     async def _create(self, command: CreateKeyspace) -> None:
         """Most of the work is done before anybody has to wait for it."""
-        creation = Creation(self.decided, replace(command, max_replicas_per_node=self.settings.max_replicas_per_node))
+        limit, low_disks = self.settings.max_replicas_per_node, self.low_disks()
+        creation = Creation(self.decided, replace(command, max_replicas_per_node=limit, low_disks=low_disks))
         for _ in creation.prepare():
             await asyncio.sleep(0)
         await self._committed_by(lambda: self._record_creation(creation))

@@ -268,7 +268,6 @@ class AdminService(AdminServicer):
 
     async def CreateKeyspace(self, request: CreateKeyspaceRequest, context: _Context) -> CreateKeyspaceResponse:
         """Through the log; its partitions go ONLINE afterwards."""
-        controller = self._coordinator.controller()
         command = CreateKeyspace(
             request.name,
             request.partition_count,
@@ -280,9 +279,8 @@ class AdminService(AdminServicer):
             list(request.ranges.split_points) if request.HasField("ranges") else None,
             request.ranges.max_bytes,
             request.ranges.max_ops,
-            controller.low_disks(),
         )
-        await controller.submit(command)
+        await self._coordinator.controller().submit(command)
         return CreateKeyspaceResponse(keyspace=self._coordinator.state.keyspace_named(request.name))
 
     async def PlanReassign(self, request: PlanReassignRequest, context: _Context) -> Plan:

@@ -13,7 +13,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minkad import logs
-from minkad.__main__ import _complain
+from minkad.exits import complain
 
 log = logging.getLogger("minkad.coordinator.driver")
 
@@ -149,7 +149,7 @@ def test_libraries_are_quiet_and_warnings_are_logged() -> None:
 def test_the_last_words_of_a_node_do_not_send_their_reader_to_its_log(
     code: Code, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _complain(MinkaError(code, "because it is so"), 1) == 1
+    assert complain(MinkaError(code, "because it is so"), 1) == 1
     complaint, remedy = capsys.readouterr().err.splitlines()
     assert complaint == f"minkad: {code.name}: because it is so"
     assert remedy.startswith("  remedy: ")

@@ -109,11 +109,13 @@ def _page(status: "GetStatusResponse", keyspace: str | None, wanted: "Callable[[
 def _check_names(table: "PartitionTable", node: str | None, keyspace: str | None) -> None:
     """Raise UNKNOWN_NODE or UNKNOWN_KEYSPACE: a mistyped name must not read as "none"."""
     from minka.errors import Code, MinkaError
+    from minkactl.suggest import did_you_mean
 
-    if node is not None and all(known.id != node for known in table.nodes):
-        raise MinkaError(Code.UNKNOWN_NODE, f"no node {node!r}")
-    if keyspace is not None and all(known.name != keyspace for known in table.keyspaces):
-        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {keyspace!r}")
+    nodes, keyspaces = [one.id for one in table.nodes], [one.name for one in table.keyspaces]
+    if node is not None and node not in nodes:
+        raise MinkaError(Code.UNKNOWN_NODE, f"no node {node!r}{did_you_mean(node, nodes)}")
+    if keyspace is not None and keyspace not in keyspaces:
+        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {keyspace!r}{did_you_mean(keyspace, keyspaces)}")
 
 
 @partitions.command()

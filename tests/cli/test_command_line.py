@@ -184,6 +184,8 @@ def test_one_node(run: Run, node: AnsweringNode, status: GetStatusResponse) -> N
     missing = run("nodes", "athen", "--endpoints", node.address)
     assert missing.exit_code == Exit.FAILED
     assert "no node 'athen'; did you mean athens?" in missing.stderr
+    for option, near in (("--node=athen", "athens"), ("--keyspace=flight", "flights")):
+        assert f"did you mean {near}?" in run("partitions", option, "--endpoints", node.address).stderr
 
 
 def test_the_help_groups_all_commands(run: Run) -> None:

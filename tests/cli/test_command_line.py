@@ -396,11 +396,9 @@ class TestCompletion:
         running.id = 113
         node.answers["GetOperations"] = GetOperationsResponse(operations=[running, ended])
         environ = {"MINKA_ENDPOINTS": node.address}
-        for words in ("operations show", "operations watch", "migrations watch", "migrations --operation"):
-            assert self.complete(f"minkactl {words} ", environ=environ) == (["113", "12"], "")
-            assert self.complete(f"minkactl {words} 12", environ=environ) == (["12"], "")
-        for words in ("operations pause", "operations resume", "operations cancel", "operations limit"):
-            assert self.complete(f"minkactl {words} ", environ=environ) == (["113"], "")
+        assert self.complete("minkactl operations show ", environ=environ) == (["113", "12"], "")
+        assert self.complete("minkactl migrations --operation 12", environ=environ) == (["12"], "")
+        assert self.complete("minkactl operations cancel ", environ=environ) == (["113"], "")
 
     def test_commands_and_contexts(self, run: Run) -> None:
         run("context", "set", "prod", "a:1")

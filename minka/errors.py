@@ -74,6 +74,11 @@ class Code(Enum):
         "The node comes with another data directory than it was registered with, so it may have lost data.",
         "Start it with its old data directory; if that is lost: minkactl node rebuild, or a new node id.",
     )
+    DATA_DIRECTORY_ROLLED_BACK = CodeInfo(
+        "The data directory is an older copy of the node's: the cluster has heard more from it than is in there.",
+        "Start the node with its newest data directory. If that is lost, don't start the copy, and go on as for a node "
+        'that does not start in docs/operations.md, "Damaged data": minkactl node rebuild NODE.',
+    )
     NODE_REMOVED = CodeInfo(
         "The node was removed from the cluster.",
         "Start it with an empty data directory to join as a new node.",
@@ -243,8 +248,9 @@ class Code(Enum):
         "RESOURCE_EXHAUSTED",
     )
     CORRUPT_DATA = CodeInfo(
-        "Data on disk does not match its checksum; it was refused, not served.",
-        'See docs/operations.md, "A damaged disk"; a node that holds no partitions: minkactl node rebuild.',
+        "Data on disk is damaged or gone; it was refused, not served.",
+        'See docs/operations.md, "Damaged data": a partition with another replica in sync is mended by itself; restore '
+        "the file that the message names; for a node that does not start: minkactl node rebuild NODE.",
         False,
         "DATA_LOSS",
     )

@@ -7,6 +7,7 @@ import random
 import signal
 import uuid
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -32,7 +33,7 @@ from minkad.health import Health
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.identity import Identity
-from minkad.joining import new_identity
+from minkad.joining import new_identity, refuse_older_copy
 from minkad.loop_lag import LoopLag
 from minkad.rpc.channels import Channels
 from minkad.rpc.credentials import Credentials
@@ -52,6 +53,7 @@ raft_log_lines: Final = logging.getLogger("minkad.core.raft")
 
 DRAIN_SECONDS: Final = 2.0
 GOODBYE_SECONDS: Final = 0.5  # of a node whose disk has failed
+_ASKED_NODES: Final = 5
 SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
 MIB: Final = 1024 * 1024
 
@@ -86,6 +88,7 @@ class Daemon:
                 return
             self.identity = await identify
             await self._build(incarnation)
+            await self._refuse_older_copy()
             await self._serve(stopped)
         finally:
             os.close(lock)
@@ -95,7 +98,7 @@ class Daemon:
     async def _identify(self, incarnation: str) -> Identity:
         """The identity of the data directory; a new one is made by founding the cluster, or by joining it."""
         config = self.config
-        known = identity.load(config.data_dir, config.node.id)
+        known = identity.load(config.data_dir, config.node.id, config.cluster.name)
         if known is not None:
             return known
         node = self._node(uuid.uuid4().hex, incarnation)
@@ -109,12 +112,13 @@ class Daemon:
     def _holder_patience(self) -> float:
         return 2 * self.config.membership.failure_timeout_ms / 1000 + 1
 
-    def _node(self, data_id: str, incarnation: str) -> Node:
+    def _node(self, data_id: str, incarnation: str, starts: int = 0) -> Node:
         config = self.config
         return Node(
             id=config.node.id,
             data_id=data_id,
             incarnation=incarnation,
+            starts=starts,
             address=config.grpc_address,
             http_address=config.http_address,
             zone=config.node.zone,
@@ -126,7 +130,10 @@ class Daemon:
     async def _build(self, incarnation: str) -> None:
         config, own = self.config, self.identity
         jitter = random.Random()
-        self.log_db = LogDatabase.open(config.data_dir / "log")
+        self.log_db = LogDatabase.open(config.data_dir / "log", must_exist=own.started)
+        if not own.started:
+            self.identity = own = replace(own, started=True)
+            identity.save(config.data_dir, own)
         self.log_db.on_sync = self.telemetry.log_sync.observe
         self.guard = DiskGuard(self.log_db, config.storage.max_sync_s)
         self.guard.start()
@@ -200,9 +207,10 @@ class Daemon:
             on_isr_change=self.telemetry.isr_changed,
             low_disks=self._low_disks,
             disk=self.disk,
+            on_damage=self.telemetry.damage_found,
         )
         self.member = Member(
-            self._node(own.data_id, incarnation),
+            self._node(own.data_id, incarnation, self.log_db.starts),
             self._member_settings(),
             self.peers,
             controller_address=self._controller_address,
@@ -223,6 +231,11 @@ class Daemon:
         """The nodes that are short of disk space: others by the active controller's word, this one by its own."""
         others = self.member.low_disks
         return others | {self.identity.node_id} if self.disk.is_low else others - {self.identity.node_id}
+
+    async def _refuse_older_copy(self) -> None:
+        """Before it votes: what the nodes that answer know of its starts. Registering asks the controller, later."""
+        addresses = self._other_addresses()[:_ASKED_NODES]
+        await refuse_older_copy(self.channels, addresses, self.identity, self.log_db.starts)
 
     def _bootstrap(self) -> Bootstrap:
         config = self.config

@@ -136,6 +136,7 @@ class Health:
             under_min_insync=rows.under_min_insync,
             elections=rows.elections,
             unclean_elections=rows.unclean_elections,
+            damaged=len(self._manager.damaged()),
             lags={node: Lag(*lag) for node, lag in self._manager.follower_lags().items()},
             disk_total_bytes=self._disk.space.total_bytes,
             disk_free_bytes=self._disk.space.free_bytes,

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import uuid
+import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from minka.errors import Code, MinkaError
 
 _FILE: Final = "identity.json"
 _LOCK: Final = "LOCK"
+_FOLDERS: Final = ("log", "partitions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Identity:
     node_id: str
     data_id: str
     raft_id: int
+    cluster_name: str = ""  # "": not known, of a directory that an older version made
+    started: bool = False  # there is a log database, and a mark beside it
 
 
 def cluster_id(name: str, voters: Iterable[tuple[str, str]]) -> str:
@@ -47,19 +51,38 @@ def lock(data_dir: Path) -> int:
     return descriptor
 
 
-def load(data_dir: Path, node_id: str) -> Identity | None:
-    """The identity of the directory; None for a new one. Raises MinkaError when it is another node's."""
+def load(data_dir: Path, node_id: str, cluster_name: str) -> Identity | None:
+    """The identity of the directory; None for a new one.
+
+    Raises CORRUPT_DATA when it is damaged, or gone from a directory that is in use; INVALID_CONFIG when the directory
+    is another node's, CLUSTER_MISMATCH when it is of a cluster with another name.
+    """
+    path = data_dir / _FILE
     try:
-        identity = Identity(**json.loads((data_dir / _FILE).read_text()))
+        stored = json.loads(path.read_text())
+        checksum = stored.pop("checksum", None)
+        identity = Identity(**stored)
     except FileNotFoundError:
+        if any(not _is_empty(data_dir / folder) for folder in _FOLDERS):
+            raise MinkaError(Code.CORRUPT_DATA, f"{path} is gone, and {data_dir} has data") from None
         return None
-    except (OSError, ValueError, TypeError) as error:
-        raise MinkaError(Code.CORRUPT_DATA, f"{data_dir / _FILE}: {error}") from error
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise MinkaError(Code.CORRUPT_DATA, f"{path}: {error}") from error
+    if checksum not in (None, _checksum(identity)) or (checksum is None and identity.cluster_name):
+        raise MinkaError(Code.CORRUPT_DATA, f"{path} doesn't match its checksum")
     if identity.node_id != node_id:
         raise MinkaError(
             Code.INVALID_CONFIG,
             f"{data_dir} belongs to node {identity.node_id}, the configuration says node.id {node_id}",
         )
+    if identity.cluster_name not in ("", cluster_name):
+        raise MinkaError(
+            Code.CLUSTER_MISMATCH,
+            f"{data_dir} belongs to the cluster {identity.cluster_name}, the configuration says cluster.name "
+            f"{cluster_name}",
+        )
+    if not identity.started and not _is_empty(data_dir / "partitions") and _is_empty(data_dir / "log"):
+        raise MinkaError(Code.CORRUPT_DATA, f"{data_dir / 'log'} is gone, and {data_dir} has data")
     return identity
 
 
@@ -67,7 +90,7 @@ def save(data_dir: Path, identity: Identity) -> None:
     """Durably, and as a whole or not at all."""
     path, part = data_dir / _FILE, data_dir / f"{_FILE}.part"
     with part.open("w") as file:
-        json.dump(asdict(identity), file, indent=2)
+        json.dump({**asdict(identity), "checksum": _checksum(identity)}, file, indent=2)
         file.flush()
         os.fsync(file.fileno())
     part.rename(path)
@@ -76,3 +99,11 @@ def save(data_dir: Path, identity: Identity) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _checksum(identity: Identity) -> int:
+    return zlib.crc32(json.dumps(asdict(identity), sort_keys=True).encode())
+
+
+def _is_empty(folder: Path) -> bool:
+    return not folder.exists() or not any(folder.iterdir())

@@ -22,6 +22,7 @@ log: Final = logging.getLogger(__name__)
 
 ASK_TIMEOUT: Final = 1.0
 REGISTER_TIMEOUT: Final = 2.0  # an address may be a node that is silent
+CHECK_TIMEOUT: Final = 0.5
 RETRY: Final = 0.5  # seconds between tries to join
 
 
@@ -35,7 +36,7 @@ async def new_identity(
         cluster = identity.cluster_id(config.cluster.name, founders)
         others = [address for founder, address in founders if founder != node.id]
         if not await _was_here_before(channels, [*others, *config.cluster.join], cluster, node.id):
-            return Identity(cluster, node.id, node.data_id, ids.index(node.id) + 1)
+            return Identity(cluster, node.id, node.data_id, ids.index(node.id) + 1, config.cluster.name)
         log.info("the cluster knows this node with another data directory, or has removed it: asking to join")
     return await _join(config, channels, node, holder_patience, now)
 
@@ -57,11 +58,23 @@ async def _was_here_before(channels: Channels, addresses: Sequence[str], cluster
     return row is None or bool(row.data_id)
 
 
-async def _table(channels: Channels, address: str) -> PartitionTable | None:
+async def refuse_older_copy(channels: Channels, addresses: Sequence[str], own: Identity, starts: int) -> None:
+    """Raises DATA_DIRECTORY_ROLLED_BACK if another node's table knows of as many starts of this data directory: this
+    one is an older copy, which may vote against what it has voted. Those that don't answer at once are not waited for.
+    """
+    tables = await asyncio.gather(*(_table(channels, address, CHECK_TIMEOUT) for address in addresses))
+    rows = [row for table in tables if table is not None for row in table.nodes]
+    known = max((row.starts for row in rows if row.data_id == own.data_id), default=0)
+    if known >= starts:
+        text = f"this is start {starts} of the data directory, and the cluster has seen {known}"
+        raise MinkaError(Code.DATA_DIRECTORY_ROLLED_BACK, text)
+
+
+async def _table(channels: Channels, address: str, timeout: float = ASK_TIMEOUT) -> PartitionTable | None:
     """A node's copy of the table; None when it does not answer."""
     stub = MetadataStub(channels.to(address))
     try:
-        answer = await stub.GetTable(GetTableRequest(), timeout=ASK_TIMEOUT, metadata=channels.identity)
+        answer = await stub.GetTable(GetTableRequest(), timeout=timeout, metadata=channels.identity)
     except grpc.aio.AioRpcError:
         return None
     return answer.table
@@ -78,7 +91,7 @@ async def _join(
     while True:
         try:
             _, answer = await register_patiently(peers, addresses, node, holder_patience, REGISTER_TIMEOUT, now)
-            return Identity(answer.cluster_id, node.id, node.data_id, answer.raft_id)
+            return Identity(answer.cluster_id, node.id, node.data_id, answer.raft_id, config.cluster.name)
         except MinkaError as error:
             if error.code is Code.NOT_REGISTERED:  # an answer was lost, and the node has been taken for dead since
                 node = as_new_process(node)

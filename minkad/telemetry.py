@@ -71,6 +71,8 @@ class Telemetry:
     """Bytes of clients' requests, and of answers that they have not taken."""
     clients_ended: Callable[[], int] = lambda: 0
     """Streams of clients that were ended since their answers were not taken."""
+    damages: int = 0
+    """Copies that were found damaged."""
     migration_bytes_sent: int = 0
     migration_bytes_received: int = 0
     migration_write_pause: Histogram = field(default_factory=lambda: Histogram(PAUSE_BOUNDS))
@@ -85,6 +87,10 @@ class Telemetry:
         """Count a change of a partition's in-sync set."""
         self.isr_shrinks += not set(old) <= set(new)
         self.isr_expands += not set(new) <= set(old)
+
+    def damage_found(self) -> None:
+        """Count a copy that was found damaged."""
+        self.damages += 1
 
     def kv(self, operation: Operation, outcome: Outcome, seconds: float) -> None:
         """Count a batch, which is what one client asks of one partition at once, `seconds` after it arrived."""

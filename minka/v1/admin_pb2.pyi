@@ -161,6 +161,7 @@ class GetStatusResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
     served_by: _builtins.str
     from_controller: _builtins.bool
     """the fields below the table are filled by the active controller only"""
@@ -178,6 +179,10 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def running(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Operation]: ...
+    @_builtins.property
+    def damaged(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.DamagedReplica]:
+        """as their nodes last reported"""
+
     def __init__(
         self,
         *,
@@ -189,10 +194,11 @@ class GetStatusResponse(_message.Message):
         nodes: _abc.Iterable[Global___NodeStatus] | None = ...,
         replicas: _abc.Iterable[_coordinator_pb2.ReplicaStats] | None = ...,
         running: _abc.Iterable[_cluster_pb2.Operation] | None = ...,
+        damaged: _abc.Iterable[_coordinator_pb2.DamagedReplica] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "from_controller", b"from_controller", "has_clearance", b"has_clearance", "nodes", b"nodes", "replicas", b"replicas", "running", b"running", "served_by", b"served_by", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "damaged", b"damaged", "from_controller", b"from_controller", "has_clearance", b"has_clearance", "nodes", b"nodes", "replicas", b"replicas", "running", b"running", "served_by", b"served_by", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

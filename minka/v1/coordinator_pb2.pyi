@@ -248,6 +248,33 @@ class DiskSpace(_message.Message):
 Global___DiskSpace: _TypeAlias = DiskSpace  # noqa: Y015
 
 @_typing.final
+class DamagedReplica(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    reason: _builtins.str
+    """a code from the registry, and which file"""
+    node_id: _builtins.str
+    """where; "" in what the node itself says"""
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "partition_id", b"partition_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DamagedReplica: _TypeAlias = DamagedReplica  # noqa: Y015
+
+@_typing.final
 class HeartbeatRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -258,6 +285,7 @@ class HeartbeatRequest(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     MIGRATIONS_FIELD_NUMBER: _builtins.int
     DISK_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     incarnation: _builtins.str
     sequence: _builtins.int
@@ -273,6 +301,10 @@ class HeartbeatRequest(_message.Message):
 
     @_builtins.property
     def disk(self) -> Global___DiskSpace: ...
+    @_builtins.property
+    def damaged(self) -> _containers.RepeatedCompositeFieldContainer[Global___DamagedReplica]:
+        """all copies on this node of which it serves nothing"""
+
     def __init__(
         self,
         *,
@@ -283,10 +315,11 @@ class HeartbeatRequest(_message.Message):
         replicas: _abc.Iterable[Global___ReplicaStats] | None = ...,
         migrations: _abc.Iterable[Global___MigrationProgress] | None = ...,
         disk: Global___DiskSpace | None = ...,
+        damaged: _abc.Iterable[Global___DamagedReplica] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "disk", b"disk", "incarnation", b"incarnation", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "damaged", b"damaged", "disk", b"disk", "incarnation", b"incarnation", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

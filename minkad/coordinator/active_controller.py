@@ -15,6 +15,7 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Node
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
+    DamagedReplica,
     DiskSpace,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -111,6 +112,7 @@ class ActiveController:
         self.applied: dict[str, int] = {}
         self.disks: dict[str, DiskSpace] = {}
         self._progress: dict[str, list[MigrationProgress]] = {}
+        self._damaged: dict[str, list[DamagedReplica]] = {}
         self._advanced: dict[int, tuple[tuple[object, ...], float]] = {}  # what a migration last showed, and since when
         self._committed = committed
         self._propose = propose
@@ -357,6 +359,7 @@ class ActiveController:
         self.disks[node.id] = request.disk
         for stats in request.replicas:
             self.replicas[(node.id, stats.partition_id)] = stats
+        self._damaged[node.id] = list(request.damaged)
         self._note_progress(node.id, request.migrations, now)
         remaining = self._confirmed_at + self.settings.clearance - now
         operation = self.decided.running_operation()
@@ -478,6 +481,16 @@ class ActiveController:
     def progress(self) -> list[MigrationProgress]:
         """What the sources of running migrations last reported."""
         return [p for reported in self._progress.values() for p in reported]
+
+    def damaged(self) -> list[DamagedReplica]:
+        """The copies of which their nodes last said that nothing of them is served, in the order of the partitions."""
+        found = [
+            DamagedReplica(partition_id=one.partition_id, reason=one.reason, node_id=node)
+            for node, damaged in self._damaged.items()
+            for one in damaged
+            if is_up(self._committed.nodes.get(node))
+        ]
+        return sorted(found, key=lambda one: (one.partition_id, one.node_id))
 
     def silence(self, node: str) -> float:
         """Seconds since the node's last heartbeat."""

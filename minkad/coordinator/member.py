@@ -14,6 +14,7 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    DamagedReplica,
     DiskSpace,
     FinishMergeRequest,
     FinishMergeResponse,
@@ -37,7 +38,12 @@ log: Final = logging.getLogger(__name__)
 
 # Only the active controller of this node's own cluster says these. CLUSTER_MISMATCH comes from a stranger, perhaps at
 # the address of a former member: no reason to stop.
-FINAL: Final = (Code.NODE_ID_TAKEN, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY)
+FINAL: Final = (
+    Code.NODE_ID_TAKEN,
+    Code.NODE_REMOVED,
+    Code.WRONG_DATA_DIRECTORY,
+    Code.DATA_DIRECTORY_ROLLED_BACK,
+)
 # What it says of the process that asks: no other node can know better.
 _VERDICTS: Final = (*FINAL, Code.NOT_REGISTERED)
 RETRY: Final = 0.1  # seconds between tries to register for the first time
@@ -90,6 +96,9 @@ class DataPlane(Protocol):
 
     def migrations(self) -> list[MigrationProgress]:
         """Of the migrations that this node is the source of."""
+
+    def damaged(self) -> list[DamagedReplica]:
+        """The copies of which this node serves nothing."""
 
     def stop_leading(self) -> None:
         """What is led here may be led by others: lead nothing at the leader_epochs known so far."""
@@ -325,6 +334,7 @@ class Member:
                 replicas=self._data_plane.stats(changed_only),
                 migrations=self._data_plane.migrations(),
                 disk=self._disk(),
+                damaged=self._data_plane.damaged(),
             )
             changed_only = True
             self._sent_at[self._sequence] = self._now()

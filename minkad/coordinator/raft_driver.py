@@ -10,7 +10,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import Commands, ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message, MessageType
 from minkad.clock import boottime
 from minkad.coordinator.leader_silence import LeaderSilence
-from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready, Role
+from minkad.core.raft import LogRolledBack, ProposalDropped, RaftError, RawNode, Ready, Role
 from minkad.core.raft.answers import without_repeated_answers
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
@@ -266,6 +266,9 @@ class RaftDriver:
         self._silence.handle(message, self.raw.basic_status(), self._clock())
         try:
             self.raw.step(message)
+        except LogRolledBack as end:
+            text = f"the leader of the coordinator knows that this node had more: {end}"
+            self._log_db.fail(MinkaError(Code.DATA_DIRECTORY_ROLLED_BACK, text))
         except RaftError as refusal:
             log.debug("a message was refused", extra={"sender": message.from_id, "reason": str(refusal)})
 

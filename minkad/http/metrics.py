@@ -47,6 +47,8 @@ class Snapshot:
     """Replicas that this node hosts, by role: leader, follower."""
     migrations_running: int = 0
     """Of those this node is the source of."""
+    damaged: int = 0
+    """Replicas on this node of which nothing is served, since their data is damaged."""
     under_replicated: int = 0
     """Partitions in the table of whose replicas some are not in sync."""
     missing_in_sync: int = 0
@@ -197,6 +199,11 @@ def _gauges(now: Snapshot) -> Iterator[Metric]:
     )
     yield _by_label("minka_replicas", "Replicas that this node hosts.", "role", now.replicas)
     yield GaugeMetricFamily(
+        "minka_replicas_damaged",
+        "Replicas on this node of which nothing is served, since their data is damaged.",
+        value=now.damaged,
+    )
+    yield GaugeMetricFamily(
         "minka_migrations_running", "Migrations that this node is the source of.", value=now.migrations_running
     )
 
@@ -252,6 +259,9 @@ def _counters(counted: Telemetry) -> Iterator[Metric]:
         "minka_clients_ended_total",
         "Streams of clients that were ended since they took no answers while others waited for memory.",
         value=counted.clients_ended(),
+    )
+    yield CounterMetricFamily(
+        "minka_replica_damages_total", "Replicas on this node that were found damaged.", value=counted.damages
     )
     yield CounterMetricFamily(
         "minka_migration_sent_bytes_total", "Sent as the source of migrations.", value=counted.migration_bytes_sent

@@ -245,6 +245,7 @@ class AdminService(AdminServicer):
             for some in slices(active.each_leaders_stats(), ROWS_A_PIECE):
                 status.replicas.extend(some)
                 await asyncio.sleep(0)
+            status.damaged.extend(active.damaged())
         await _fill(status.table, coordinator.state)
         return status
 

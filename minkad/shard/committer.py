@@ -146,7 +146,7 @@ class Committer:
 
     def _apply_some(self, replica: Replica, until: float) -> float | None:
         """None when nothing is left to apply, else after how many seconds to go on."""
-        while replica.role is not Role.REMOVED and replica.complete and replica.applied < replica.high_watermark:
+        while self._can_apply(replica) and replica.applied < replica.high_watermark:
             if replica.data.is_stalled():
                 return _STALL_RETRY_SECONDS
             try:
@@ -158,12 +158,17 @@ class Committer:
                     return None
                 applied = replica.apply(_APPLY_KEYS)
             except Exception as error:  # noqa: BLE001 - the replica can't go on, nor can the node
-                self._fail(replica, error)
+                if replica.damage is None:
+                    self._fail(replica, error)
                 return None
             self._acknowledge(replica, applied)
             if self._clock() >= until:
                 return 0.0
         return None
+
+    @staticmethod
+    def _can_apply(replica: Replica) -> bool:
+        return replica.role is not Role.REMOVED and replica.complete and replica.damage is None
 
     def _acknowledge(self, replica: Replica, applied: list[Pending]) -> None:
         size = 0

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
 from minkad.shard.replica import Replica, Role
 from minkad.storage.log_database import LogDatabase
 
@@ -82,6 +82,7 @@ class Flusher:
                     await self.flush(replica)
         except MinkaError as error:
             log.error("a partition could not be flushed", extra={"partition": replica.id, "reason": str(error)})
-            self._log_db.fail(error)
+            if error.code is not Code.CORRUPT_DATA:  # that is this partition's alone: see damage.py
+                self._log_db.fail(error)
         finally:
             replica.flushing = False

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from minka import wire
@@ -107,6 +108,13 @@ class Following:
         if stream is not None and replica.role is Role.FOLLOWER:
             stream.answer(Ack(replica.id, replica.row.leader_epoch, Standing.STORED, replica.durable))
 
+    def damaged(self, replica: Replica) -> None:
+        """A follower's data can't be used: its leader is to send a checkpoint."""
+        stream = self._streams.get(replica.id)
+        if stream is not None and replica.role is Role.FOLLOWER:
+            epoch = replica.row.leader_epoch
+            stream.answer(Ack(replica.id, epoch, Standing.NEEDS_CHECKPOINT, replica.durable))
+
     def age(self, replica: Replica) -> float:
         """How many seconds ago a follower's data was certainly the newest; infinite if that was never."""
         self._refresh(replica, self._streams.get(replica.id))
@@ -169,7 +177,10 @@ class Following:
     def _answer_probe(self, replica: Replica, stream: Stream) -> None:
         self._streams[replica.id] = stream
         replica.epoch_start = replica.mark = UNKNOWN  # until it is told
-        usable = replica.complete and not replica.installing and (not replica.log.base or replica.data.exists())
+        if replica.log.base and not replica.data.exists():
+            with suppress(MinkaError):
+                replica.open()  # which says that it is damaged
+        usable = replica.complete and not replica.installing and (replica.damage is None or replica.mending)
         standing = Standing.STORED if usable else Standing.NEEDS_CHECKPOINT
         kept = self._receiving.kept(replica.id)
         lineage = replica.log.lineage()
@@ -202,7 +213,12 @@ class Following:
     def _cut(self, replica: Replica, end: int, stream: Stream) -> bool:
         """End the log where it is no longer the leader's; False if that can't be."""
         if replica.data.exists():
-            replica.open()  # so that it is known what is committed for certain
+            try:
+                replica.open()  # so that it is known what is committed for certain
+            except MinkaError as error:
+                if error.code is not Code.CORRUPT_DATA:
+                    raise
+                return False  # the leader hears of it
         if end >= replica.high_watermark:
             log.info("a log is cut", extra={"partition": replica.id, "at": end, "end": replica.log.end})
             replica.truncate(end)

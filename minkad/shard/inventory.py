@@ -47,6 +47,8 @@ class Inventory:
             data = self._new_data(id_) if replica is None else replica.data
             row = Partition() if replica is None else replica.row
             try:
+                if replica is not None and replica.log.base:
+                    replica.open()  # a folder that is gone is no empty one
                 size = await data.count(KeyRange(row.start_key, row.end_key))
             except MinkaError as error:
                 if error.code is not Code.SHUTTING_DOWN:

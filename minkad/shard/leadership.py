@@ -54,6 +54,7 @@ class Leadership:
         self._followers: dict[str, Follower] = {}
         self._shipments: dict[str, Shipment] = {}
         self._joining: set[str] = set()
+        self._lost: set[str] = set()  # who is in the isr and lacks what it had
         self._held: dict[str, float] = {}  # who was refused: until when it isn't proposed again
         self._caught_up: dict[str, _CaughtUp] = {}
         self._hand_over: HandOver | None = None
@@ -77,7 +78,11 @@ class Leadership:
         self._recount()
         self._pause_without_room()
         self._change_hand_over()
-        self.take_out_absent()
+        for node in self._lost - set(row.isr):
+            self._lost.discard(node)
+            if node in self._followers:
+                self._followers[node].probe()  # it is sent a checkpoint now
+        self.shrink()
 
     def _add(self, node: str) -> None:
         feed, now = self._context.feed_to(node), self._context.clock()
@@ -127,6 +132,12 @@ class Leadership:
         common = None
         if ack.standing == Standing.STORED and ack.lineage:
             common = self.replica.log.common_end(ack.lineage, ack.offset)
+        if self._has_lost(follower.node_id, ack.standing, common):
+            names = {"partition": self.replica.id, "node": follower.node_id, "at": common}
+            log.error("a replica in sync has lost what it had; it leaves the in-sync set", extra=names)
+            self._lost.add(follower.node_id)
+            self.shrink()
+            return
         if common is not None and (common > 0 or self._is_short()):
             follower.start(common)
             return
@@ -134,6 +145,28 @@ class Leadership:
         made = self._shipments[follower.node_id] = Shipment(self._context, follower, ack.kept, failures)
         if shipment is not None:
             made.blocked_by = shipment.blocked_by
+
+    def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
+        """Whether it is in the in-sync set without what is committed. Its copy must not be replaced before it has left:
+        if this leader died meanwhile, it would be elected with nothing.
+        """
+        if node not in self.replica.row.isr:
+            return False
+        return standing != Standing.STORED or common is None or common < self.replica.high_watermark
+
+    def shrink(self) -> None:
+        """Without those who are gone, or have lost something, so that writes need not wait for them any more.
+
+        Only their leader does this, once it can make use of it: a set that was made smaller for a leader that is silent
+        itself would be worth nothing, and keep others from leading who have everything. A leader whose own data is
+        damaged leaves it to the others to lead.
+        """
+        row, own = self.replica.row, self._context.node_id
+        left = [n for n in row.isr if n == own or (n not in self._lost and not self._context.is_absent(n))]
+        if self.replica.damage is not None and not self.replica.mending and len(left) > 1:
+            left.remove(own)
+        if len(left) < len(row.isr) and self.proposed is None and not self.replica.fenced:
+            self._propose(left)
 
     def _is_short(self) -> bool:
         """Whether the log from its first entry on is little enough to be applied instead of a checkpoint."""
@@ -219,24 +252,12 @@ class Leadership:
                 if node in self._joining and self.proposed is None:
                     self._joining.discard(node)
                     self._recount()
-        self.take_out_absent()
+        self.shrink()
         if late and self.proposed is None and not self.replica.fenced:
             log.warning("replicas are not in sync any more", extra={"partition": self.replica.id, "late": late})
             self._propose([node for node in isr if node not in late])
         else:
             self.look()
-
-    def take_out_absent(self) -> None:
-        """Let those leave who are gone, so that writes need not wait for them any more.
-
-        Only their leader does this, once it can make use of it: a set that was made smaller for a leader that is silent
-        itself would be worth nothing, and keep others from leading who have everything.
-        """
-        isr = self.replica.row.isr
-        absent = [node for node in isr if node != self._context.node_id and self._context.is_absent(node)]
-        if absent and self.proposed is None and not self.replica.fenced:
-            log.debug("replicas are gone", extra={"partition": self.replica.id, "gone": absent})
-            self._propose([node for node in isr if node not in absent])
 
     def _without_room(self) -> list[str]:
         """Those in sync whose disks are low, where writes can go on without them. Where they can't, they stay, and
@@ -297,7 +318,7 @@ class Leadership:
             self._hand_over = None
         follower = self._followers.get(successor)
         if self._hand_over is None and follower is not None:
-            self._hand_over = HandOver(self._context, follower, self.take_out_absent)
+            self._hand_over = HandOver(self._context, follower, self.shrink)
         elif self._hand_over is not None:
             self._hand_over.look()
 

@@ -15,6 +15,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Durability, Partition
 from minka.v1.coordinator_pb2 import (
+    DamagedReplica,
     MigrationProgress,
     ReplicaOutcome,
     ReplicaResult,
@@ -28,6 +29,7 @@ from minkad.failpoints import failpoint
 from minkad.memory import Share
 from minkad.shard.committer import Committer
 from minkad.shard.context import ControllerCalls, KnownKeyspace, LeaderContext, ReplicationSettings
+from minkad.shard.damage import Damage
 from minkad.shard.deletions import Deletions
 from minkad.shard.feed import Feed
 from minkad.shard.flusher import Flusher
@@ -107,12 +109,14 @@ class ReplicaManager:
         on_isr_change: Callable[[Collection[str], Collection[str]], None] = lambda _old, _new: None,
         low_disks: Callable[[], Collection[str]] = tuple,
         disk: DiskWatch | None = None,
+        on_damage: Callable[[], None] = lambda: None,
     ) -> None:
         """`known_row`, `known_keyspace` and `is_absent` (a node has failed, or left) are by this node's copy of the
         table. `shipping_limit`: bytes a second at which
         checkpoints may leave, all together; 0: no limit. `on_fence` is told how many seconds writes waited,
-        `on_isr_change` the old and the new in-sync set of a partition that this node leads. `low_disks`: the nodes that
-        are short of disk space. Without `disk` nothing is refused for what is free here.
+        `on_isr_change` the old and the new in-sync set of a partition that this node leads, `on_damage` of each copy
+        that is found damaged. `low_disks`: the nodes that are short of disk space. Without `disk` nothing is refused
+        for what is free here.
         """
         self._node_id = node_id
         self._data_dir = data_dir
@@ -159,6 +163,15 @@ class ReplicaManager:
             self._clear,
             storage.max_pending,
             low_disks,
+        )
+        self._damage = Damage(
+            self._replicas,
+            self._leaderships,
+            self._committer,
+            self._following,
+            self._new_data,
+            self._requests.notify,
+            on_damage,
         )
         self._in_sync = InSyncSets(
             node_id,
@@ -268,11 +281,7 @@ class ReplicaManager:
         replica.complete = meta.complete
         replica.untrimmed = meta.untrimmed
         replica.led_before = row.leader_epoch if row.leader == self._node_id else 0
-        try:
-            partition_log.recover()
-        except MinkaError as error:
-            log.error("a partition can't be served", extra={"partition": row.id, "reason": str(error)})
-            self._failed[row.id] = error
+        partition_log.recover()
         replica.durable = partition_log.end
         return replica
 
@@ -296,6 +305,7 @@ class ReplicaManager:
             await feed.close()
         await self._requests.close()
         self._committer.close()
+        await self._damage.close()
         await self._splitting.close()
         await self._merging.close()
         await self._trimming.close()
@@ -311,7 +321,7 @@ class ReplicaManager:
             if self._log_db.error is not None:
                 return  # each would try to write again, for a second and more
             try:
-                if replica.role is not Role.REMOVED:
+                if replica.role is not Role.REMOVED and replica.damage is None:
                     await self._flusher.flush(replica)
                 await replica.data.close()
             except MinkaError as error:
@@ -494,10 +504,12 @@ class ReplicaManager:
             if lost or not replica.complete or replica.log.end > replica.log.base:
                 replica.open()
         except MinkaError as error:
-            log.error("a partition can't be served", extra={"partition": replica.id, "reason": str(error)})
-            self._failed[replica.id] = error
-            replica.role = Role.IDLE
-            return
+            if error.code is not Code.CORRUPT_DATA:
+                log.error("a partition can't be served", extra={"partition": replica.id, "reason": str(error)})
+                self._failed[replica.id] = error
+                replica.role = Role.IDLE
+                return
+            # It leads to hand over, or to be caught up with: it serves nothing.
         if not replica.data.is_open:
             replica.applied = replica.flushed = replica.log.base
         replica.ready_at = replica.log.end
@@ -544,7 +556,11 @@ class ReplicaManager:
 
     async def _until_ready(self, replica: Replica) -> None:
         """Until a leader has applied its log; not for what it has to hear of others for that."""
-        while replica.role is Role.LEADER and not replica.is_ready and not replica.counted:
+        while replica.role is Role.LEADER and not replica.is_ready:
+            if replica.damage is not None and not replica.mending:
+                raise replica.damage
+            if replica.counted:
+                return
             if self._log_db.error is not None:
                 raise self._log_db.error
             await asyncio.wait([self._requests.changed(replica.id)], timeout=_READY_POLL_SECONDS)
@@ -605,7 +621,7 @@ class ReplicaManager:
     def nodes_changed(self) -> None:
         """Nodes have come or gone, by this node's copy of the table."""
         for leadership in list(self._leaderships.values()):
-            leadership.take_out_absent()
+            leadership.shrink()
 
     # What it tells
 
@@ -630,6 +646,10 @@ class ReplicaManager:
         leading, rest = leading[:_MAX_STATS], leading[_MAX_STATS:]
         self._changed_stats, self._noted = {replica.id for replica in rest}, noted
         return [_stats(replica) for replica in leading]
+
+    def damaged(self) -> list[DamagedReplica]:
+        """The copies on this node of which nothing is served, and why."""
+        return self._damage.all()
 
     def migrations(self) -> list[MigrationProgress]:
         """Of the replicas that this node, as the leader, is bringing up or handing over to."""
@@ -656,7 +676,7 @@ class ReplicaManager:
         return self._data_dir / "partitions" / str(partition_id)
 
     def _new_data(self, partition_id: int, size: Size | None = None) -> DataDatabase:
-        return DataDatabase(self._path(partition_id), self._cache, size)
+        return DataDatabase(self._path(partition_id), self._cache, size, lambda: self._damage.found(partition_id))
 
 
 def _stats(replica: Replica) -> ReplicaStats:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from minka.errors import Code, MinkaError
+from minka.errors import MinkaError
 from minkad.shard.frames import Entry
 from minkad.storage.epochs import Epochs
 from minkad.storage.log_database import LogDatabase
@@ -176,4 +176,4 @@ class PartitionLog:
 
     def _corrupt(self, what: str) -> MinkaError:
         number = int.from_bytes(self._prefix[1:], "big")
-        return MinkaError(Code.CORRUPT_DATA, f"partition {number}: its log in {self._db.path} is damaged: {what}")
+        return self._db.damaged(f"of partition {number} {what}")

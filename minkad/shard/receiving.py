@@ -111,6 +111,7 @@ class Receiving:
         except (StopAsyncIteration, *UNDECODABLE) as error:
             raise MinkaError(Code.INVALID_ARGUMENT, "a checkpoint without its checksums") from error
         incoming.check(trailer.checksums, found)
+        await incoming.verify()
 
     async def _install(self, replica: Replica, incoming: Incoming) -> None:
         await self._clear(replica)

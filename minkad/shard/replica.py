@@ -174,6 +174,7 @@ class Replica:
         "making",
         "mark",
         "mark_at",
+        "mending",
         "min_insync",
         "not_split",
         "pending",
@@ -218,6 +219,7 @@ class Replica:
         self.handing_over = False  # reads wait, too
         self.frozen = False  # writes wait, since it is about to be part of another partition
         self.installing = False
+        self.mending = False  # its data was damaged, and is being made of its log
         self.queued = False  # for applying
         self.making = False  # it applies nothing until the new partition that its log says is made of it
         self.flushing = False
@@ -240,8 +242,18 @@ class Replica:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it leads and has applied what it had when it began to lead."""
-        return self.role is Role.LEADER and self.applied >= self.ready_at
+        """Whether it leads and has applied what it had when it began to lead, and its data is whole."""
+        return self.role is Role.LEADER and self.applied >= self.ready_at and self.damage is None
+
+    @property
+    def damage(self) -> MinkaError | None:
+        """Why nothing of its data is used any more; None while it is whole, as far as is known."""
+        return self.data.damage
+
+    @property
+    def is_in_log(self) -> bool:
+        """Whether its log has all that was ever written to it, so that its data can be made of the log."""
+        return self.log.base == 0 and self.complete
 
     @property
     def is_made(self) -> bool:
@@ -272,11 +284,21 @@ class Replica:
         log_db.put(meta_key(self.id), self.meta())
 
     def open(self) -> None:
-        """Open the data, if there is any, and take over how far it is. Raises CORRUPT_DATA if that does not fit the
-        log.
+        """Open the data, if there is any, and take over how far it is. Raises CORRUPT_DATA if it is damaged or does not
+        fit the log, from then on each time.
         """
+        if self.damage is not None:
+            raise self.damage
         if self.data.is_open:
             return
+        try:
+            self._open()
+        except MinkaError as error:
+            if error.code is Code.CORRUPT_DATA:
+                self.data.condemn(error)
+            raise
+
+    def _open(self) -> None:
         if not self.complete:
             raise MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: the copy was being replaced when the node ended")
         if not self.data.exists():
@@ -301,6 +323,15 @@ class Replica:
             )
         self.applied = self.flushed = applied - self._is_marker(applied)
         self.high_watermark = max(self.high_watermark, applied)
+
+    def begin_again(self, data: DataDatabase) -> None:
+        """Empty data takes the place of what was damaged: all is to be applied again, and nothing served before."""
+        assert self.is_in_log, self
+        self.data = data
+        self.applied = self.flushed = self.slice_start = 0
+        self.flushes.clear()
+        self.ready_at = max(self.ready_at, self.high_watermark)
+        self.fresh_at, self.mark = NEVER, UNKNOWN
 
     def _is_marker(self, applied: int) -> bool:
         """Whether the last entry in the data is a marker: what it asks for may not be done, so it is seen again."""

@@ -144,10 +144,19 @@ class Requests:
             elif group.op == Op.READ:
                 self._read(replica, group, ticket, index, deadline)
             elif group.op == Op.READ_STALE:
-                self._read_stale(replica, group, ticket, index)
+                self._read_stale(replica, group, ticket, index, deadline)
             else:
                 self._scan(replica, group, ticket, index, deadline)
         except MinkaError as error:
+            self._refuse(group, ticket, index, deadline, error)
+
+    def _refuse(self, group: Group, ticket: Ticket, index: int, deadline: float, error: MinkaError) -> None:
+        """A read that has just found damage waits for who can answer it; anything else is refused."""
+        replica = self._replicas.get(group.partition_id)
+        is_damaged = error.code is Code.CORRUPT_DATA and replica is not None and group.op != Op.WRITE
+        if replica is not None and is_damaged and self._may_be_mended(replica):
+            self._spawn(self._wait(group, ticket, index, deadline))
+        else:
             ticket.fail(index, error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -168,6 +177,8 @@ class Requests:
             self._check_row(group)
             return None
         if not replica.is_ready or replica.handing_over:
+            if replica.damage is not None and not self._may_be_mended(replica):
+                raise replica.damage
             return None
         if group.op == Op.WRITE and (
             replica.fenced or replica.frozen or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
@@ -185,12 +196,20 @@ class Requests:
             raise MinkaError(Code.NOT_ENOUGH_REPLICAS, text, partitions=[replica.row])
         return replica.min_insync > 0
 
+    @staticmethod
+    def _may_be_mended(replica: Replica) -> bool:
+        """Whether the partition may be served again in a moment, by another replica or by this one."""
+        return replica.mending or len(replica.row.isr) > 1
+
     def _route_stale(self, group: Group) -> Replica | None:
         """A replica that can say how old it is, clearance or not; None if there may be one later."""
         replica = self._replicas.get(group.partition_id)
         if replica is None or replica.role is Role.REMOVED or group.generation != replica.row.generation:
             self._check_row(group)
             return None
+        if replica.damage is not None and len(replica.row.replicas) > 1:
+            text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
+            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
         if not replica.complete or replica.installing or self._age(replica) == math.inf:
             text = f"partition {replica.id}: this replica has not heard its leader yet"
             raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
@@ -268,6 +287,8 @@ class Requests:
         replica = self._replicas.get(group.partition_id)
         if replica is None:
             return MinkaError(Code.UNKNOWN_PARTITION, f"this node was not told of partition {group.partition_id}")
+        if replica.damage is not None:
+            return replica.damage
         generation = replica.row.generation
         what = f"its generation is {generation} here, the request is for {group.generation}"
         if generation == group.generation:
@@ -378,29 +399,36 @@ class Requests:
                     ticket.answer(index, wire.encode(page))
                     return
         except MinkaError as error:
-            ticket.fail(index, error)
+            self._refuse(group, ticket, index, deadline, error)
             return
         self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
 
-    def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int) -> None:
+    def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         keys = _checked_read(group.body)
         self._check_in_range(replica, keys)
         age_ms = math.ceil(self._age(replica) * 1000)
         replica.load.count(keys)
         replica.open()
         if len(keys) > _INLINE_KEYS:
-            self._spawn(self._read_many_stale(replica, keys, age_ms, ticket, index))
+            self._spawn(self._read_many_stale(replica, keys, age_ms, group, ticket, index, deadline))
         else:
             ticket.answer(index, wire.encode(wire.StaleResult(age_ms, _values(replica, keys, ticket))))
 
     async def _read_many_stale(
-        self, replica: Replica, keys: list[bytes], age_ms: int, ticket: Ticket, index: int
+        self,
+        replica: Replica,
+        keys: list[bytes],
+        age_ms: int,
+        group: Group,
+        ticket: Ticket,
+        index: int,
+        deadline: float,
     ) -> None:
         try:
             values = await _many_values(replica, keys, ticket)
             ticket.answer(index, wire.encode(wire.StaleResult(age_ms, values)))
         except MinkaError as error:
-            ticket.fail(index, error)
+            self._refuse(group, ticket, index, deadline, error)
 
     async def _read_many(
         self, replica: Replica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float
@@ -412,7 +440,7 @@ class Requests:
                 ticket.answer(index, wire.encode(values))
                 return
         except MinkaError as error:
-            ticket.fail(index, error)
+            self._refuse(group, ticket, index, deadline, error)
             return
         self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
 

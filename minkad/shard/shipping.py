@@ -105,8 +105,22 @@ class Shipment:
                 self.bytes_total = taken.size
                 self.phase = "ship"
                 return await self._send(taken, await self._left(taken))
+            except MinkaError as error:
+                if error.code is Code.CORRUPT_DATA:
+                    await self._verify(taken)
+                raise
             finally:
                 await taken.remove()
+
+    async def _verify(self, taken: Checkpoint) -> None:
+        """The target has read damage in what came: it is this leader's own, or it came about on the way."""
+        data = self._follower.replica.data
+        try:
+            await taken.verify()
+        except MinkaError as error:
+            if error.code is Code.CORRUPT_DATA:
+                data.condemn(error)
+            raise
 
     async def _left(self, taken: Checkpoint) -> dict[str, int]:
         """The CRC-32 of the files that the follower has already: the same name, size and content."""

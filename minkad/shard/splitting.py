@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import FinishSplitRequest
 from minkad.failpoints import failpoint
@@ -95,7 +95,8 @@ class Splitting:
             await self._flush(parent)
         except MinkaError as error:
             log.error("a partition could not be flushed", extra={"partition": parent.id, "reason": str(error)})
-            self._log_db.fail(error)
+            if error.code is not Code.CORRUPT_DATA:
+                self._log_db.fail(error)
         self._context.learn(self._rows.pop(parent.id))
 
     def look(self, replica: Replica) -> None:
@@ -168,7 +169,8 @@ class Splitting:
                 parent.untrimmed = True
         except MinkaError as error:
             log.error("a partition could not be split", extra={"partition": parent.id, "reason": str(error)})
-            self._log_db.fail(error)
+            if error.code is not Code.CORRUPT_DATA:
+                self._log_db.fail(error)
             return
         finally:
             parent.making = False

@@ -66,7 +66,8 @@ class Trimming:
                         continue  # it was deleted or replaced meanwhile
                     names = {"partition": replica.id, "reason": str(error)}
                     log.error("a partition could not be trimmed", extra=names)
-                    self._log_db.fail(error)
+                    if error.code is not Code.CORRUPT_DATA:
+                        self._log_db.fail(error)
         finally:
             self._task = None
 

@@ -12,16 +12,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final
 
+from rocksdict import AccessType, Cache, Rdict, RdictIter
 from rocksdict import Checkpoint as RocksCheckpoint
 
 from minka.errors import Code, MinkaError
-from minkad.storage.data_database import DataDatabase
+from minkad.storage.data_database import DataDatabase, data_options
 from minkad.storage.rocks import MIB, storage_error
 from minkad.storage.threads import end_of, on_thread
 
 _READ_BYTES: Final = MIB
 _WRITE_BYTES: Final = MIB
 _MAX_FILES: Final = 100_000
+_CACHE_BYTES: Final = MIB
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -79,6 +81,10 @@ class Checkpoint:
         except OSError as error:
             raise storage_error(error, f"reading {self.path / file.name}") from error
 
+    async def verify(self) -> None:
+        """Raises CORRUPT_DATA if anything in it is damaged."""
+        await on_thread(verify, self.path)
+
     async def move(self, path: Path) -> None:
         """Move it to where the database is opened, durably; what was there is removed. Raises STORAGE_FAILED."""
         await remove_folder(path)
@@ -133,7 +139,12 @@ async def take(database: DataDatabase, path: Path) -> Checkpoint:
     await database.flush()
     with database.reading():
         db = database.raw()
-        files = await on_thread(_take, RocksCheckpoint(db), database.path, path)
+        try:
+            files = await on_thread(_take, RocksCheckpoint(db), database.path, path)
+        except MinkaError as error:
+            if error.code is Code.CORRUPT_DATA:  # a file is gone
+                database.condemn(error)
+            raise
     return Checkpoint(path, files)
 
 
@@ -148,6 +159,27 @@ def _take(checkpoint: RocksCheckpoint, database: Path, path: Path) -> tuple[Chec
         return tuple(CheckpointFile(entry.name, entry.stat().st_size) for entry in sorted(path.iterdir()))
     except Exception as error:
         raise storage_error(error, f"taking the checkpoint {path}") from error
+
+
+def verify(path: Path) -> None:
+    """Read all of a checkpoint that nobody writes to, for the checksums of its blocks; on a thread, which lets others
+    go on. Raises CORRUPT_DATA, STORAGE_FAILED.
+    """
+    try:
+        db = Rdict(str(path), data_options(Cache(_CACHE_BYTES)), access_type=AccessType.read_only())
+        try:
+            _read_all(db.iter())
+        finally:
+            db.close()
+    except Exception as error:
+        raise storage_error(error, f"verifying {path}") from error
+
+
+def _read_all(iterator: RdictIter) -> None:
+    iterator.seek_to_first()
+    while iterator.valid():
+        iterator.next()
+    iterator.status()
 
 
 class Incoming:
@@ -226,6 +258,10 @@ class Incoming:
             if theirs != ours:
                 text = f"{self._path.name}: {file.name} has CRC-32 {ours:08x}, sent was {theirs:08x}"
                 raise MinkaError(Code.CORRUPT_DATA, text)
+
+    async def verify(self) -> None:
+        """Raises CORRUPT_DATA if the sender's copy is damaged: whatever is in it is read."""
+        await on_thread(verify, self._path)
 
     async def install(self, path: Path) -> None:
         """Move it to where the database is opened, durably; what was there is removed. Raises STORAGE_FAILED."""

@@ -1,7 +1,7 @@
 """The data of one partition: a RocksDB database without a WAL, since the partition's log says what a crash took."""
 
 import asyncio
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -76,11 +76,16 @@ class Applied:
 class DataDatabase:
     """Opened when it is first needed: a partition without data has no folder. For the loop's thread, save where stated.
 
-    Everything raises CORRUPT_DATA or STORAGE_FAILED when the disk fails, and SHUTTING_DOWN once it is closed.
+    Everything raises CORRUPT_DATA or STORAGE_FAILED when the disk fails, and SHUTTING_DOWN once it is closed. Once it
+    has been found damaged, everything raises that same CORRUPT_DATA: what is missing can't be told from what never was.
     """
 
-    def __init__(self, path: Path, cache: Cache, size: Size | None = None) -> None:
-        """`size`: what it was when it was closed, so that asking for it does not open it."""
+    def __init__(
+        self, path: Path, cache: Cache, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
+    ) -> None:
+        """`size`: what it was when it was closed, so that asking for it does not open it. `on_damage` is called once,
+        when it is found damaged.
+        """
         self.path = path
         self._cache = cache
         self._db: Rdict | None = None
@@ -96,6 +101,8 @@ class DataDatabase:
         self._no_readers.set()
         self._clearing = asyncio.Lock()
         self._closed = False
+        self._on_damage = on_damage
+        self.damage: MinkaError | None = None
         self.applied = Applied()  # of the open database
 
     @property
@@ -105,17 +112,24 @@ class DataDatabase:
 
     def exists(self) -> bool:
         """Whether there is anything on disk."""
-        return self._db is not None or self.path.exists()
+        return self._db is not None or (self.path.exists() and any(self.path.iterdir()))
+
+    def condemn(self, error: MinkaError) -> None:
+        """It is damaged, as this CORRUPT_DATA says: nothing of it is used any more."""
+        if self.damage is None:
+            self.damage = error
+            self._on_damage()
 
     def open(self) -> None:
-        """Open or create; about 5 ms, with the GIL held."""
-        if self._closed:
-            raise MinkaError(Code.SHUTTING_DOWN, f"{self.path} is closed")
+        """Open, or create where there is nothing; about 5 ms, with the GIL held."""
+        self._check()
         if self._db is not None:
             return
+        options = data_options(self._cache)
+        options.create_if_missing(not self.exists())
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            self._db = Rdict(str(self.path), _data_options(self._cache))
+            self._db = Rdict(str(self.path), options)
             stored: bytes | None = self._db.get(_APPLIED)
         except Exception as error:
             raise self._failure("opening", error) from error
@@ -173,7 +187,7 @@ class DataDatabase:
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """The values in the order of the keys; None where there is none. For few keys."""
-        if not self.exists():
+        if not self._is_there():
             return [None] * len(keys)
         self.open()
         get = self._opened().get
@@ -186,7 +200,7 @@ class DataDatabase:
         """The same on another thread, which reads without the GIL. Raises TOO_LARGE for values of more bytes than that
         together, when little more than that is read.
         """
-        if not self.exists():
+        if not self._is_there():
             return [None] * len(keys)
         self.open()
         try:
@@ -208,7 +222,7 @@ class DataDatabase:
         max_seconds: float = inf,
     ) -> tuple[list[bytes], list[bytes], bool]:
         """See `rocks.page`. For few rows: about a microsecond each. Raises DeletedAheadError: see `clear`."""
-        if not self.exists():
+        if not self._is_there():
             return [], [], True
         self.open()
         try:
@@ -267,7 +281,7 @@ class DataDatabase:
         now, if nothing has to be cleared away meanwhile; see `clear`.
         """
         size = Size()
-        if not self.exists():
+        if not self._is_there():
             return size
         self.open()
         start, end = max(wanted.start, FIRST_KEY), wanted.end
@@ -368,7 +382,7 @@ class DataDatabase:
         """Make what is applied durable; how far that is, at least. Writes go on meanwhile."""
         if self._db is None:
             return self.applied
-        db, before = self._db, self.applied
+        db, before = self._opened(), self.applied
         self._begin_flush()
         try:
             with _Reading(self):
@@ -389,7 +403,8 @@ class DataDatabase:
         try:
             await on_thread(db.close)
         except Exception as error:
-            raise self._failure("closing", error) from error
+            if self.damage is None:
+                raise self._failure("closing", error) from error
 
     def raw(self) -> Rdict:
         """The open database, for a checkpoint."""
@@ -400,7 +415,19 @@ class DataDatabase:
         """A context in which `close` waits."""
         return _Reading(self)
 
+    def _check(self) -> None:
+        if self.damage is not None:
+            raise self.damage
+        if self._closed:
+            raise MinkaError(Code.SHUTTING_DOWN, f"{self.path} is closed")
+
+    def _is_there(self) -> bool:
+        self._check()
+        return self.exists()
+
     def _opened(self) -> Rdict:
+        if self.damage is not None:
+            raise self.damage
         assert self._db is not None, f"{self.path} is not open"
         return self._db
 
@@ -426,7 +453,10 @@ class DataDatabase:
         self._estimate.bounded(self._most())
 
     def _failure(self, doing: str, error: Exception) -> MinkaError:
-        return error if isinstance(error, MinkaError) else storage_error(error, f"{doing} {self.path}")
+        failure = error if isinstance(error, MinkaError) else storage_error(error, f"{doing} {self.path}")
+        if failure.code is Code.CORRUPT_DATA:
+            self.condemn(failure)
+        return failure
 
 
 class _Reading:
@@ -464,7 +494,8 @@ def _multi_get(db: Rdict, keys: list[bytes], max_bytes: int) -> list[bytes | Non
     return found
 
 
-def _data_options(cache: Cache) -> Options:
+def data_options(cache: Cache) -> Options:
+    """Of an open database."""
     options = base_options(_WRITE_BUFFER_BYTES, _WRITE_BUFFERS)
     options.set_arena_block_size(128 * KIB)
     options.set_compression_type(DBCompressionType.lz4())

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -13,6 +14,7 @@ from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
 
 from minka.errors import Code, MinkaError
 from minkad.failpoints import failpoint
+from minkad.storage.log_mark import LogMark
 from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, storage_error, table_options
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
@@ -22,6 +24,7 @@ _STALL_POLL_S: Final = 0.001
 # that are promised of what `write` acknowledges.
 _SYNC_DUE_S: Final = 0.05
 _SYNC_MAY_TAKE_S: Final = 0.05
+_MARK_SOON_S: Final = 1.0  # after a sync
 
 
 class Sync(asyncio.Future[None]):
@@ -29,6 +32,9 @@ class Sync(asyncio.Future[None]):
 
     def cancel(self, msg: object = None) -> bool:
         return False
+
+
+_Work = tuple[WriteBatch, Sync | None, Sync | None]
 
 
 @dataclass(slots=True)
@@ -49,13 +55,15 @@ class LogDatabase:
     error; `on_failure` is called once, and the node has to stop.
     """
 
-    def __init__(self, path: Path, db: Rdict, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, db: Rdict, mark: LogMark, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
+        self.starts = mark.start
         self.counters = SyncCounters()
         self.on_failure: Callable[[MinkaError], None] | None = None
         self.on_sync: Callable[[float], None] | None = None
         self._db = db
         self._clock = clock
+        self._mark = mark
         self._batch = WriteBatch(raw_mode=True)
         self._next: Sync | None = None
         self._next_written: Sync | None = None
@@ -65,20 +73,45 @@ class LogDatabase:
         self._busy_since: float | None = None
         self._unsynced_since: float | None = None  # when the first of what isn't synced yet was acknowledged
         self._last_sync_s = 0.0
-        self._work: SimpleQueue[tuple[WriteBatch, Sync | None, Sync | None] | None] = SimpleQueue()
+        self._synced = mark.sequence
+        self._mark_due: float | None = None
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write_loop, name="log-sync", daemon=True)
         self._thread.start()
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open or create. Raises CORRUPT_DATA for a damaged log (a torn tail, never acknowledged, is cut off),
-        STORAGE_FAILED for anything else, such as another process that has it open.
+    def open(cls, path: Path, *, must_exist: bool = False) -> Self:
+        """Open, or create where there was none. Raises CORRUPT_DATA for a damaged log (a torn tail, never acknowledged,
+        is cut off), STORAGE_FAILED for anything else, such as another process that has it open.
         """
+        mark_path = path.with_name(f"{path.name}.mark")
+        mark = LogMark.load(mark_path)
+        if mark is None and must_exist:
+            raise MinkaError(Code.CORRUPT_DATA, f"{mark_path} is gone")
+        options = _options()
+        options.create_if_missing(mark is None and not any(path.glob("*.sst")))
+        logs = ", ".join(sorted(file.name for file in path.glob("*.log"))) or "no *.log is there"
+        if mark is not None:
+            mark.check_manifest(path)
         path.mkdir(parents=True, exist_ok=True)
         try:
-            return cls(path, Rdict(str(path), _options()))
+            db = Rdict(str(path), options)
         except Exception as error:
-            raise storage_error(error, f"opening the log database {path}") from error
+            raise storage_error(error, f"opening the log database {path} ({logs})") from error
+        try:
+            found = db.latest_sequence_number()
+            if mark is not None:
+                mark.check_sequence(path, found, logs)
+            else:
+                mark = LogMark.create(mark_path)
+            mark.started(path, found)
+            return cls(path, db, mark)
+        except OSError as error:
+            db.close()
+            raise storage_error(error, f"writing {mark_path}") from error
+        except MinkaError:
+            db.close()
+            raise
 
     def close(self) -> None:
         """Finish the write in flight and close. What was staged without a `sync` is dropped, and whoever waits for
@@ -93,7 +126,10 @@ class LogDatabase:
             self._error = MinkaError(Code.SHUTTING_DOWN, f"{self.path} is closed")
             self._fail_next()
         try:
+            sequence = self._db.latest_sequence_number()
             self._db.close()
+            if not has_failed:
+                self._mark.write(self.path, sequence)  # exactly where it ends
         except Exception as error:
             if not has_failed:
                 raise storage_error(error, f"closing the log database {self.path}") from error
@@ -162,7 +198,7 @@ class LogDatabase:
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
-            raise storage_error(error, f"reading the log database {self.path}") from error
+            raise self._unreadable(error) from error
         return value
 
     def scan(
@@ -183,7 +219,7 @@ class LogDatabase:
                 if len(found) == limit:
                     break
         except Exception as error:
-            raise storage_error(error, f"reading the log database {self.path}") from error
+            raise self._unreadable(error) from error
         return found
 
     def count(self, start: bytes, end: bytes) -> int:
@@ -194,7 +230,19 @@ class LogDatabase:
         try:
             return count(self._db, start, end)
         except Exception as error:
-            raise storage_error(error, f"reading the log database {self.path}") from error
+            raise self._unreadable(error) from error
+
+    def damaged(self, what: str) -> MinkaError:
+        """Something is missing, so nothing that is in here can be relied on any more: see `fail`."""
+        error = MinkaError(Code.CORRUPT_DATA, f"the log database {self.path} is damaged: {what}")
+        self.fail(error)
+        return error
+
+    def _unreadable(self, error: Exception) -> MinkaError:
+        failure = storage_error(error, f"reading the log database {self.path}")
+        if failure.code is Code.CORRUPT_DATA:
+            self.fail(failure)
+        return failure
 
     def fail(self, error: MinkaError) -> None:
         """Make every later `sync` fail with `error`: the node's disk can't be trusted any more."""
@@ -226,11 +274,11 @@ class LogDatabase:
     def _write_loop(self) -> None:
         loop: asyncio.AbstractEventLoop | None = None
         while True:
+            self._mark_if_due()
             try:
                 work = self._work.get(timeout=self._until_due())
             except Empty:
-                assert loop is not None, "something is not synced, and was never written"
-                self._sync_unsynced(loop)
+                self._sync_if_due(loop)
                 continue
             if work is None:
                 return
@@ -240,9 +288,22 @@ class LogDatabase:
             self._store(loop, *work)
 
     def _until_due(self) -> float | None:
-        if self._unsynced_since is None:
-            return None
-        return max(0.0, self._unsynced_since + _SYNC_DUE_S - self._clock())
+        """Seconds until something is to be done that nobody asks for: a sync, or the mark of what is durable."""
+        sync_due = None if self._unsynced_since is None else self._unsynced_since + _SYNC_DUE_S
+        due = [at for at in (sync_due, self._mark_due) if at is not None]
+        return max(0.0, min(due) - self._clock()) if due else None
+
+    def _mark_if_due(self) -> None:
+        """Now and then what is durable is marked, so that a start can tell what is missing."""
+        if self._mark_due is not None and self._clock() >= self._mark_due:
+            self._mark_due = None
+            with suppress(OSError):  # a disk that fails will fail the next sync
+                self._mark.write(self.path, self._synced)
+
+    def _sync_if_due(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        if self._unsynced_since is not None and self._clock() >= self._unsynced_since + _SYNC_DUE_S:
+            assert loop is not None, "something is not synced, and was never written"
+            self._sync_unsynced(loop)
 
     def _sync_unsynced(self, loop: asyncio.AbstractEventLoop) -> None:
         """Whatever the loop is doing: the promise does not wait for its turn."""
@@ -304,6 +365,9 @@ class LogDatabase:
         self._flush_wal()
         self._unsynced_since = None
         self._last_sync_s = self._clock() - started
+        self._synced = self._db.latest_sequence_number()
+        if self._mark_due is None:
+            self._mark_due = self._clock() + _MARK_SOON_S
 
     # On the loop
 

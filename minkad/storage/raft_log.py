@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from minka.errors import Code, MinkaError
+from minka.errors import MinkaError
 from minka.v1.raft_pb2 import ConfState, Entry, HardState, Snapshot, SnapshotMetadata
 from minkad.core.raft.storage import Compacted, SnapOutOfDate, Unavailable, entries_size, limit_size
 from minkad.core.raft.types import Ready
@@ -199,4 +199,4 @@ class RaftLog:
         return Entry.FromString(value).term
 
     def _corrupt(self, what: str) -> MinkaError:
-        return MinkaError(Code.CORRUPT_DATA, f"the Raft log in {self._db.path} is damaged: {what}")
+        return self._db.damaged(f"of Raft's log {what}")

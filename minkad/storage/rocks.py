@@ -12,6 +12,9 @@ from minka.errors import Code, MinkaError
 KIB = 1024
 MIB = 1024 * KIB
 _INCOMPLETE: Final = "Result incomplete"
+# A file that RocksDB knows and that is gone is damage, too.
+_DAMAGE: Final = ("Corruption", "IO error: No such file")
+_NO_CURRENT: Final = "(create_if_missing is false)"
 
 
 class DeletedAheadError(Exception):
@@ -21,7 +24,7 @@ class DeletedAheadError(Exception):
 def storage_error(error: Exception, what: str) -> MinkaError:
     """The registry's form of what rocksdict raised (a bare Exception with RocksDB's status as its text)."""
     text = str(error)
-    code = Code.CORRUPT_DATA if text.startswith("Corruption") else Code.STORAGE_FAILED
+    code = Code.CORRUPT_DATA if text.startswith(_DAMAGE) or _NO_CURRENT in text else Code.STORAGE_FAILED
     return MinkaError(code, f"{what}: {text}")
 
 
@@ -32,7 +35,7 @@ def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
     `is_stalled` first.
     """
     options = Options(raw_mode=True)
-    options.create_if_missing(True)
+    options.create_if_missing(False)  # a database of which the files are gone must not become an empty one
     options.set_write_buffer_size(write_buffer_bytes)
     options.set_max_write_buffer_number(write_buffers)
     options.set_allow_concurrent_memtable_write(False)

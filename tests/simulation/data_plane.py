@@ -15,6 +15,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
+    DamagedReplica,
     HandOverRequest,
     MigrationProgress,
     ReplicaOutcome,
@@ -118,6 +119,10 @@ class DataPlane:
             if replica.role is Role.LEADER:
                 replica.role = Role.IDLE
                 self._leaderships.pop(replica.copy.row.id).close()
+
+    def damaged(self) -> list[DamagedReplica]:
+        """Disks of this world lose what wasn't synced, and damage nothing."""
+        return []
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
         """Nothing: no plan depends on it here."""

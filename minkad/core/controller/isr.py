@@ -5,21 +5,24 @@ from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import AlterIsr
-from minkad.core.controller.rows import changed, partitions_changed
+from minkad.core.controller.rows import changed, elect, partitions_changed
+from minkad.core.controller.selectors import Live, Selection, offline_partition_leader_selector
 from minkad.core.state import State, is_up, other_half
 
 
 def alter_isr(state: State, command: AlterIsr) -> list[Record]:
-    """The new sets of those changes that `isr_refusal` does not refuse; the others change nothing."""
+    """The new sets of those changes that `isr_refusal` does not refuse; the others change nothing. A set without the
+    leader: its copy is damaged, and another one of the set leads.
+    """
     rows: dict[int, Partition] = {}
     for change in command.changes:
         if change.partition_id not in rows and isr_refusal(state, command.node_id, change) is None:
             # The same set again is a change, too: behind it no older request can succeed any more.
             partition = state.partitions[change.partition_id]
-            rows[partition.id] = _with_isr(partition, change)
+            rows[partition.id] = _with_isr(state, partition, change)
             if partition.splitting:
                 other = state.partitions[other_half(partition)]
-                rows[other.id] = _with_isr(other, change)
+                rows[other.id] = _with_isr(state, other, change)
     return partitions_changed(rows.values())
 
 
@@ -32,9 +35,13 @@ def isr_refusal(state: State, node_id: str, change: IsrChange) -> Code | None:
         return Code.NOT_LEADER
     if (partition.leader_epoch, partition.partition_epoch) != (change.leader_epoch, change.partition_epoch):
         return Code.STALE_EPOCH
-    if node_id not in change.isr or len(set(change.isr)) != len(change.isr):
+    if not change.isr or len(set(change.isr)) != len(change.isr):
         return Code.INVALID_ARGUMENT
     joining = set(change.isr) - set(partition.isr)
+    if node_id not in change.isr:
+        if joining:
+            return Code.INVALID_ARGUMENT
+        return None if _successor(state, partition, change) else Code.INELIGIBLE_REPLICA
     if joining and partition.splitting and not partition.split_to:
         return Code.INELIGIBLE_REPLICA  # the other half's leader knows who can make this one: see splits.py
     eligible = {n for n in partition.replicas if n not in partition.removing_replicas and is_up(state.nodes.get(n))}
@@ -47,7 +54,19 @@ def check_caller(state: State, node_id: str) -> None:
         raise MinkaError(Code.NOT_REGISTERED, f"node {node_id} has to register", node=node_id)
 
 
-def _with_isr(partition: Partition, change: IsrChange) -> Partition:
+def _successor(state: State, partition: Partition, change: IsrChange) -> Selection | None:
+    """Who leads when the leader leaves the set because its copy is damaged."""
+    live = Live.of(state).without(partition.leader)
+    row = Partition()
+    row.CopyFrom(partition)
+    row.isr[:] = change.isr
+    return offline_partition_leader_selector(row, live, allow_unclean=False)
+
+
+def _with_isr(state: State, partition: Partition, change: IsrChange) -> Partition:
+    if partition.leader not in change.isr and (selection := _successor(state, partition, change)) is not None:
+        return changed(partition, lambda row: elect(row, selection))
+
     def alter(row: Partition) -> None:
         row.isr[:] = change.isr
         row.adding_replicas[:] = [node for node in row.adding_replicas if node not in change.isr]

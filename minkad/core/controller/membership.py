@@ -86,6 +86,19 @@ def _refuse_impostor(old: Node, command: Register, live: bool) -> None:
             node=node.id,
         )
 
+    if 0 < node.starts <= old.starts and _process(node) != _process(old):
+        raise MinkaError(
+            Code.DATA_DIRECTORY_ROLLED_BACK,
+            f"node {node.id} comes with a data directory that was started {node.starts} times, and it was started "
+            f"{old.starts} times before",
+            node=node.id,
+        )
+
+
+def _process(node: Node) -> str:
+    """Of its incarnations, what they have in common: one process may register several times."""
+    return node.incarnation.partition(".")[0]
+
 
 def leave(state: State, command: Leave, now_ms: int) -> Iterator[Record]:
     """The node serves nothing any more and said so; it may register again."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from minka.v1.raft_pb2 import Entry, Snapshot
 from minkad.core.raft.storage import Compacted, Storage, Unavailable, limit_size
-from minkad.core.raft.types import Log
+from minkad.core.raft.types import Log, LogRolledBack
 from minkad.core.raft.unstable import Unstable
 
 
@@ -192,7 +192,8 @@ class RaftLog:
         """Commit up to `index`; never takes back."""
         if index > self.committed:
             last = self.last_index()
-            assert index <= last, f"cannot commit {index}, the log ends at {last}: was it cut, damaged or lost?"
+            if index > last:
+                raise LogRolledBack(f"cannot commit {index}, the log ends at {last}: was it cut, damaged or lost?")
             self.committed = index
 
     def has_next_committed(self) -> bool:

@@ -41,6 +41,12 @@ class RaftError(Exception):
     """A request that the core refused; its state is as before."""
 
 
+class LogRolledBack(AssertionError):
+    """The log lacks what this node has acknowledged, so it was cut, lost or replaced by an older copy. Where etcd/raft
+    panics; the node must not go on.
+    """
+
+
 class ProposalDropped(RaftError):
     """A proposal (or read) was not taken.
 

@@ -15,6 +15,7 @@ from minkad.coordinator import raft_driver
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.log_mark import LogMark
 from minkad.storage.raft_log import RaftLog
 from tests.integration.shard.harness import until
 
@@ -41,10 +42,10 @@ class Machine:
 class LogOnDisk(LogDatabase):
     """Writes when `disk` is set."""
 
-    def __init__(self, path: Path, db: Rdict) -> None:
+    def __init__(self, path: Path, db: Rdict, mark: LogMark) -> None:
         self.disk = threading.Event()
         self.disk.set()
-        super().__init__(path, db)
+        super().__init__(path, db, mark)
 
     def _write(self, batch: WriteBatch) -> None:
         self.disk.wait()

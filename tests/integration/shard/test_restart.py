@@ -144,6 +144,9 @@ def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: Path) -
             await athens.put(1, ROWS)
             await athens.stop()
             shutil.rmtree(tmp_path / "athens" / "log")
+            with pytest.raises(MinkaError, match="CORRUPT_DATA"):
+                await athens.start()
+            (tmp_path / "athens" / "log.mark").unlink()
             await athens.start()
             assert await athens.count() == {1: len(ROWS)}
             (result,) = (await athens.tell(c.elect(1, "athens"))).results

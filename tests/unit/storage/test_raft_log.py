@@ -193,6 +193,20 @@ def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
         assert caught.value.code is Code.CORRUPT_DATA
         with pytest.raises(MinkaError, match="an entry of 2 to 11 is missing"):
             RaftLog(db)
+        with pytest.raises(MinkaError, match="CORRUPT_DATA"):
+            await db.sync()  # it takes no more writes
+        db.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
+    """By what is known to be committed."""
+
+    async def scenario() -> None:
+        db = LogDatabase.open(tmp_path)
+        await filled(db)
+        RaftLog(db).stage(ready([], HardState(term=1, commit=11)))
         db.delete(b"re" + (11).to_bytes(8, "big"))
         await db.sync()
         with pytest.raises(MinkaError, match="committed"):

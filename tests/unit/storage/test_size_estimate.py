@@ -15,7 +15,7 @@ import pytest
 from rocksdict import Cache, Rdict
 
 from minka.wire import WriteBody
-from minkad.storage.data_database import Applied, DataDatabase, _data_options
+from minkad.storage.data_database import Applied, DataDatabase, data_options
 from minkad.storage.size_estimate import Size, SizeEstimate
 from tests.unit.storage.crash import crashed_copy
 
@@ -235,7 +235,9 @@ def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
 
 def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) -> None:
     """As they were written before: and nothing is known of what was overwritten."""
-    db = Rdict(str(tmp_path), _data_options(Cache(MIB)))
+    options = data_options(Cache(MIB))
+    options.create_if_missing(True)
+    db = Rdict(str(tmp_path), options)
     db[b""] = Applied(7, 2).encode()
     for value in (b"1", b"2"):
         db[b"a"] = value

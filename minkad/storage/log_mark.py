@@ -1,0 +1,169 @@
+"""How far the log database was durable, kept beside it: what RocksDB can't tell by its own files.
+
+RocksDB takes the end of its newest log for a write that a crash has torn, wherever the log ends, an absent log for an
+empty one, and a shorter manifest for an older one. What a mark says was synced before the mark, so it has to be there
+at the next start. It is written once a second while there are writes, at the start and after a stop; only what was
+lost of the last second before a crash can't be told from what was never written.
+"""
+
+import os
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from minka.errors import Code, MinkaError
+
+_SLOT_BYTES: Final = 512
+_SLOTS: Final = 2
+_CHUNK_BYTES: Final = 1024 * 1024
+
+
+class _Slot(msgspec.Struct):
+    number: int  # of the write of a mark
+    start: int
+    sequence: int
+    manifest: str
+    size: int
+    checksum: int
+
+
+class LogMark:
+    """A file of two slots, of which one is overwritten at a time, so that one is always whole."""
+
+    def __init__(self, path: Path, slot: _Slot) -> None:
+        self.path = path
+        self._slot = slot
+
+    @classmethod
+    def load(cls, path: Path) -> "LogMark | None":
+        """None if there is no file. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise MinkaError(Code.STORAGE_FAILED, f"reading {path}: {error}") from error
+        parts = (content[start : start + _SLOT_BYTES] for start in range(0, _SLOTS * _SLOT_BYTES, _SLOT_BYTES))
+        slots = [slot for slot in map(_decoded, parts) if slot is not None]
+        if not slots:
+            raise MinkaError(Code.CORRUPT_DATA, f"{path} is damaged")
+        return cls(path, max(slots, key=lambda slot: slot.number))
+
+    @classmethod
+    def create(cls, path: Path) -> "LogMark":
+        """Durably, for a log database in which nothing was written yet."""
+        mark = cls(path, _Slot(0, 0, 0, "", 0, 0))
+        path.write_bytes(_encoded(mark._slot) * _SLOTS)
+        for name, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
+            _sync(name, flags)
+        return mark
+
+    @property
+    def start(self) -> int:
+        """How often the database was opened."""
+        return self._slot.start
+
+    @property
+    def sequence(self) -> int:
+        """RocksDB's number of the last write that was certainly durable."""
+        return self._slot.sequence
+
+    def check_manifest(self, folder: Path) -> None:
+        """Before the database is opened, which removes what its manifest doesn't name. Raises CORRUPT_DATA."""
+        slot, current = self._slot, _current(folder)
+        if current is None or not slot.manifest:
+            return  # RocksDB says what is wrong
+        manifest = folder / current
+        if current < slot.manifest:
+            raise MinkaError(
+                Code.CORRUPT_DATA, f"{folder / 'CURRENT'} names {current}, and {slot.manifest} was in use already"
+            )
+        if current > slot.manifest or not manifest.exists():
+            return  # the node ended before it could mark what a start had made
+        size = manifest.stat().st_size
+        if size < slot.size:
+            raise MinkaError(Code.CORRUPT_DATA, f"{manifest} has {size} bytes, {slot.size} were written")
+        if _checksum(manifest, 0, slot.size, 0) != slot.checksum:
+            raise MinkaError(Code.CORRUPT_DATA, f"{manifest} is not what was written")
+
+    def check_sequence(self, folder: Path, sequence: int, suspects: str) -> None:
+        """What was found when the database was opened. `suspects`: its files before. Raises CORRUPT_DATA."""
+        if sequence < self._slot.sequence:
+            raise MinkaError(
+                Code.CORRUPT_DATA,
+                f"{folder} ends at write {sequence}, and {self._slot.sequence} were durable: a file was cut, lost or "
+                f"replaced by an older one ({suspects})",
+            )
+
+    def started(self, folder: Path, sequence: int) -> None:
+        """The database was opened once more. Durable when this returns, in both slots."""
+        self._slot.start += 1
+        for _ in range(_SLOTS):
+            self.write(folder, sequence)
+
+    def write(self, folder: Path, sequence: int) -> None:
+        """So many writes are durable. May be called on any thread, by one at a time. Raises OSError."""
+        slot = self._slot
+        slot.number += 1
+        slot.sequence = max(sequence, slot.sequence)
+        self._look_at_manifest(folder)
+        handle = os.open(self.path, os.O_WRONLY)
+        try:
+            os.pwrite(handle, _encoded(slot), slot.number % _SLOTS * _SLOT_BYTES)
+            os.fdatasync(handle)
+        finally:
+            os.close(handle)
+
+    def _look_at_manifest(self, folder: Path) -> None:
+        """RocksDB only appends to it while it is open. If somebody else has changed it, the next start says so."""
+        slot, current = self._slot, _current(folder)
+        if current is None or current < slot.manifest or not (folder / current).exists():
+            return
+        manifest = folder / current
+        if current != slot.manifest:
+            slot.manifest, slot.size, slot.checksum = current, 0, 0
+        size = manifest.stat().st_size
+        if size > slot.size:
+            _sync(manifest, os.O_RDONLY)
+            slot.checksum = _checksum(manifest, slot.size, size, slot.checksum)
+            slot.size = size
+
+
+def _current(folder: Path) -> str | None:
+    try:
+        name = (folder / "CURRENT").read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return name if name.startswith("MANIFEST-") and name[9:].isdigit() else None
+
+
+def _checksum(path: Path, start: int, end: int, checksum: int) -> int:
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while start < end and (data := file.read(min(_CHUNK_BYTES, end - start))):
+            checksum = zlib.crc32(data, checksum)
+            start += len(data)
+    return checksum
+
+
+def _encoded(slot: _Slot) -> bytes:
+    text = msgspec.json.encode(slot)
+    return (b"%08x %s" % (zlib.crc32(text), text)).ljust(_SLOT_BYTES - 1) + b"\n"
+
+
+def _decoded(data: bytes) -> _Slot | None:
+    text = data[9:].strip()
+    try:
+        return msgspec.json.decode(text, type=_Slot) if int(data[:8], 16) == zlib.crc32(text) else None
+    except (ValueError, msgspec.MsgspecError):
+        return None
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -392,7 +392,8 @@ def test_who_may_be_in_sync() -> None:
 
     assert refusal("1", "1", "2") is None
     assert refusal("2", "1", "2") is Code.NOT_LEADER
-    assert refusal("1", "2", "3") is Code.INVALID_ARGUMENT, "the leader is always in sync"
+    assert refusal("1", "2") is None, "a leader whose copy is damaged leaves it to another one"
+    assert refusal("1") is Code.INVALID_ARGUMENT, "somebody is always in sync"
     assert refusal("1", "1", "2", "4") is Code.INELIGIBLE_REPLICA
     assert refusal("1", "1", "2", epoch=99) is Code.STALE_EPOCH
     assert refusal("1", "1", "2", leader_epoch=99) is Code.STALE_EPOCH

@@ -1,0 +1,260 @@
+"""Damage to one file of one node's data directory, and what the cluster answers then."""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, eventually, settled, wait_settled
+
+CONFIG: Final = {**QUICK, "storage": {"log_retention_mib": 1}, "coordinator": {"snapshot_entries": 20}}
+VICTIM: Final = {1: "athens", 3: "byzantium"}
+PARTITIONS: Final = 2
+ROWS: Final = {b"key-%04d" % i: b"%04d" % i * 2500 for i in range(700)}  # several flushes of each partition
+LATER: Final = {b"later-%03d" % i: b"%d" % i for i in range(50)}
+MEANWHILE: Final = {b"meanwhile-%03d" % i: b"%d" % i for i in range(50)}
+REFUSALS: Final = ("CORRUPT_DATA", "DATA_DIRECTORY_ROLLED_BACK")
+
+# Of the folder of a database: the last by name.
+DATABASE_FILES: Final = {
+    "CURRENT": "CURRENT",
+    "MANIFEST": "MANIFEST-*",
+    "OPTIONS": "OPTIONS-*",
+    "SST": "*.sst",
+    "WAL": "*.log",
+    "IDENTITY": "IDENTITY",
+    "LOCK": "LOCK",
+}
+FILES: Final = {
+    **{f"log/{kind}": f"log/{pattern}" for kind, pattern in DATABASE_FILES.items()},
+    **{f"partition/{kind}": f"partitions/1/{pattern}" for kind, pattern in DATABASE_FILES.items()},
+    "log.mark": "log.mark",
+    "identity.json": "identity.json",
+    "LOCK": "LOCK",
+}
+FOLDERS: Final = {"log": "log", "partition": "partitions/1"}
+
+
+def deleted(path: Path, _: Path) -> None:
+    """The file is gone."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def truncated(path: Path, _: Path) -> None:
+    """Its second half is gone."""
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def flipped(path: Path, _: Path) -> None:
+    """A bit in its middle."""
+    content = bytearray(path.read_bytes())
+    if content:
+        content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+
+
+def zeroed(path: Path, _: Path) -> None:
+    """All of it."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def older(path: Path, old: Path) -> None:
+    """An older copy is in its place, under its name."""
+    if path.is_dir():
+        shutil.rmtree(path)
+        shutil.copytree(old, path)
+    else:
+        path.write_bytes(old.read_bytes())
+
+
+DAMAGES: Final[Mapping[str, Callable[[Path, Path], None]]] = {
+    "deleted": deleted,
+    "truncated": truncated,
+    "flipped": flipped,
+    "zeroed": zeroed,
+    "older": older,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One field of the matrix."""
+
+    file: str
+    damage: str
+    replicas: int
+    running: bool
+
+    def __str__(self) -> str:
+        state = "running" if self.running else "stopped"
+        return f"{self.file} {self.damage}, {self.replicas} replicas, {state}"
+
+
+def cells(replicas: int, running: bool) -> list[Cell]:
+    """One column."""
+    files = [Cell(file, damage, replicas, running) for file in FILES for damage in DAMAGES]
+    return files + [Cell(folder, damage, replicas, running) for folder in FOLDERS for damage in ("deleted", "older")]
+
+
+class Template:
+    """The nodes of a cluster as `kill -9` has left them, with data; each cell begins with a copy."""
+
+    def __init__(self, path: Path, replicas: int) -> None:
+        self.path = path
+        self.old = path.with_name(f"{path.name}-old")
+        self.replicas = replicas
+        with LocalCluster(replicas, path, config=CONFIG) as cluster, Control(cluster.endpoints) as control:
+            control.create_keyspace("flights", PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3, replicas=replicas)
+            wait_settled(control, replicas)
+            with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
+                rows = list(ROWS.items())
+                for start in range(0, len(rows) // 2, 50):
+                    client.put_many(dict(rows[start : start + 50]))
+                copied(cluster.node(VICTIM[replicas]).data_dir, self.old)
+                for start in range(len(rows) // 2, len(rows), 50):
+                    client.put_many(dict(rows[start : start + 50]))
+                client.put_many(LATER)
+            marked(cluster)
+            for name in cluster.nodes:
+                cluster.kill(name)
+
+    def begin(self, path: Path) -> LocalCluster:
+        """A copy of the cluster, not started."""
+        shutil.copytree(self.path, path)
+        return LocalCluster(self.replicas, path, config=CONFIG)
+
+    def harm(self, cell: Cell, data_dir: Path) -> bool:
+        """Damage the file; whether there is one."""
+        pattern = FILES.get(cell.file) or FOLDERS[cell.file]
+        found, old = sorted(data_dir.glob(pattern)), sorted(self.old.glob(pattern))
+        if not found or (cell.damage == "older" and not old):
+            return False
+        DAMAGES[cell.damage](found[-1], old[-1] if old else found[-1])
+        return True
+
+
+def copied(source: Path, target: Path) -> None:
+    """Of a directory in use, in which files come and go."""
+    while True:
+        try:
+            shutil.copytree(source, target)
+            return
+        except shutil.Error:
+            shutil.rmtree(target)
+
+
+def marked(cluster: LocalCluster) -> None:
+    """Wait until the log databases have marked what was written so far."""
+    now = time.time()
+    for node in cluster.nodes.values():
+        eventually("the mark", lambda path=node.data_dir / "log.mark": path.stat().st_mtime > now - 0.01)
+
+
+def outcome(cell: Cell, template: Template, path: Path) -> str:
+    """What became of it, in a word or two. Raises AssertionError for what must not be."""
+    cluster = template.begin(path)
+    victim = cluster.node(VICTIM[cell.replicas])
+    victim.log.unlink()
+    rows = {**ROWS, **LATER}
+    if not cell.running and not template.harm(cell, victim.data_dir):
+        return "no such file"
+    for name in cluster.nodes:
+        cluster.restart(name, ready=False)
+    try:
+        with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
+            if cell.running:
+                wait_settled(control, cell.replicas)
+                if not template.harm(cell, victim.data_dir):
+                    return "no such file"
+                rows |= written(client)
+                answered(client, rows)
+                if victim.running:
+                    marked(cluster) if cell.file != "log.mark" else None
+                if victim.running:
+                    cluster.kill(victim.name)
+                cluster.restart(victim.name, ready=False)
+            return judged(cell, cluster, control, client, rows)
+    finally:
+        cluster.stop()
+        shutil.rmtree(path)
+
+
+def written(client: Client) -> dict[bytes, bytes]:
+    """What was acknowledged while the file was damaged."""
+    done: dict[bytes, bytes] = {}
+    for key, value in MEANWHILE.items():
+        try:
+            client.put(key, value, timeout=3.0)
+        except MinkaError:
+            break
+        done[key] = value
+    return done
+
+
+def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
+    """Read everything: "" if all was right, else the code with which something was refused."""
+    refused = ""
+    keys = list(rows)
+    for start in range(0, len(keys), 40):
+        part = keys[start : start + 40]
+        try:
+            found = client.get_many(part, timeout=5.0)
+        except MinkaError as error:
+            refused = refused or error.code.name
+            continue
+        wrong = [key for key in part if found.get(key) != rows[key]]
+        assert not wrong, f"{len(wrong)} keys are wrong, such as {wrong[0]!r}: {str(found.get(wrong[0]))[:40]}"
+    return refused
+
+
+def judged(cell: Cell, cluster: LocalCluster, control: Control, client: Client, rows: Mapping[bytes, bytes]) -> str:
+    """After the start: the victim has ended with a reason, or everything is right, or it is refused each time."""
+    victim = cluster.node(VICTIM[cell.replicas])
+
+    def has_started() -> bool:
+        status = control.status()
+        table = status.table
+        whole = all(len(row.isr) == cell.replicas for row in table.partitions) and not status.damaged
+        return status.from_controller and settled(table, cell.replicas) and whole
+
+    deadline = time.monotonic() + 25
+    refused = ""
+    while victim.running and time.monotonic() < deadline:
+        refused = answered(client, rows)
+        try:
+            if has_started() and not refused:
+                break
+        except MinkaError:
+            continue
+        if cell.replicas == 1 and refused == Code.CORRUPT_DATA.name:
+            assert answered(client, rows) == refused, "it is refused each time"
+            check_said(cell, victim.log.read_text())
+            return f"refused: {refused}"
+    said = victim.log.read_text()
+    if not victim.running:
+        others = answered(client, rows) if cell.replicas > 1 else ""
+        assert not others, f"the others refuse with {others}"
+        check_said(cell, said)
+        assert "Traceback" not in said, said[-3000:]
+        code = said.rpartition("\nminkad: ")[2].partition(":")[0]
+        assert code in REFUSALS, said[-2000:]
+        return f"ended: {code}" + (", others right" if cell.replicas > 1 else "")
+    assert not refused, f"still refused: {refused}: {said[-2000:]}"
+    assert has_started(), f"not whole again: {said[-2000:]}"
+    if "a copy is damaged" not in said:
+        return "right"
+    return "mended from the log" if "made again of the log" in said else "rebuilt from another replica"
+
+
+def check_said(cell: Cell, said: str) -> None:
+    """The log names the file or its folder."""
+    place = cell.file.partition("/")[0].replace("partition", "partitions/1")
+    assert any(place in line for line in said.splitlines() if any(code in line for code in REFUSALS)), said[-2000:]

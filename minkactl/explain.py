@@ -116,6 +116,9 @@ def _replicas(about: Subject) -> Iterator[str]:
     missing = [node for node in row.replicas if node not in row.isr]
     in_sync = f"{len(row.isr)} of {len(row.replicas)} are in sync, without {', '.join(missing)}"
     needed = max(about.keyspace.min_insync, 1)
+    for one in about.status.damaged:
+        if one.partition_id == row.id:
+            yield f"{one.node_id} serves nothing of its copy, which is damaged: {one.reason.rstrip('.')}"
     yield f"{in_sync if missing else 'all are in sync'}; a write needs {needed}"
 
 

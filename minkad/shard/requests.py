@@ -207,7 +207,9 @@ class Requests:
         if replica is None or replica.role is Role.REMOVED or group.generation != replica.row.generation:
             self._check_row(group)
             return None
-        if replica.damage is not None and len(replica.row.replicas) > 1:
+        if replica.damage is not None and not replica.mending:
+            if len(replica.row.replicas) == 1:
+                raise replica.damage
             text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
             raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
         if not replica.complete or replica.installing or self._age(replica) == math.inf:

@@ -1,6 +1,5 @@
 """Every kind of file of a data directory, damaged in every way: the answers are right or refused, and it is mended."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,11 @@ from tests.cluster.damage import Template, cells, outcome
 def test_the_whole_matrix(tmp_path: Path, replicas: int, running: bool) -> None:
     template = Template(tmp_path / "template", replicas)
     wrong: list[str] = []
-    counted: Counter[str] = Counter()
     for number, cell in enumerate(cells(replicas, running)):
         try:
             became = outcome(cell, template, tmp_path / str(number))
         except AssertionError as error:
             became = f"WRONG: {error}"
             wrong.append(f"{cell}: {error}")
-        counted[became.partition(":")[0]] += 1
-        print(f"{cell}: {became}", flush=True)
-    print(counted)
+        print(f"{cell}: {became}", flush=True)  # noqa: T201 - the table, with -s
     assert not wrong, "\n".join(wrong)

@@ -118,6 +118,7 @@ class TestNode:
             on_isr_change=telemetry.isr_changed,
             low_disks=lambda: self.cluster.low_disks,
             disk=self.disk,
+            on_damage=telemetry.damage_found,
         )
         await self.manager.start()
         self.running = True
@@ -431,6 +432,13 @@ class Cluster:
             row.splitting and not row.split_to and set(change.isr) - set(row.isr)
         ):
             result.error = Code.INELIGIBLE_REPLICA.name
+        elif node_id not in change.isr:  # its copy is damaged: another one leads
+            self.isr_changes.append(change)
+            out = [node for node in row.isr if node not in change.isr]
+            elected = self.elect(row.id, change.isr[0], without=out)
+            for node in elected.replicas:
+                self._tell_later(node, elected)
+            result.partition.CopyFrom(elected)
         else:
             self.isr_changes.append(change)
             for id_ in (row.id, row.split_to or row.split_from) if row.splitting else (row.id,):

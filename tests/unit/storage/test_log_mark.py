@@ -1,0 +1,126 @@
+"""What a log database lacks of what was durable is noticed, whichever of its files it was in."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minkad.storage import log_database
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.log_mark import LogMark
+from tests.unit.storage.crash import crashed_copy
+
+
+def grown(path: Path, writes: int) -> None:
+    """One life of the database, with so many writes; stopped."""
+
+    async def scenario() -> None:
+        db = LogDatabase.open(path / "log")
+        for i in range(writes):
+            db.put(b"%d/%d" % (db.starts, i), bytes(1000))
+            await db.sync()
+        db.close()
+
+    asyncio.run(scenario())
+
+
+def crashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of a database with tables and a log, as a crash has left it after its end was marked."""
+    monkeypatch.setattr(log_database, "_MARK_SOON_S", 0.0)
+
+    async def scenario() -> Path:
+        grown_before = LogDatabase.open(path / "live" / "log")
+        for i in range(20):
+            grown_before.put(b"%d" % i, bytes(1000))
+            await grown_before.sync()
+            if i == 10:
+                grown_before._db.flush()
+        while LogMark.load(path / "live" / "log.mark").sequence < 20:  # type: ignore[union-attr]
+            await asyncio.sleep(0.001)
+        copy = crashed_copy(path / "live", path / "crashed")
+        grown_before.close()
+        return copy
+
+    (path / "live").mkdir()
+    return asyncio.run(scenario())
+
+
+def refusal(path: Path, *, must_exist: bool = False) -> str:
+    with pytest.raises(MinkaError) as caught:
+        LogDatabase.open(path / "log", must_exist=must_exist)
+    assert caught.value.code is Code.CORRUPT_DATA
+    return caught.value.message
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, cut, zero])
+@pytest.mark.parametrize("pattern", ["*.log", "MANIFEST-*", "CURRENT", "*.sst"])
+def test_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, harm: Callable[[Path], None]
+) -> None:
+    """The second try says the same as the first, although RocksDB has cleaned up meanwhile."""
+    path = crashed(tmp_path, monkeypatch)
+    (file,) = (path / "log").glob(pattern)
+    harm(file)
+    assert "log" in refusal(path)
+    assert "log" in refusal(path)
+
+
+def test_undamaged_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = crashed(tmp_path, monkeypatch)
+    db = LogDatabase.open(path / "log", must_exist=True)
+    assert db.count(b"", b"\xff") == 20
+    assert db.starts == 2
+    db.close()
+
+
+def test_an_older_copy_of_the_folder(tmp_path: Path) -> None:
+    grown(tmp_path, 3)
+    shutil.copytree(tmp_path / "log", tmp_path / "old")
+    grown(tmp_path, 3)
+    shutil.rmtree(tmp_path / "log")
+    (tmp_path / "old").rename(tmp_path / "log")
+    assert "was in use already" in refusal(tmp_path)
+
+
+def test_after_a_stop_nothing_may_be_missing(tmp_path: Path) -> None:
+    """Not even the last write: nothing was torn."""
+    grown(tmp_path, 5)
+    mark = LogMark.load(tmp_path / "log.mark")
+    assert mark is not None
+    assert mark.sequence == 5
+
+
+def test_a_folder_or_a_mark_that_is_gone(tmp_path: Path) -> None:
+    grown(tmp_path, 1)
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    shutil.rmtree(tmp_path / "log")
+    assert "does not exist" in refusal(tmp_path)
+    (tmp_path / "copy" / "log.mark").unlink()
+    assert "log.mark is gone" in refusal(tmp_path / "copy", must_exist=True)
+
+
+def test_one_damaged_slot_is_made_up_for_by_the_other(tmp_path: Path) -> None:
+    """A mark may be torn as any other write. Both: it is refused."""
+    grown(tmp_path, 1)
+    path = tmp_path / "log.mark"
+    content = path.read_bytes()
+    for place in (20, 532):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        mark = LogMark.load(path)
+        assert mark is not None
+        assert mark.start == 1
+    path.write_bytes(bytes(len(content)))
+    assert "log.mark is damaged" in refusal(tmp_path)

@@ -1,0 +1,79 @@
+"""A data directory is this node's, of this cluster, and whole; or the start is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minkad import identity
+from minkad.identity import Identity
+
+OWN = Identity("cluster", "athens", "data", 1, "flights")
+
+
+def refusal(path: Path, node: str = "athens", cluster: str = "flights") -> MinkaError:
+    with pytest.raises(MinkaError) as caught:
+        identity.load(path, node, cluster)
+    return caught.value
+
+
+def loaded(path: Path) -> Identity | Code | None:
+    """Or the code with which it is refused."""
+    try:
+        return identity.load(path, "athens", "flights")
+    except MinkaError as error:
+        return error.code
+
+
+def test_it_is_as_it_was_saved(tmp_path: Path) -> None:
+    assert identity.load(tmp_path, "athens", "flights") is None
+    identity.save(tmp_path, OWN)
+    assert identity.load(tmp_path, "athens", "flights") == OWN
+
+
+def test_another_node_and_another_cluster(tmp_path: Path) -> None:
+    identity.save(tmp_path, OWN)
+    assert refusal(tmp_path, node="byzantium").code is Code.INVALID_CONFIG
+    other = refusal(tmp_path, cluster="trains")
+    assert other.code is Code.CLUSTER_MISMATCH
+    assert "belongs to the cluster flights" in other.message
+
+
+def test_every_bit_counts(tmp_path: Path) -> None:
+    """With another raft_id it would vote as somebody else."""
+    identity.save(tmp_path, OWN)
+    path = tmp_path / "identity.json"
+    content = path.read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x04
+        path.write_bytes(damaged)
+        assert loaded(tmp_path) in (OWN, Code.CORRUPT_DATA), damaged
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", bytes(100), b"\xff"])
+def test_what_is_no_identity(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "identity.json").write_bytes(content)
+    assert refusal(tmp_path).code is Code.CORRUPT_DATA
+
+
+@pytest.mark.parametrize("folder", ["log", "partitions"])
+def test_one_that_is_gone_is_not_made_again(tmp_path: Path, folder: str) -> None:
+    """The node would found the cluster a second time."""
+    (tmp_path / folder / "1").mkdir(parents=True)
+    gone = refusal(tmp_path)
+    assert gone.code is Code.CORRUPT_DATA
+    assert "identity.json is gone" in gone.message
+
+
+def test_data_without_a_log_database(tmp_path: Path) -> None:
+    """The start that was to make the log database has had none."""
+    identity.save(tmp_path, OWN)
+    (tmp_path / "partitions" / "1").mkdir(parents=True)
+    assert "log is gone" in refusal(tmp_path).message
+
+
+def test_one_of_an_older_version(tmp_path: Path) -> None:
+    text = '{"cluster_id": "cluster", "node_id": "athens", "data_id": "data", "raft_id": 1}'
+    (tmp_path / "identity.json").write_text(text)
+    assert identity.load(tmp_path, "athens", "flights") == Identity("cluster", "athens", "data", 1)

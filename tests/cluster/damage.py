@@ -249,7 +249,6 @@ def judged(cell: Cell, cluster: LocalCluster, control: Control, client: Client, 
         others = answered(client, rows) if cell.replicas > 1 else ""
         assert not others, f"the others refuse with {others}"
         check_said(cell, said)
-        assert "Traceback" not in said, said[-3000:]
         code = re.findall(r"^minkad: (\w+):", said, re.MULTILINE)[-1:]
         assert set(code) & set(REFUSALS), said[-2000:]
         return f"ended: {code[0]}" + (", others right" if cell.replicas > 1 else "")
@@ -261,6 +260,9 @@ def judged(cell: Cell, cluster: LocalCluster, control: Control, client: Client, 
 
 
 def check_said(cell: Cell, said: str) -> None:
-    """The log names the file or its folder."""
+    """The log names the file or its folder; of an older copy of what counts the starts, the controller can't."""
+    assert "Traceback" not in said, said[-3000:]
+    if "minkad: DATA_DIRECTORY_ROLLED_BACK: " in said:
+        return
     place = cell.file.partition("/")[0].replace("partition", "partitions/1")
     assert any(place in line for line in said.splitlines() if any(code in line for code in REFUSALS)), said[-2000:]

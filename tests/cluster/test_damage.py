@@ -1,10 +1,18 @@
 """Every kind of file of a data directory, damaged in every way: the answers are right or refused, and it is mended."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.damage import Template, cells, outcome
+from minka import Client
+from minka.control import Control
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, eventually, wait_settled
+from tests.cluster.damage import Template, cells, copied, outcome
+
+MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
 
 
 @pytest.mark.soak
@@ -22,3 +30,54 @@ def test_the_whole_matrix(tmp_path: Path, replicas: int, running: bool) -> None:
             wrong.append(f"{cell}: {error}")
         print(f"{cell}: {became}", flush=True)  # noqa: T201 - the table, with -s
     assert not wrong, "\n".join(wrong)
+
+
+def refused(cluster: LocalCluster, name: str) -> str:
+    """What a node says that is to end at its start."""
+    node = cluster.node(name)
+    node.log.unlink()
+    cluster.restart(name, ready=False)
+    eventually(f"the end of {name}", lambda: not node.running)
+    said = node.log.read_text()
+    assert "Traceback" not in said
+    return said.partition("minkad: ")[2]
+
+
+def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        control.create_keyspace("flights", 3, MURMUR3)
+        wait_settled(control, 3)
+        name = next(node for node in cluster.nodes if node != control.status().coordinator.controller)
+        node, copy = cluster.node(name), cluster.directory / "copy"
+        copied(node.data_dir, copy)
+        with Client(cluster.endpoints, keyspace="flights") as client:
+            client.put_many({b"%d" % i: b"x" for i in range(100)})
+        control.create_keyspace("trains", 3, MURMUR3)
+        wait_settled(control, 3)
+        cluster.kill(name)
+        newest = node.data_dir.rename(cluster.directory / "newest")
+
+        shutil.copytree(copy, node.data_dir)  # of the process that has just ended
+        said = refused(cluster, name)
+        assert said.startswith(
+            "DATA_DIRECTORY_ROLLED_BACK: the leader of the coordinator knows that this node had more"
+        )
+
+        shutil.rmtree(node.data_dir)
+        newest.rename(node.data_dir)
+        cluster.restart(name)
+        wait_settled(control, 3)
+        cluster.kill(name)
+        newest = node.data_dir.rename(newest)
+        shutil.copytree(copy, node.data_dir)  # of the one before: the others have heard of more starts
+        said = refused(cluster, name)
+        assert said.startswith("DATA_DIRECTORY_ROLLED_BACK: this is start 2 of the data directory")
+        assert "minkactl node rebuild NODE" in said
+
+        node.config = {"cluster": {"name": "another"}}
+        assert refused(cluster, name).startswith("CLUSTER_MISMATCH: ")
+        node.config = {}
+        shutil.rmtree(node.data_dir)
+        newest.rename(node.data_dir)
+        cluster.restart(name)
+        wait_settled(control, 3)

@@ -11,6 +11,7 @@ from minka.errors import Code, MinkaError
 from minkad.storage import log_database
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.log_mark import LogMark
+from tests.integration.shard.harness import until
 from tests.unit.storage.crash import crashed_copy
 
 
@@ -32,20 +33,24 @@ def crashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(log_database, "_MARK_SOON_S", 0.0)
 
     async def scenario() -> Path:
-        grown_before = LogDatabase.open(path / "live" / "log")
+        db = LogDatabase.open(path / "live" / "log")
         for i in range(20):
-            grown_before.put(b"%d" % i, bytes(1000))
-            await grown_before.sync()
+            db.put(b"%d" % i, bytes(1000))
+            await db.sync()
             if i == 10:
-                grown_before._db.flush()
-        while LogMark.load(path / "live" / "log.mark").sequence < 20:  # type: ignore[union-attr]
-            await asyncio.sleep(0.001)
+                db._db.flush()
+        await until(lambda: marked(path / "live") == 20)
         copy = crashed_copy(path / "live", path / "crashed")
-        grown_before.close()
+        db.close()
         return copy
 
     (path / "live").mkdir()
     return asyncio.run(scenario())
+
+
+def marked(path: Path) -> int:
+    mark = LogMark.load(path / "log.mark")
+    return mark.sequence if mark is not None else 0
 
 
 def refusal(path: Path, *, must_exist: bool = False) -> str:
@@ -96,9 +101,7 @@ def test_an_older_copy_of_the_folder(tmp_path: Path) -> None:
 def test_after_a_stop_nothing_may_be_missing(tmp_path: Path) -> None:
     """Not even the last write: nothing was torn."""
     grown(tmp_path, 5)
-    mark = LogMark.load(tmp_path / "log.mark")
-    assert mark is not None
-    assert mark.sequence == 5
+    assert marked(tmp_path) == 5
 
 
 def test_a_folder_or_a_mark_that_is_gone(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def health(state: State) -> Health:
     member = SimpleNamespace(
         node=Node(id="a"), clearance=SimpleNamespace(remaining=lambda now: 0.0), running_migrations=lambda: 0
     )
-    manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)})
+    manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, damaged=list)
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)
     log_db = SimpleNamespace(unsynced_s=lambda: 0.25)
     parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db)

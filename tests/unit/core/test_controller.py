@@ -12,6 +12,7 @@ from minkad.core.controller import (
     HandOver,
     Leave,
     MigrationCaps,
+    Register,
     RemoveNode,
     blockers_of,
 )
@@ -94,6 +95,24 @@ def test_a_failed_node_comes_back_as_a_new_process_only() -> None:
         c.register("athens")
     c.register("athens", incarnation="1.2")
     assert c.state.nodes["athens"].state == NodeState.NODE_STATE_LIVE
+
+
+def test_an_older_copy_of_a_data_directory_is_refused() -> None:
+    """By its starts; one process may register several times."""
+    c = Controller()
+
+    def register(incarnation: str, starts: int) -> None:
+        c.run(Register(Node(id="1", data_id="data-1", incarnation=incarnation, starts=starts), holder_alive=False))
+
+    register("first", 7)
+    c.fail("1")
+    register("first.2", 7)
+    register("second", 8)
+    for starts in (8, 7):
+        with refused(Code.DATA_DIRECTORY_ROLLED_BACK):
+            register("third", starts)
+    assert c.state.nodes["1"].incarnation == "second"
+    register("third", 9)
 
 
 def test_leaving_counts_only_for_the_present_process() -> None:

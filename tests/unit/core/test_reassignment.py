@@ -6,7 +6,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.plans import plan_digest
-from minka.v1.cluster_pb2 import MigrationState, OperationState, Partition
+from minka.v1.cluster_pb2 import MigrationState, NodeState, OperationState, Partition
 from minka.v1.coordinator_pb2 import IsrChange
 from minkad.core.controller import (
     CancelMigration,
@@ -405,6 +405,26 @@ def test_who_may_be_in_sync() -> None:
     assert list(only(c).isr) == ["1"]
     c.catch_up()
     assert sorted(only(c).isr) == ["1", "2"]
+
+
+def test_a_leader_whose_copy_is_damaged_leaves_the_set_to_another() -> None:
+    """It isn't in sync before it has caught up; where no other one that is in sync is up, it stays."""
+    c = six_nodes()
+    row = only(c)
+    c.alter_isr(row, ["2", "3"])
+    after = only(c)
+    assert (after.leader, list(after.isr), after.leader_epoch) == ("2", ["2", "3"], row.leader_epoch + 1)
+    c.settle()
+    c.alter_isr(only(c), ["2"])
+    c.fail("1")
+    change = IsrChange(
+        partition_id=row.id, leader_epoch=only(c).leader_epoch, partition_epoch=only(c).partition_epoch, isr=["3"]
+    )
+    assert isr_refusal(c.state, "2", change) is Code.INVALID_ARGUMENT, "3 is not in sync"
+    c.catch_up()
+    c.state.nodes["3"].state = NodeState.NODE_STATE_FAILED
+    change.partition_epoch = only(c).partition_epoch
+    assert isr_refusal(c.state, "2", change) is Code.INELIGIBLE_REPLICA, "3 is not up"
 
 
 def test_a_hand_over_needs_a_successor() -> None:

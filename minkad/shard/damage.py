@@ -54,7 +54,7 @@ class Damage:
     def found(self, partition_id: int) -> None:
         """The partition's data was found damaged."""
         replica = self._replicas.get(partition_id)
-        if replica is None or replica.damage is None or self._closing:
+        if replica is None or replica.damage is None or replica.role is Role.REMOVED or self._closing:
             return  # it was replaced meanwhile
         self._on_found()
         names = {"partition": partition_id, "role": replica.role.value, "reason": str(replica.damage)}

@@ -18,7 +18,7 @@ from tests.cluster.cluster import QUICK, eventually, settled, wait_settled
 CONFIG: Final = {**QUICK, "storage": {"log_retention_mib": 1}}
 VICTIM: Final = {1: "athens", 3: "byzantium"}
 PARTITIONS: Final = 2
-ROWS: Final = {b"key-%04d" % i: b"%04d" % i * 2500 for i in range(700)}  # several flushes of each partition
+ROWS: Final = {b"key-%04d" % i: b"%04d" % i * 5000 for i in range(700)}  # several flushes of each partition
 LATER: Final = {b"later-%03d" % i: b"%d" % i for i in range(50)}
 MEANWHILE: Final = {b"meanwhile-%03d" % i: b"%d" % i for i in range(50)}
 REFUSALS: Final = ("CORRUPT_DATA", "DATA_DIRECTORY_ROLLED_BACK")

@@ -244,6 +244,9 @@ def judged(cell: Cell, cluster: LocalCluster, control: Control, client: Client, 
             continue
         if cell.replicas == 1 and refused == Code.CORRUPT_DATA.name:
             assert answered(client, rows) == refused, "it is refused each time"
+            (told,) = eventually("what is told", lambda: list(control.status().damaged))
+            assert told.node_id == victim.name
+            assert "CORRUPT_DATA" in told.reason
             check_said(cell, victim.log.read_text())
             return f"refused: {refused}"
     said = victim.log.read_text()

@@ -1,4 +1,4 @@
-"""What minkactl says is in the way of a split is what the controller refuses it for."""
+"""What minkactl says is in the way of a split is what the controller refuses it for; and that a copy is damaged."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minka.v1.admin_pb2 import GetOperationsResponse, GetStatusResponse
 from minka.v1.cluster_pb2 import Keyspace, Partition, Partitioning, PartitionState
-from minkactl.explain import obstacles, subject
+from minkactl.explain import explanation, obstacles, subject
 from minkad.core.controller.splits import obstacle
 
 NODES = ["athens", "byzantium", "cyrene"]
@@ -30,3 +30,13 @@ def test_as_the_controller(state: Any, splitting: bool, moves: bool, hands: bool
     found = obstacles(subject(status, GetOperationsResponse(), row))
     refusal: Any = SimpleNamespace(keyspaces={1: keyspace})
     assert bool(found) == (obstacle(refusal, row) is not None)
+
+
+def test_a_damaged_copy_is_named() -> None:
+    status = GetStatusResponse()
+    status.table.keyspaces.add(id=1, name="authors", partition_count=1)
+    status.table.partitions.add(id=7, keyspace_id=1, replicas=NODES, isr=NODES[:2], leader="athens")
+    status.damaged.add(partition_id=7, node_id="cyrene", reason="CORRUPT_DATA: reading 000012.sst")
+    sentences = explanation(subject(status, GetOperationsResponse(), "7"))["sentences"]
+    said = [one["sentence"] for one in sentences if one["about"] == "replicas"]
+    assert "Cyrene serves nothing of its copy, which is damaged: CORRUPT_DATA: reading 000012.sst." in said

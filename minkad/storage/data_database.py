@@ -372,7 +372,7 @@ class DataDatabase:
 
     def share(self, part: KeyRange) -> float:
         """About which share of the data is in the range, at no cost: right up to 16 MiB, or a half of what is less."""
-        return share_in(self.tables(), part) if self._db is not None else 0.5
+        return share_in(self.tables(), part) if self._db is not None and self.damage is None else 0.5
 
     def size_at_most(self) -> Size:
         """There is certainly no more; at no cost."""

@@ -76,11 +76,11 @@ class LogMark:
         if current is None or not slot.manifest:
             return  # RocksDB says what is wrong
         manifest = folder / current
-        if current < slot.manifest:
+        if _number(current) < _number(slot.manifest):
             raise MinkaError(
                 Code.CORRUPT_DATA, f"{folder / 'CURRENT'} names {current}, and {slot.manifest} was in use already"
             )
-        if current > slot.manifest or not manifest.exists():
+        if current != slot.manifest or not manifest.exists():
             return  # the node ended before it could mark what a start had made
         size = manifest.stat().st_size
         if size < slot.size:
@@ -119,7 +119,7 @@ class LogMark:
     def _look_at_manifest(self, folder: Path) -> None:
         """RocksDB only appends to it while it is open. If somebody else has changed it, the next start says so."""
         slot, current = self._slot, _current(folder)
-        if current is None or current < slot.manifest or not (folder / current).exists():
+        if current is None or _number(current) < _number(slot.manifest) or not (folder / current).exists():
             return
         manifest = folder / current
         if current != slot.manifest:
@@ -137,6 +137,10 @@ def _current(folder: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return name if name.startswith("MANIFEST-") and name[9:].isdigit() else None
+
+
+def _number(manifest: str) -> int:
+    return int(manifest[9:] or 0)
 
 
 def _checksum(path: Path, start: int, end: int, checksum: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
+from minka.ranges import ALL_KEYS
 from minka.wire import WriteBody
 from minkad.storage.data_database import Applied, DataDatabase
 from minkad.storage.size_estimate import Size
@@ -190,5 +191,12 @@ def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
             data.get(keys)
         assert counting.value.code is getting.value.code is Code.CORRUPT_DATA
         assert str(tmp_path) in str(counting.value)
+        assert data.share(ALL_KEYS) == 0.5, "what only estimates goes on"
+        for read in (lambda: data.get(keys[:1]), lambda: data.page(b"", b"", False, 1, 1), data.open, data.raw):
+            with pytest.raises(MinkaError) as again:
+                read()
+            assert again.value is counting.value, "also where the block is whole"
+        with pytest.raises(MinkaError):
+            data.write([WriteBody([b"a"], [b"1"])], Applied(2, 1))
 
     run(tmp_path, damaged)

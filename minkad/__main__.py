@@ -2,8 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
-import ctypes
 import os
 import sys
 from collections.abc import Sequence
@@ -14,8 +12,6 @@ from minka.errors import MinkaError
 from minkad import config as configuration
 from minkad.exits import FAILED, complain
 
-M_MMAP_THRESHOLD = -3  # of mallopt(3)
-LARGE_BYTES = 128 * 1024
 SWITCH_INTERVAL = 0.0005  # seconds; a thread that comes back from an fsync must get the GIL soon
 
 
@@ -46,10 +42,6 @@ def _run(config: configuration.Config, path: Path) -> int:
     from minkad.daemon import Daemon
 
     sys.setswitchinterval(SWITCH_INTERVAL)
-    # Large blocks go back to the system when they are freed. By itself glibc raises the threshold to the largest that
-    # was freed, and keeps those in between: after clients' large answers the process stayed at four times its size.
-    with contextlib.suppress(AttributeError):  # another libc
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
     logs.setup(config.log.level, config.log.format, config.node.id)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -8,6 +8,7 @@ stream when others wait for memory, as a slow client of Redis or NATS does.
 """
 
 import asyncio
+import ctypes
 from collections.abc import Callable
 from typing import Final
 
@@ -25,12 +26,14 @@ _SHARES_PART: Final = 4  # a quarter at most is for that
 class Memory:
     """For the loop's thread."""
 
-    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
-        """`limit` in bytes."""
+    def __init__(self, limit: int, clock: Callable[[], float], trim: Callable[[], None] = lambda: None) -> None:
+        """`limit` in bytes. `trim`, called on a thread while much is used, gives what is free to the system."""
         self.limit: Final = limit
         self.used = 0
         self.ended = 0  # streams, because others waited for what they held
         self._clock = clock
+        self._trim = trim
+        self._trimming: asyncio.Future[None] | None = None
         self._shares: set[Share] = set()
         self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
         self._looks = False
@@ -111,8 +114,19 @@ class Memory:
             self.ended += 1
             share.revoke()
         self._look()
-        if self._waiting:
+        if self._trimming is None or self._trimming.done():
+            self._trimming = asyncio.get_running_loop().run_in_executor(None, self._trim)
+        if self._waiting or self.used * _MORE_PART > self.limit:
             self._relief = asyncio.get_running_loop().call_later(_RELIEF_S, self._relieve)
+
+
+def malloc_trim() -> None:
+    """Give free pages back to the system. By itself glibc keeps all that lie below a block that is in use: after large
+    answers of many clients the process stayed at four times its size.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # another libc
+        trim(0)
 
 
 class Share:

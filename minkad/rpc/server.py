@@ -16,7 +16,7 @@ from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
 from minkad.identity import Identity
 from minkad.listening import bind_error, cannot_listen
-from minkad.memory import Memory
+from minkad.memory import Memory, malloc_trim
 from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.control import (
     AdminService,
@@ -76,7 +76,7 @@ class Server:
         """
         self._address = address
         self._credentials = credentials
-        streams = Memory(int(clients_memory * _STREAMS_PART), time.monotonic)
+        streams = Memory(int(clients_memory * _STREAMS_PART), time.monotonic, malloc_trim)
         calls = Memory(clients_memory - streams.limit, time.monotonic)
         telemetry.clients_memory = lambda: streams.used + calls.used
         telemetry.clients_ended = lambda: streams.ended

@@ -20,7 +20,7 @@ from tests.cluster.cluster import QUICK, create_keyspace
 MIB = 1024 * 1024
 LIMIT_MIB = 128
 # Of what is counted there are copies under way in gRPC and in the allocator's hands.
-BOUND_MIB = 2.5 * LIMIT_MIB
+BOUND_MIB = 3 * LIMIT_MIB
 KEYS = [b"large%d" % i for i in range(16)]
 ROUNDS = 3
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]

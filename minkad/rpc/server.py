@@ -44,7 +44,7 @@ _NAMES: Final = [
 _OPTIONS: Final = [
     ("grpc.so_reuseport", 0),
     ("grpc.http2.max_ping_strikes", 0),
-    *channel_options(CONNECT_TIMEOUT),
+    *(option for option in channel_options(CONNECT_TIMEOUT) if option[0] != "grpc.max_receive_message_length"),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 256),  # of one connection; what is beyond waits at the client
     # What a client holds that vanished without a word (power, network) is free again soon.

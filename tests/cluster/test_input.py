@@ -18,7 +18,10 @@ from minka import wire
 from minka.control import Control
 from minka.errors import Code
 from minka.v1 import admin_pb2, coordinator_pb2
+from minka.v1.coordinator_pb2 import LeaveRequest
 from minka.v1.errors_pb2 import Error
+from minka.v1.raft_pb2 import Message as RaftMessage
+from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minkactl.playground import LocalCluster
 from minkad.shard import frames
 from tests.cluster.cluster import QUICK, create_keyspace, wait_settled
@@ -251,6 +254,36 @@ def test_what_is_no_http_leaves_no_traceback(cluster: LocalCluster) -> None:
             connection.sendall(sent)
             connection.settimeout(SECONDS)
             assert b" 400 " in connection.recv(1000)
+    assert_well(cluster)
+
+
+def test_who_is_no_member_moves_no_term(cluster: LocalCluster, channel: Any) -> None:
+    with Control(cluster.endpoints) as control:
+        before = control.status().coordinator.term
+    for from_id in (0, 99):
+        message = RaftMessage(type=MessageType.MSG_APP, to=1, from_id=from_id, term=1000)
+        content = RaftMessageBatch(messages=[message]).SerializeToString()
+        code = ask(channel, "/minka.v1.Raft/Send", content, identity(cluster), streams=True)
+        assert code is Code.INVALID_ARGUMENT
+    assert_well(cluster)
+    with Control(cluster.endpoints) as control:
+        assert control.status().coordinator.term == before
+
+
+def test_a_node_does_not_speak_for_another(cluster: LocalCluster, channel: Any) -> None:
+    leave = LeaveRequest(node_id="byzantium", incarnation="i").SerializeToString()
+    for metadata in (None, identity(cluster)):
+        assert ask(channel, "/minka.v1.Coordinator/Leave", leave, metadata, streams=False) is Code.INVALID_ARGUMENT
+
+
+def test_requests_have_a_size(cluster: LocalCluster, channel: Any) -> None:
+    path = "/minka.v1.Metadata/GetTable"
+    unknown_field = b"\x7a" + b"\x80\x80\x80\x09"  # 18 MiB of it
+    content = unknown_field + bytes(9 << 21)
+    assert ask(channel, path, content, None, streams=False) is Code.TOO_LARGE
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(path)(bytes(37 << 20), timeout=SECONDS)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, "which the library reports as TOO_LARGE"
     assert_well(cluster)
 
 

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -38,7 +39,7 @@ class Control:
     def __init__(self, endpoints: Sequence[str], timeout: float = 5.0, *, tls: Tls | None = None) -> None:
         if not timeout > 0:
             raise MinkaError(Code.INVALID_ARGUMENT, f"timeout must be positive, not {timeout}")
-        self._endpoints: Final = checked_endpoints(endpoints)
+        self.endpoints: Final = checked_endpoints(endpoints)
         self._timeout: Final = timeout
         self.tls: Final = tls
         self._credentials: Final = channel_credentials(tls)
@@ -86,6 +87,24 @@ class Control:
             raise unreachable(tried)
         self._controller = ""
         return answer
+
+    def status_at(self, address: str) -> admin_pb2.GetStatusResponse:
+        """The view of the node at this address, and of no other."""
+        call = AdminStub(self._channel(address, self._timeout)).GetStatus
+        try:
+            return call(admin_pb2.GetStatusRequest(), timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
+    def describe_node(self, address: str, timeout: float, done: Callable[["Described"], None]) -> "Described":
+        """Ask the node at this address of itself, for at most `timeout` seconds, without waiting for the answer.
+
+        `done` is called with the result on a thread of gRPC's once there is an answer or a failure.
+        """
+        call = AdminStub(self._channel(address, timeout)).DescribeNode
+        described = Described(address, call.future(admin_pb2.DescribeNodeRequest(), timeout=timeout))
+        described.call.add_done_callback(lambda _: done(described))
+        return described
 
     def table(self) -> cluster_pb2.PartitionTable:
         """The partition table, from the first node that answers."""
@@ -324,11 +343,17 @@ class Control:
             queue.appendleft(leader)
 
     def _queue(self) -> deque[str]:
-        return deque([self._controller, *self._endpoints] if self._controller else self._endpoints)
+        return deque([self._controller, *self.endpoints] if self._controller else self.endpoints)
 
     def _ask(
         self, address: str, rpc: "_Rpc[_Request, _Response]", request: _Request, timeout: float, *, repeatable: bool
     ) -> _Response:
+        try:
+            return rpc(self._channel(address, timeout))(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise error_from_call(error, address, repeatable=repeatable) from error
+
+    def _channel(self, address: str, timeout: float) -> grpc.Channel:
         channel = self._channels.get(address)
         if channel is None:
             options = channel_options(min(timeout, _CONNECT_TIMEOUT_S))
@@ -337,10 +362,24 @@ class Control:
             else:
                 channel = grpc.secure_channel(address, self._credentials, options=options)
             self._channels[address] = channel
+        return channel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Described:
+    """What a node was asked of itself: see `Control.describe_node`."""
+
+    address: str
+    call: "grpc.Future[admin_pb2.DescribeNodeResponse]"
+
+    def answer(self) -> admin_pb2.DescribeNodeResponse:
+        """What it said. Raises MinkaError: why it didn't; DEADLINE_EXCEEDED also when it hasn't yet."""
+        if not self.call.done():
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"{self.address} has not answered yet", address=self.address)
         try:
-            return rpc(channel)(request, timeout=timeout)
+            return self.call.result()
         except grpc.RpcError as error:
-            raise error_from_call(error, address, repeatable=repeatable) from error
+            raise error_from_call(error, self.address, repeatable=True) from error
 
 
 def _checked_rate(rate_limit: int) -> int:

@@ -248,6 +248,8 @@ def _with_values(listing: Listing, wide: bool) -> list[Column]:
 
 
 def _cell_of(row: Row, column: Column, bars: int) -> Text:
+    if column.kind is Kind.STATE and row.get("remembered_state"):
+        return Text(f"was {row['remembered_state']}".replace("_", " "), style="yellow")
     text = cell(row.get(column.key), column.kind, bars)
     hot = column.key == "ops" and row.get("hot")
     return Text.assemble((f"{signs().hot} {text.plain}", "bold red")) if hot else text
@@ -336,21 +338,72 @@ def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> Ren
     head = Text.assemble(
         ("● ", "bold red" if not document["healthy"] else "yellow" if found else "green"),
         (cluster["name"], "bold"),
-        (" is healthy" if document["healthy"] else " is not healthy"),
-        (f"   (answered by {document['served_by']}, table version {document['table_version']:,})", "dim"),
+        _health(document),
+        (f"   ({_source(document)} table version {document['table_version']:,})", "dim"),
     )
-    lines = [head] + [
-        Text.assemble("  ", _MARKS[problem["severity"]], problem["problem"], (f"   see: {problem['look']}", "dim"))
-        for problem in found
-    ]
-    counts = ", ".join(f"{number:,} {name}" for name, number in document["partitions"].items() if number)
+    if not cluster["id"]:
+        return stacked([Group(head, *problems(found)), record([("Voters", _voters(document["coordinator"]))])])
+    remembered = document["remembered"]
     facts: list[tuple[str, RenderableType]] = [
         ("Coordinator", _coordinator(document["coordinator"])),
-        ("Partitions", Text(counts or "none")),
+        ("Served", _served(document["served"])),
+        ("Partitions", _partitions(document["partitions"], remembered)),
         ("Balance", _balance(document["balance"])),
-        ("Operations", _operations(document["operations"])),
+        ("Operations", _operations(document["operations"]) if remembered is None else NOTHING),
     ]
-    return stacked([Group(*lines), record(facts), table(nodes, wide), table(keyspaces, wide)])
+    return stacked([Group(head, *problems(found)), record(facts), table(nodes, wide), table(keyspaces, wide)])
+
+
+def nodes(found: Sequence[Row], listing: Listing, wide: bool) -> RenderableType:
+    """What is wrong with them, then the table."""
+    told = [Group(*problems(found))] if found else []
+    return stacked([*told, *([table(listing, wide)] if listing.rows or not found else [])])
+
+
+def problems(found: Sequence[Row]) -> Iterator[RenderableType]:
+    """Each a sentence, then what to type next, and what else can be done. Commands keep their line."""
+    for problem in found:
+        lines = Table.grid(padding=(0, 1))
+        lines.add_column()
+        lines.add_column(overflow="fold")
+        mark, style = _MARKS[problem["severity"]]
+        lines.add_row(Text(f"  {mark.strip()}", style), Text(problem["problem"]))
+        if problem["note"]:
+            lines.add_row("", Text(problem["note"], "dim"))
+        for place, command in enumerate(problem["next"]):
+            lines.add_row("", Text.assemble(("next: " if place == 0 else "      ", "dim"), (command, "bold")))
+        if problem["otherwise"]:
+            lines.add_row("", Text(problem["otherwise"], "dim"))
+        yield lines
+
+
+def _voters(coordinator: Row) -> Text:
+    return Text(", ".join(coordinator["voters"]) or "-")
+
+
+def _served(served: Row) -> Text:
+    if served["unknown"]:
+        return Text(served["sentence"], "yellow")
+    return Text(served["sentence"], "bold red" if served["not_served"] else "")
+
+
+def _partitions(states: Row, remembered: Row | None) -> Text:
+    counts = ", ".join(f"{number:,} {name}" for name, number in states.items() if number) or "none"
+    if remembered is None:
+        return Text(counts)
+    was = ", ".join(f"{number:,} {name}" for name, number in remembered["partitions"].items() if number)
+    until = f" until {units.clock(remembered['until_ms'])}" if remembered["until_ms"] else ""
+    return Text(f"not known; {remembered['by']} remembers: {was or 'none'}{until}", "yellow")
+
+
+def _health(document: Row) -> str:
+    if not document["cluster"]["id"]:
+        return "the cluster is not founded yet"
+    return " is healthy" if document["healthy"] else " is not healthy"
+
+
+def _source(document: Row) -> str:
+    return f"{document['served_by']} remembers" if not document["known"] else f"answered by {document['served_by']},"
 
 
 def _coordinator(coordinator: Row) -> Text:
@@ -358,7 +411,7 @@ def _coordinator(coordinator: Row) -> Text:
     text = Text.assemble((controller, "bold") if controller else ("no active controller", "bold red"))
     text.append(f" · term {coordinator['term']:,}")
     text.append(f" · committed {coordinator['commit_index']:,}, applied {coordinator['applied_index']:,}")
-    text.append(f" · voters {', '.join(coordinator['voters']) or '-'}")
+    text.append(" · voters ").append_text(_voters(coordinator))
     if coordinator["learners"]:
         text.append(f" · learners {', '.join(coordinator['learners'])}")
     return text
@@ -369,6 +422,8 @@ def _span(least: str, most: str) -> str:
 
 
 def _balance(balance: Row) -> Text:
+    if balance["min_partitions"] is None:
+        return NOTHING
     text = _span(f"{balance['min_partitions']:,}", f"{balance['max_partitions']:,}") + " partitions a node"
     if balance["max_bytes"] is not None:
         text += f", {_span(units.size(balance['min_bytes']), units.size(balance['max_bytes']))} a node"

@@ -4,9 +4,9 @@ Numbers that only the active controller knows (sizes, heartbeats) are None when 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minka.in_sync import is_under_min_insync, missing_in_sync
 from minka.ranges import KeyRange
@@ -24,7 +24,9 @@ from minka.v1.cluster_pb2 import (
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl.documents import enum_name, to_document
 from minkactl.output import Column, Kind, Row
-from minkactl.units import counted
+
+if TYPE_CHECKING:
+    from minkactl.survey import Survey
 
 NODE_STATE = NodeState.DESCRIPTOR
 PARTITION_STATE = PartitionState.DESCRIPTOR
@@ -42,7 +44,12 @@ NODE_COLUMNS = (
     Column("DATA", "bytes", Kind.BYTES),
     Column("FREE", "disk_free_bytes", Kind.BYTES),
     Column("DISK", "disk", Kind.STATE),
-    Column("HEARTBEAT", "heartbeat_age_ms", Kind.MILLISECONDS),
+    Column("TROUBLE", "trouble"),
+    Column("HEARTBEAT", "heartbeat_age_ms", Kind.MILLISECONDS, wide=True),
+    Column("SERVES", "serves", Kind.NUMBER, wide=True),
+    Column("REMEMBERED", "remembered_state", wide=True),
+    Column("LAST HEARD", "last_heard_ms", Kind.TIME, wide=True),
+    Column("WHY NO ANSWER", "no_answer", wide=True),
     Column("HTTP", "http_address", wide=True),
     Column("CAPACITY", "capacity_bytes", Kind.BYTES, wide=True),
     Column("WEIGHT", "weight", Kind.NUMBER, wide=True),
@@ -115,8 +122,13 @@ def _sum(status: GetStatusResponse, values: Iterable[int]) -> int | None:
     return sum(values) if status.from_controller else None
 
 
-def node_rows(status: GetStatusResponse) -> list[Row]:
-    """A row for each node of the table, in its order."""
+def is_known(status: GetStatusResponse) -> bool:
+    """Whether the table is what the active controller says, and not only what a node remembers of it."""
+    return status.from_controller and status.has_clearance
+
+
+def node_rows(status: GetStatusResponse, asked: "Survey | None" = None) -> list[Row]:
+    """A row for each node of the table, in its order; with what it says of itself, where all have been asked."""
     stats, heard = replica_stats(status), {node.node_id: node for node in status.nodes}
     held: dict[str, list[Partition]] = {node.id: [] for node in status.table.nodes}
     for partition in status.table.partitions:
@@ -126,11 +138,13 @@ def node_rows(status: GetStatusResponse) -> list[Row]:
     for node in status.table.nodes:
         partitions, runtime = held[node.id], heard.get(node.id)
         document = to_document(node)
+        state, known = enum_name(NODE_STATE, node.state), is_known(status)
         document |= {
-            "state": enum_name(NODE_STATE, node.state),
+            "state": state if known else "unknown",
+            "remembered_state": None if known else state,
             "role": _role(status, node),
             "partitions": len(partitions),
-            "leads": sum(partition.leader == node.id for partition in partitions),
+            "leads": sum(partition.leader == node.id for partition in partitions) if known else None,
             "bytes": _sum(status, (stats[p.id].bytes for p in partitions if p.id in stats)),
             "heartbeat_age_ms": runtime.heartbeat_age_ms if runtime else None,
             "applied_index": runtime.applied_index if runtime else None,
@@ -138,6 +152,8 @@ def node_rows(status: GetStatusResponse) -> list[Row]:
             "capacity_bytes": node.capacity_bytes or None,
             "weight": node.weight or 1,
         }
+        if asked is not None:
+            document |= _said(node, asked)
         rows.append(document)
     return rows
 
@@ -151,6 +167,25 @@ def _disk(runtime: NodeStatus | None) -> Row:
         "disk": "low" if disk.is_low else "ok",
         "disk_free_bytes": disk.free_bytes,
         "disk_total_bytes": disk.total_bytes,
+    }
+
+
+def _said(node: Node, asked: "Survey") -> Row:
+    """What the node says of itself; "trouble" is a word on it, None where all is as it should be."""
+    report = asked.reports.get(node.id)
+    answer = report.answer if report else None
+    if report is None or answer is None:
+        silent = {"answers": False, "no_answer": report.failure if report else "", "trouble": "no answer"}
+        return silent | {"ready": None, "clearance": None, "serves": None, "last_heard_ms": asked.last_heard_ms(node)}
+    trouble = None if answer.ready else "no clearance" if not answer.has_clearance else "not ready"
+    return {
+        "answers": True,
+        "no_answer": None,
+        "trouble": trouble,
+        "ready": answer.ready,
+        "clearance": answer.has_clearance,
+        "serves": answer.leads,
+        "last_heard_ms": None,
     }
 
 
@@ -185,17 +220,28 @@ def keyspace_rows(status: GetStatusResponse) -> list[Row]:
     rows: list[Row] = []
     for keyspace in status.table.keyspaces:
         own = partitions[keyspace.id]
-        states = Counter(enum_name(PARTITION_STATE, partition.state) for partition in own)
         reported = [stats[partition.id] for partition in own if partition.id in stats]
         rows.append(
             {
                 **keyspace_document(keyspace, len(own)),
-                **{state: states[state] for state in ("online", "assigned", "offline")},
+                **states_of(status, own),
                 "keys": _sum(status, (one.keys for one in reported)),
                 "bytes": _sum(status, (one.bytes for one in reported)),
             }
         )
     return rows
+
+
+def states_of(status: GetStatusResponse, partitions: Iterable[Partition]) -> dict[str, int | None]:
+    """How many are in each state; None where only a memory of it is there."""
+    found = remembered_states(partitions)
+    return dict(found) if is_known(status) else dict.fromkeys(found)
+
+
+def remembered_states(partitions: Iterable[Partition]) -> dict[str, int]:
+    """How many are in each state by the table at hand."""
+    states = Counter(enum_name(PARTITION_STATE, partition.state) for partition in partitions)
+    return {state: states[state] for state in ("online", "assigned", "offline")}
 
 
 def keyspace_document(keyspace: Keyspace, partitions: int | None) -> dict[str, Any]:
@@ -228,7 +274,7 @@ def partition_rows(status: GetStatusResponse) -> list[Row]:
     """A row for each partition of the table, in its order; those of a keyspace by ranges in that of their keys."""
     stats, names = replica_stats(status), partition_names(status)
     by_ranges = {k.id for k in status.table.keyspaces if k.partitioning == Partitioning.PARTITIONING_RANGES}
-    keyspaces = {keyspace.id: keyspace for keyspace in status.table.keyspaces}
+    keyspaces, known = {keyspace.id: keyspace for keyspace in status.table.keyspaces}, is_known(status)
     rows: list[Row] = []
     for partition in status.table.partitions:
         name, reported = names[partition.id], stats.get(partition.id)
@@ -236,6 +282,8 @@ def partition_rows(status: GetStatusResponse) -> list[Row]:
         if partition.keyspace_id in by_ranges:
             document["range"] = str(KeyRange(partition.start_key, partition.end_key))
         del document["keyspace_id"]
+        if not known:
+            document |= {"state": "unknown", "remembered_state": document["state"]}
         document["under_replicated"] = missing_in_sync(partition) > 0
         document["under_min_insync"] = is_under_min_insync(partition, keyspaces[partition.keyspace_id])
         document["keys"] = reported.keys if reported else None
@@ -248,82 +296,3 @@ def partition_rows(status: GetStatusResponse) -> list[Row]:
     starts = {one.id: one.start_key for one in status.table.partitions}
     places = {row["keyspace"]: place for place, row in reversed(list(enumerate(rows)))}
     return sorted(rows, key=lambda row: (places[row["keyspace"]], starts[row["id"]]))
-
-
-def problems(status: GetStatusResponse) -> list[Row]:
-    """What is wrong with the cluster: each a sentence, and the command that shows more of it.
-
-    Its severity is `error` where something is not served or a node is gone, so the cluster is not healthy; else
-    `warning`.
-    """
-    found: list[Row] = []
-
-    def add(problem: str, look: str, severity: str = "error") -> None:
-        found.append({"severity": severity, "problem": problem, "look": look})
-
-    nodes = status.table.nodes
-    if not status.coordinator.controller:
-        add(f"no active controller: no quorum of {_list(status.coordinator.voters)}", "minkactl nodes")
-    failed = [node.id for node in nodes if node.state == NodeState.NODE_STATE_FAILED]
-    if failed:
-        add(f"{counted(len(failed), 'node')} failed: {_list(failed)}", "minkactl nodes -o wide")
-    live = sum(node.state == NodeState.NODE_STATE_LIVE for node in nodes)
-    if live < status.table.cluster.min_nodes:
-        add(f"{live} of at least {counted(status.table.cluster.min_nodes, 'node')} live", "minkactl nodes")
-    offline = [p for p in status.table.partitions if p.state == PartitionState.PARTITION_STATE_OFFLINE]
-    if offline:
-        add(f"{counted(len(offline), 'partition')} offline", "minkactl partitions --state offline")
-    _add_those_not_in_sync(status, add)
-    if not status.has_clearance and status.coordinator.controller:
-        add(f"{status.served_by}, which answered, has no clearance and serves no data", "minkactl nodes")
-    return found
-
-
-def _add_those_not_in_sync(status: GetStatusResponse, add: Callable[..., None]) -> None:
-    keyspaces = {keyspace.id: keyspace for keyspace in status.table.keyspaces}
-    partitions = status.table.partitions
-    if refusing := sum(is_under_min_insync(p, keyspaces[p.keyspace_id]) for p in partitions):
-        text = f"{counted(refusing, 'partition')} under min-insync, so writes are refused"
-        add(text, "minkactl partitions --under-min-insync -o wide")
-    if fewer := sum(missing_in_sync(p) > 0 for p in partitions):
-        text = f"{counted(fewer, 'partition')} under-replicated"
-        add(text, "minkactl partitions --under-replicated -o wide", "warning")
-
-
-def _list(names: Iterable[str]) -> str:
-    """Up to eight names."""
-    names = list(names)
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def balance(nodes: Iterable[Row]) -> dict[str, int | None]:
-    """The least and the most that a live node holds, in partitions and in bytes."""
-    live = [node for node in nodes if node["state"] == "live"]
-    partitions = [node["partitions"] for node in live] or [0]
-    sizes = [node["bytes"] for node in live if node["bytes"] is not None]
-    return {
-        "min_partitions": min(partitions),
-        "max_partitions": max(partitions),
-        "min_bytes": min(sizes, default=None),
-        "max_bytes": max(sizes, default=None),
-    }
-
-
-def status_document(status: GetStatusResponse) -> dict[str, Any]:
-    """Everything that `minkactl status` says."""
-    nodes, found = node_rows(status), problems(status)
-    states = Counter(enum_name(PARTITION_STATE, partition.state) for partition in status.table.partitions)
-    return {
-        "cluster": to_document(status.table.cluster),
-        "healthy": all(problem["severity"] != "error" for problem in found),
-        "problems": found,
-        "served_by": status.served_by,
-        "from_controller": status.from_controller,
-        "table_version": status.table.version,
-        "coordinator": to_document(status.coordinator),
-        "nodes": nodes,
-        "keyspaces": keyspace_rows(status),
-        "partitions": {state: states[state] for state in ("online", "assigned", "offline")},
-        "balance": balance(nodes),
-        "operations": [to_document(operation) for operation in status.running],
-    }

@@ -54,6 +54,7 @@ raft_log_lines: Final = logging.getLogger("minkad.core.raft")
 DRAIN_SECONDS: Final = 2.0
 GOODBYE_SECONDS: Final = 0.5  # of a node whose disk has failed
 _ASKED_NODES: Final = 5
+FOUNDERS_POLL: Final = 0.2  # seconds
 SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
 MIB: Final = 1024 * 1024
 
@@ -221,7 +222,14 @@ class Daemon:
             disk=lambda: self.disk.space,
         )
         self.health = Health(
-            self.coordinator, self.member, self.manager, self.telemetry, self.replay_to, self.disk, self.log_db
+            self.coordinator,
+            self.member,
+            self.manager,
+            self.telemetry,
+            self.replay_to,
+            self.disk,
+            self.log_db,
+            self.transport.last_heard,
         )
         self.coordinator.on_leader_change = self.member.leader_changed
         self.coordinator.on_nodes_changed = self.manager.nodes_changed
@@ -312,6 +320,7 @@ class Daemon:
             self.transport,
             self.credentials,
             self.config.clients.memory_mib * MIB,
+            self.health.describe,
         )
         await server.start()
         registry = create_registry(self.health, self.credentials.expiry if self.credentials is not None else None)
@@ -384,6 +393,20 @@ class Daemon:
             await asyncio.sleep(0.01)
         log.info("ready", extra={"address": self.config.grpc_address, "http": self.config.http_address})
         systemd.ready(f"Serving {self.config.grpc_address}")
+        if not self.health.is_founded():
+            await self._await_founders()
+
+    async def _await_founders(self) -> None:
+        """Say who is missing, whenever that changes."""
+        told: list[str] = []
+        while not self.health.is_founded():
+            missing = self.health.silent_voters()
+            if missing and missing != told:
+                told = missing
+                log.info("waiting for %s to found the cluster", ", ".join(missing))
+                systemd.status(f"Waiting for {', '.join(missing)} to found the cluster")
+            await asyncio.sleep(FOUNDERS_POLL)
+        systemd.status(f"Serving {self.config.grpc_address}")
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
         """Hand over what this node leads, answer what was begun; then serve nothing any more, hand over the leadership

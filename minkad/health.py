@@ -2,10 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from minka.in_sync import is_under_min_insync, missing_in_sync
+from minka.v1.admin_pb2 import DescribeNodeResponse, NodeCheck, VoterContact
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
 from minkad.clock import boottime
 from minkad.coordinator.coordinator import Coordinator
@@ -17,6 +19,8 @@ from minkad.shard.manager import ReplicaManager
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.telemetry import Telemetry
+
+SILENT: Final = 3.0  # seconds; a voter that is there is heard several times in it, also while there is no leader
 
 
 @dataclass(slots=True)
@@ -45,8 +49,10 @@ class _Rows:
 
 
 class Health:
-    """Reads, and never waits but in `refresh`. `replay_to` is the Raft index that was known to be committed at the
-    start.
+    """Reads, and never waits but in `refresh`.
+
+    `replay_to` is the Raft index that was known to be committed at the start; `last_heard` says when a Raft id was
+    last heard, in seconds of `boottime`, or None.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class Health:
         replay_to: int,
         disk: DiskWatch,
         log_db: LogDatabase,
+        last_heard: Callable[[int], float | None],
     ) -> None:
         self.telemetry = telemetry
         self._coordinator = coordinator
@@ -67,6 +74,7 @@ class Health:
         self._rows = _Rows(-1)
         self._disk = disk
         self._log_db = log_db
+        self._last_heard = last_heard
 
     def is_replayed(self) -> bool:
         """Whether everything that was committed at the start is applied."""
@@ -87,9 +95,7 @@ class Health:
             Check(
                 "controller",
                 leader is not None,
-                f"the active controller is {leader.id}"
-                if leader
-                else "no quorum of voters, or an election is under way",
+                f"the active controller is {leader.id}" if leader else self._why_no_controller(),
                 True,
                 False,
             ),
@@ -111,6 +117,57 @@ class Health:
                 rows.add(row, state.keyspaces[row.keyspace_id], node)
             await asyncio.sleep(0)
         self._rows = rows
+
+    def silent_voters(self) -> list[str]:
+        """The other voters that this one has not heard for a while; nothing on a node that is no voter."""
+        driver, now = self._coordinator.driver, boottime()
+        own = driver.raw.basic_status().id
+        if own not in driver.conf_state.voters:
+            return []  # only the leader talks to it
+        heard = {voter: self._last_heard(voter) for voter in sorted(driver.conf_state.voters) if voter != own}
+        silent = [voter for voter, at in heard.items() if at is None or now - at > SILENT]
+        return [node.id if (node := self._coordinator.node_with(voter)) else "?" for voter in silent]
+
+    def is_founded(self) -> bool:
+        """Whether there is a cluster: its founders have to come together once."""
+        return bool(self._coordinator.state.cluster.id)
+
+    def _why_no_controller(self) -> str:
+        silent, voters = self.silent_voters(), len(self._coordinator.driver.conf_state.voters)
+        if not silent or 2 * (voters - len(silent)) > voters:
+            return "no active controller is known; perhaps an election is under way"
+        if not self.is_founded():
+            return f"waiting for {', '.join(silent)}"
+        return f"no quorum of voters: nothing is heard from {', '.join(silent)}"
+
+    def describe(self) -> DescribeNodeResponse:
+        """For who asks this node about itself."""
+        coordinator, member, now = self._coordinator, self._member, boottime()
+        raft, leader, checks = coordinator.driver.raw.basic_status(), coordinator.leader(), self.checks()
+        serves, lapsed = member.has_clearance(), member.clearance.lapsed(now)
+        return DescribeNodeResponse(
+            node=member.node.id,
+            cluster_id=coordinator.state.cluster.id,
+            controller=leader.id if leader else "",
+            is_controller=coordinator.active is not None,
+            term=raft.term,
+            applied_index=coordinator.driver.applied_index,
+            table_version=coordinator.state.version,
+            has_clearance=serves,
+            clearance_lapsed_ms=None if lapsed is None else int(lapsed * 1000),
+            ready=all(check.ok for check in checks if check.needed_for_ready),
+            checks=[NodeCheck(name=c.name, ok=c.ok, reason=c.reason) for c in checks if c.needed_for_ready],
+            leads=self._manager.serving() if serves else 0,
+            voters=[self._contact(voter, now) for voter in coordinator.driver.conf_state.voters if voter != raft.id],
+        )
+
+    def _contact(self, voter: int, now: float) -> VoterContact:
+        node, at = self._coordinator.node_with(voter), self._last_heard(voter)
+        return VoterContact(
+            node=node.id if node else "?",
+            address=node.address if node else "",
+            heard_ms=None if at is None else int((now - at) * 1000),
+        )
 
     def snapshot(self) -> Snapshot:
         """The gauges: of the rows as of the last `refresh`, of all else at this moment."""

@@ -1345,3 +1345,141 @@ class CountKeysResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CountKeysResponse: _TypeAlias = CountKeysResponse  # noqa: Y015
+
+@_typing.final
+class DescribeNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeNodeRequest: _TypeAlias = DescribeNodeRequest  # noqa: Y015
+
+@_typing.final
+class VoterContact(_message.Message):
+    """What a node hears of another one, a voter, over Raft."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    HEARD_MS_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    address: _builtins.str
+    heard_ms: _builtins.int
+    """so long ago; absent: not since this process was started"""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        address: _builtins.str = ...,
+        heard_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_heard_ms", b"_heard_ms", "heard_ms", b"heard_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heard_ms", b"_heard_ms", "address", b"address", "heard_ms", b"heard_ms", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__heard_ms: _TypeAlias = _typing.Literal["heard_ms"]  # noqa: Y015
+    _WhichOneofArgType__heard_ms: _TypeAlias = _typing.Literal["_heard_ms", b"_heard_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__heard_ms) -> _WhichOneofReturnType__heard_ms | None: ...
+
+Global___VoterContact: _TypeAlias = VoterContact  # noqa: Y015
+
+@_typing.final
+class NodeCheck(_message.Message):
+    """One of the things that must hold for a node to be ready, as /readyz lists them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OK_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    ok: _builtins.bool
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        ok: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "ok", b"ok", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeCheck: _TypeAlias = NodeCheck  # noqa: Y015
+
+@_typing.final
+class DescribeNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    CONTROLLER_FIELD_NUMBER: _builtins.int
+    IS_CONTROLLER_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    APPLIED_INDEX_FIELD_NUMBER: _builtins.int
+    TABLE_VERSION_FIELD_NUMBER: _builtins.int
+    HAS_CLEARANCE_FIELD_NUMBER: _builtins.int
+    CLEARANCE_LAPSED_MS_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    LEADS_FIELD_NUMBER: _builtins.int
+    VOTERS_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    cluster_id: _builtins.str
+    """"" until the cluster is founded"""
+    controller: _builtins.str
+    """node id of the active controller, "" when none is known"""
+    is_controller: _builtins.bool
+    """the asked node itself"""
+    term: _builtins.int
+    applied_index: _builtins.int
+    table_version: _builtins.int
+    has_clearance: _builtins.bool
+    clearance_lapsed_ms: _builtins.int
+    """so long ago; absent while it holds, or when there was none since the start"""
+    ready: _builtins.bool
+    leads: _builtins.int
+    """partitions for which it answers now; 0 without clearance"""
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCheck]: ...
+    @_builtins.property
+    def voters(self) -> _containers.RepeatedCompositeFieldContainer[Global___VoterContact]:
+        """the others, as far as this node knows"""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        cluster_id: _builtins.str = ...,
+        controller: _builtins.str = ...,
+        is_controller: _builtins.bool = ...,
+        term: _builtins.int = ...,
+        applied_index: _builtins.int = ...,
+        table_version: _builtins.int = ...,
+        has_clearance: _builtins.bool = ...,
+        clearance_lapsed_ms: _builtins.int | None = ...,
+        ready: _builtins.bool = ...,
+        checks: _abc.Iterable[Global___NodeCheck] | None = ...,
+        leads: _builtins.int = ...,
+        voters: _abc.Iterable[Global___VoterContact] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_clearance_lapsed_ms", b"_clearance_lapsed_ms", "clearance_lapsed_ms", b"clearance_lapsed_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clearance_lapsed_ms", b"_clearance_lapsed_ms", "applied_index", b"applied_index", "checks", b"checks", "clearance_lapsed_ms", b"clearance_lapsed_ms", "cluster_id", b"cluster_id", "controller", b"controller", "has_clearance", b"has_clearance", "is_controller", b"is_controller", "leads", b"leads", "node", b"node", "ready", b"ready", "table_version", b"table_version", "term", b"term", "voters", b"voters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__clearance_lapsed_ms: _TypeAlias = _typing.Literal["clearance_lapsed_ms"]  # noqa: Y015
+    _WhichOneofArgType__clearance_lapsed_ms: _TypeAlias = _typing.Literal["_clearance_lapsed_ms", b"_clearance_lapsed_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clearance_lapsed_ms) -> _WhichOneofReturnType__clearance_lapsed_ms | None: ...
+
+Global___DescribeNodeResponse: _TypeAlias = DescribeNodeResponse  # noqa: Y015

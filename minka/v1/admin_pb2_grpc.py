@@ -201,6 +201,11 @@ class AdminStub:
                 request_serializer=minka_dot_v1_dot_admin__pb2.MergeRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_admin__pb2.MergeResponse.FromString,
                 _registered_method=True)
+        self.DescribeNode = channel.unary_unary(
+                '/minka.v1.Admin/DescribeNode',
+                request_serializer=minka_dot_v1_dot_admin__pb2.DescribeNodeRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.DescribeNodeResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -325,6 +330,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeNode(self, request, context):
+        """What the node that is asked knows of itself, with or without an active controller.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -417,6 +429,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Merge,
                     request_deserializer=minka_dot_v1_dot_admin__pb2.MergeRequest.FromString,
                     response_serializer=minka_dot_v1_dot_admin__pb2.MergeResponse.SerializeToString,
+            ),
+            'DescribeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeNode,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.DescribeNodeRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.DescribeNodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -907,6 +924,33 @@ class Admin:
             '/minka.v1.Admin/Merge',
             minka_dot_v1_dot_admin__pb2.MergeRequest.SerializeToString,
             minka_dot_v1_dot_admin__pb2.MergeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/DescribeNode',
+            minka_dot_v1_dot_admin__pb2.DescribeNodeRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.DescribeNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

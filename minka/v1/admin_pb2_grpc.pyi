@@ -90,6 +90,8 @@ class AdminStub:
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
     Merge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]
     """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
+    DescribeNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]
+    """What the node that is asked knows of itself, with or without an active controller."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -125,6 +127,8 @@ class AdminAsyncStub(AdminStub):
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
     Merge: _aio.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]  # type: ignore[assignment]
     """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
+    DescribeNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]  # type: ignore[assignment]
+    """What the node that is asked knows of itself, with or without an active controller."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Reads are answered by every node from what it knows; changes by the active controller, and
@@ -265,6 +269,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.MergeResponse, _abc.Awaitable[_admin_pb2.MergeResponse]]:
         """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
+
+    @_abc_1.abstractmethod
+    def DescribeNode(
+        self,
+        request: _admin_pb2.DescribeNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeNodeResponse, _abc.Awaitable[_admin_pb2.DescribeNodeResponse]]:
+        """What the node that is asked knows of itself, with or without an active controller."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

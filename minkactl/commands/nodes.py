@@ -6,7 +6,8 @@ import click
 
 from minkactl import options
 from minkactl.completion import complete_node
-from minkactl.output import Listing, Page, fields
+from minkactl.exits import Exit
+from minkactl.output import Listing, Page, Row, fields
 from minkactl.session import Session
 from minkactl.watch import show
 
@@ -20,23 +21,41 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_node)
 @options.common()
 @options.pass_session
-def nodes(session: Session, name: str | None) -> None:
-    """List the nodes: state, address, what they hold, and when they were last heard. With NAME: all about one.
+def nodes(session: Session, name: str | None) -> Exit:
+    """List the nodes: state, address, what they hold, and what is the trouble with them. With NAME: all about one.
+
+    Every node is asked, which takes a second at most where one doesn't answer. Without an active controller the state
+    of a node is not known; the last one is shown as what it was. Exit status 5 when status would say that the cluster
+    is not healthy because of its nodes.
 
     Examples:
       minkactl nodes -o wide
       minkactl nodes athens
       minkactl nodes -o json | jq -r '.[] | select(.state == "failed").id'
     """
+    from minkactl.problems import node_problems
+    from minkactl.survey import survey
     from minkactl.views import NODE_COLUMNS, node_rows
+
+    problems: list[Row] = []
 
     def fetch(control: "Control") -> Page:
         if name is not None:
             return _one(control, name)
-        rows = node_rows(control.status())
-        return Page(rows, [Listing(NODE_COLUMNS, rows, "No node yet.")], [row["id"] for row in rows])
+        asked = survey(control)
+        problems[:] = node_problems(asked)
+        rows = node_rows(asked.status, asked)
+        listing = Listing(NODE_COLUMNS, rows, "No node yet.")
+
+        def draw(wide: bool) -> "RenderableType":
+            from minkactl import render
+
+            return render.nodes(problems, listing, wide)
+
+        return Page(rows, [listing], [row["id"] for row in rows], draw)
 
     show(session, fetch)
+    return Exit.UNHEALTHY if any(problem["severity"] == "error" for problem in problems) else Exit.OK
 
 
 def _one(control: "Control", name: str) -> Page:

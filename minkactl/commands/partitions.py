@@ -72,7 +72,7 @@ def partitions(
         return bool(
             (node is None or node in row["replicas"])
             and keyspace in (None, row["keyspace"])
-            and state in (None, row["state"])
+            and state in (None, row.get("remembered_state", row["state"]))
             and (row["under_replicated"] or not under_replicated)
             and (row["under_min_insync"] or not under_min_insync)
         )

@@ -5,17 +5,23 @@ from typing import TYPE_CHECKING
 
 from minkactl import options
 from minkactl.exits import Exit
-from minkactl.output import Column, Kind, Listing, Page, fields
+from minkactl.output import Column, Kind, Listing, Page, Row, fields
 from minkactl.session import Session
 from minkactl.watch import show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from minka.v1.admin_pb2 import GetStatusResponse
+    from minkactl.survey import Survey
 
 DETAILS = ("address", "zone", "hash", "replicas")
-PROBLEM_COLUMNS = (Column("PROBLEM", "problem"), Column("SEE", "look"), Column("SEVERITY", "severity"))
+PROBLEM_COLUMNS = (
+    Column("PROBLEM", "problem"),
+    Column("NEXT", "next"),
+    Column("SEVERITY", "severity"),
+    Column("NOTE", "note"),
+    Column("OTHERWISE", "otherwise"),
+)
 OPERATION_COLUMNS = (
     Column("RUNNING OPERATION", "id"),
     Column("KIND", "kind"),
@@ -31,15 +37,20 @@ OPERATION_COLUMNS = (
 def status(session: Session) -> Exit:
     """Show the cluster on one page: health, coordinator, nodes, keyspaces, balance, operations.
 
-    Exit status 5 when it is not healthy: no active controller, a node FAILED, a partition OFFLINE or with fewer
-    replicas in sync than min-insync, fewer nodes than the cluster's minimum. Partitions that are under-replicated are
-    shown, and served: exit status 0.
+    Every node is asked, which takes a second at most where one doesn't answer. What nobody who answers can know is
+    shown as not known, with what is remembered. Each problem ends with the commands to type next.
+
+    Exit status 5 when it is not healthy, or not known to be: no active controller, a node that FAILED or is heard by
+    nobody, a partition OFFLINE or with fewer replicas in sync than min-insync, fewer nodes than the cluster's minimum.
+    Partitions that are under-replicated or unevenly spread are shown, and served: exit status 0.
 
     Examples:
       minkactl status --watch
       minkactl status -o json | jq '.problems'
     """
-    page = show(session, lambda control: status_page(control.status()))
+    from minkactl.survey import survey
+
+    page = show(session, lambda control: status_page(survey(control)))
     return Exit.OK if page.document["healthy"] else Exit.UNHEALTHY
 
 
@@ -48,11 +59,18 @@ def _narrow(columns: tuple[Column, ...]) -> list[Column]:
     return [replace(column, wide=column.wide or column.key in DETAILS) for column in columns]
 
 
-def status_page(status: "GetStatusResponse") -> Page:
-    """The page of a node's answer."""
-    from minkactl.views import KEYSPACE_COLUMNS, NODE_COLUMNS, status_document
+def problem_listing(problems: list[Row]) -> list[Listing]:
+    """What is wrong, for a pipe; nothing where nothing is."""
+    rows = [{**problem, "next": "; ".join(problem["next"])} for problem in problems]
+    return [Listing(PROBLEM_COLUMNS, rows)] if rows else []
 
-    document = status_document(status)
+
+def status_page(asked: "Survey") -> Page:
+    """The page of what the nodes have said."""
+    from minkactl.status_views import status_document
+    from minkactl.views import KEYSPACE_COLUMNS, NODE_COLUMNS
+
+    document = status_document(asked)
     nodes = Listing(_narrow(NODE_COLUMNS), document["nodes"], "No node yet.")
     keyspaces = Listing(
         _narrow(KEYSPACE_COLUMNS), document["keyspaces"], "No keyspace yet: minkactl keyspace create --help."
@@ -66,6 +84,6 @@ def status_page(status: "GetStatusResponse") -> Page:
     rest = {
         key: value for key, value in document.items() if key not in ("nodes", "keyspaces", "problems", "operations")
     }
-    found = [Listing(PROBLEM_COLUMNS, document["problems"])] if document["problems"] else []
+    found = problem_listing(document["problems"])
     running = [Listing(OPERATION_COLUMNS, document["operations"])] if document["operations"] else []
     return Page(document, [fields(rest), *found, *running, nodes, keyspaces], [document["cluster"]["name"]], draw)

@@ -28,6 +28,10 @@ class Clearance:
         """Seconds left; 0 without clearance."""
         return max(0.0, self._until - now)
 
+    def lapsed(self, now: float) -> float | None:
+        """For how many seconds there has been none; None while it holds, and when there has never been any."""
+        return now - self._until if float("-inf") < self._until <= now else None
+
     def revoke(self) -> None:
         """The node stops serving of its own accord."""
         self._until = float("-inf")

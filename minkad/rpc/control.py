@@ -18,6 +18,8 @@ from minka.v1.admin_pb2 import (
     CountKeysResponse,
     CreateKeyspaceRequest,
     CreateKeyspaceResponse,
+    DescribeNodeRequest,
+    DescribeNodeResponse,
     DrainNodeRequest,
     DrainNodeResponse,
     ElectLeadersRequest,
@@ -216,11 +218,22 @@ class CoordinatorService(CoordinatorServicer):
 class AdminService(AdminServicer):
     """What people ask."""
 
-    def __init__(self, coordinator: Coordinator, node_id: str, has_clearance: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        node_id: str,
+        has_clearance: Callable[[], bool],
+        describe: Callable[[], DescribeNodeResponse],
+    ) -> None:
         self._coordinator = coordinator
         self._node_id = node_id
         self._has_clearance = has_clearance
         self._planning = asyncio.Semaphore(_PLANS_AT_ONCE)
+        self._describe = describe
+
+    async def DescribeNode(self, request: DescribeNodeRequest, context: _Context) -> DescribeNodeResponse:
+        """What this node knows of itself."""
+        return self._describe()
 
     async def GetStatus(self, request: GetStatusRequest, context: _Context) -> GetStatusResponse:
         """What this node knows; more when it is the active controller."""

@@ -14,6 +14,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftServicer, RaftStub
 from minka.v1.raft_pb2 import Message, MessageType, RaftMessageBatch
+from minkad.clock import boottime
 from minkad.config_values import split_address
 from minkad.rpc import rules
 from minkad.rpc.channels import Channels
@@ -135,6 +136,7 @@ class RaftTransport:
         self._metadata = (*channels.identity, (ADDRESS_METADATA, own_address))
         self._address_of = address_of
         self._heard: dict[int, str] = {}
+        self._heard_at: dict[int, float] = {}
         self._unreachable = unreachable
         self._gone = gone
         self._snapshot_sent = snapshot_sent
@@ -155,8 +157,14 @@ class RaftTransport:
     def heard_from(self, raft_id: int, address: str) -> None:
         """A node has sent messages, and said that it is reached there."""
         self._heard[raft_id] = address
+        self._heard_at[raft_id] = boottime()
         if len(self._heard) > MAX_HEARD:
-            del self._heard[next(iter(self._heard))]
+            first = next(iter(self._heard))
+            del self._heard[first], self._heard_at[first]
+
+    def last_heard(self, raft_id: int) -> float | None:
+        """When a node last sent messages, in seconds of `boottime`; None: not yet."""
+        return self._heard_at.get(raft_id)
 
     def _where(self, raft_id: int) -> str | None:
         return self._heard.get(raft_id) or self._address_of(raft_id)

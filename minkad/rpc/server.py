@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
@@ -12,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 from minka._grpc import channel_options
 from minka.errors import MinkaError
 from minka.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
+from minka.v1.admin_pb2 import DescribeNodeResponse
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
 from minkad.identity import Identity
@@ -70,6 +72,7 @@ class Server:
         transport: RaftTransport,
         credentials: Credentials | None,
         clients_memory: int,
+        describe: Callable[[], DescribeNodeResponse],
     ) -> None:
         """Plain without `credentials`; `clients_memory` in bytes. Raises MinkaError, ADDRESS_IN_USE or INVALID_CONFIG,
         without the address.
@@ -83,7 +86,7 @@ class Server:
         self._interceptor = Interceptor(identity.cluster_id, calls)
         self._health = health.aio.HealthServicer()
         self._metadata = MetadataService(coordinator)
-        self._admin = AdminService(coordinator, identity.node_id, member.has_clearance)
+        self._admin = AdminService(coordinator, identity.node_id, member.has_clearance, describe)
         self._inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
         self._coordinator = CoordinatorService(coordinator)
         self._control = ReplicaControlService(lambda: member.node.incarnation, manager.update_replicas)

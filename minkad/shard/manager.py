@@ -651,6 +651,10 @@ class ReplicaManager:
         """The copies on this node of which nothing is served, and why."""
         return self._damage.all()
 
+    def serving(self) -> int:
+        """For how many partitions this node answers as their leader while it has clearance."""
+        return sum(replica.is_ready for replica in self._replicas.values())
+
     def migrations(self) -> list[MigrationProgress]:
         """Of the replicas that this node, as the leader, is bringing up or handing over to."""
         return [progress for leadership in self._leaderships.values() for progress in leadership.progress()]

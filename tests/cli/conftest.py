@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,15 @@ from click.testing import CliRunner, Result
 from minka.errors import MinkaError
 from minka.plans import plan_digest
 from minka.v1 import admin_pb2, admin_pb2_grpc
-from minka.v1.admin_pb2 import GetStatusResponse, GetTableResponse, NodeStatus, Plan
+from minka.v1.admin_pb2 import (
+    DescribeNodeRequest,
+    DescribeNodeResponse,
+    GetStatusResponse,
+    GetTableResponse,
+    NodeStatus,
+    Plan,
+    VoterContact,
+)
 from minka.v1.cluster_pb2 import (
     Cluster,
     HashFunction,
@@ -72,7 +82,9 @@ class AnsweringNode:
 
 
 def make_status() -> GetStatusResponse:
-    """athens, byzantium and cyrene with 9 partitions of `flights`, all ONLINE; seen by the active controller."""
+    """athens, byzantium and cyrene with 9 partitions of `flights`, all ONLINE; seen by the active controller. Nobody
+    listens at their addresses.
+    """
     status = GetStatusResponse(served_by="athens", from_controller=True, has_clearance=True)
     status.table.cluster.CopyFrom(Cluster(id="c-1", name="demo", min_nodes=3, created_ms=1_700_000_000_000))
     status.table.version = 128
@@ -153,11 +165,35 @@ def status() -> GetStatusResponse:
 
 @pytest.fixture
 def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
-    """A server with `status` and its table."""
+    """athens, with `status` and its table. The other nodes of the table answer what they are asked of themselves."""
+    athens = AnsweringNode()
+    athens.answers["GetStatus"] = lambda _: status
+    athens.answers["GetTable"] = lambda _: GetTableResponse(table=status.table)
+    with ExitStack() as stack:
+        for row in status.table.nodes:
+            answering = athens if row.id == "athens" else AnsweringNode()
+            answering.answers["DescribeNode"] = partial(description, status, row.id)
+            stack.callback(listening(answering).stop, None)
+            row.address = answering.address
+        if not athens.address:
+            stack.callback(listening(athens).stop, None)
+        yield athens
+
+
+def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) -> DescribeNodeResponse:
+    """What a node that is ready says of itself, if the status is true."""
+    controller = status.coordinator.controller
+    return DescribeNodeResponse(
+        node=node, cluster_id=status.table.cluster.id, controller=controller, has_clearance=status.has_clearance,
+        is_controller=status.from_controller and node == controller, ready=status.has_clearance,
+        leads=sum(partition.leader == node for partition in status.table.partitions),
+        voters=[VoterContact(node=n.id, address=n.address, heard_ms=50) for n in status.table.nodes if n.id != node],
+    )  # fmt: skip
+
+
+def listening(answering: AnsweringNode) -> grpc.Server:
+    """The server of what answers so, at an address of its own."""
     server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
-    answering = AnsweringNode()
-    answering.answers["GetStatus"] = lambda _: status
-    answering.answers["GetTable"] = lambda _: GetTableResponse(table=status.table)
     admin_pb2_grpc.add_AdminServicer_to_server(answering, server)  # type: ignore[arg-type]  # answers by __getattr__
     admin_pb2_grpc.add_MetadataServicer_to_server(answering, server)  # type: ignore[arg-type]
     admin_pb2_grpc.add_InventoryServicer_to_server(answering, server)  # type: ignore[arg-type]
@@ -169,8 +205,7 @@ def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
         answering.address = f"127.0.0.1:{port}"
         break
     server.start()
-    yield answering
-    server.stop(None).wait()
+    return server
 
 
 @pytest.fixture(autouse=True)

@@ -41,7 +41,7 @@ def test_a_denial_by_its_grpc_status(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
+    ("code", "exit_status"),
     [
         (Code.NO_CONTROLLER, 3),
         (Code.DEADLINE_EXCEEDED, 124),
@@ -51,10 +51,10 @@ def test_a_denial_by_its_grpc_status(monkeypatch: pytest.MonkeyPatch) -> None:
         (Code.NOT_ENOUGH_NODES, 1),
     ],
 )
-def test_an_error_is_a_line_a_remedy_and_a_status(run: Run, node: AnsweringNode, code: Code, status: int) -> None:
+def test_an_error_is_a_line_a_remedy_and_a_status(run: Run, node: AnsweringNode, code: Code, exit_status: int) -> None:
     node.answers["CreateKeyspace"] = MinkaError(code, "because it is so")
     result = run("keyspace", "create", "x", "--partitions", "3", "--timeout", "0.3", "--endpoints", node.address)
-    assert result.exit_code == status
+    assert result.exit_code == exit_status
     error, remedy = result.stderr.splitlines()
     assert error.startswith(f"error: {code.name}: ")
     assert "because it is so" in error

@@ -175,7 +175,8 @@ class TestPartitions:
         del status.replicas[:]
         status.from_controller = False
         lines = on(node, "partitions", "--keyspace", "authors")
-        assert lines[0].split() == ["ID", "START", "END", "LEADER"]
+        assert lines[0].split() == ["ID", "START", "END", "STATE", "LEADER"]
+        assert "was online" in lines[1]
 
 
 class TestMap:

@@ -28,7 +28,7 @@ def health(state: State) -> Health:
     manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, damaged=list)
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)
     log_db = SimpleNamespace(unsynced_s=lambda: 0.25)
-    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db)
+    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db, lambda raft_id: None)
     return Health(*cast(Any, parts))
 
 

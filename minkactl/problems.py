@@ -1,0 +1,351 @@
+"""What is wrong with a cluster: each problem a sentence, the commands to type next, and what else can be done.
+
+Its severity is `error` where something is not served, a node is gone, or that can't be known, so the cluster is not
+healthy; else `warning`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from minka.in_sync import is_under_min_insync, missing_in_sync
+from minka.v1.cluster_pb2 import Node, NodeState, Partition, PartitionState
+from minkactl import units
+from minkactl.output import Row
+from minkactl.skew import skews
+from minkactl.starting import look_command, start_command
+from minkactl.survey import Survey, is_up
+from minkactl.units import counted
+
+HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard so lately works, whoever else can't reach it
+UNHEARD_MS: Final = 3000  # a voter that is there is heard several times in it, also while there is no leader
+MAX_NAMES: Final = 8
+MAX_COMMANDS: Final = 4  # of one problem
+_GONE: Final = (
+    "If their machines are gone for good: start them on others with their data directories, or with backups of those. "
+    "No command does without (docs/operations.md, A quorum)."
+)
+
+
+def problems(asked: Survey) -> list[Row]:
+    """All that is wrong, the worst first."""
+    found = _of_nodes(asked)
+    if asked.known:
+        found.offline_partitions()
+        found.not_in_sync()
+        found.skewed()
+    return found.rows
+
+
+def node_problems(asked: Survey) -> list[Row]:
+    """What is wrong with the nodes, the worst first."""
+    return _of_nodes(asked).rows
+
+
+def _of_nodes(asked: Survey) -> "_Problems":
+    found = _Problems(asked)
+    if asked.known:
+        found.failed_nodes()
+        found.silent_nodes()
+        found.nodes_without_clearance()
+        found.too_few_nodes()
+    else:
+        found.without_controller()
+    return found
+
+
+class _Problems:
+    def __init__(self, asked: Survey) -> None:
+        self.rows: list[Row] = []
+        self._asked = asked
+        self._status = asked.status
+        self._nodes = {node.id: node for node in asked.status.table.nodes}
+        self._live = sum(node.state == NodeState.NODE_STATE_LIVE for node in self._nodes.values())
+        self._told: set[str] = set()  # nodes whose start is the next command already
+
+    def _add(
+        self,
+        problem: str,
+        commands: Iterable[str],
+        *,
+        nodes: Iterable[str] = (),
+        note: str = "",
+        otherwise: str = "",
+        severity: str = "error",
+    ) -> None:
+        several = list(dict.fromkeys(commands))[:MAX_COMMANDS]
+        row = {"severity": severity, "problem": problem, "nodes": list(nodes), "next": several}
+        self.rows.append({**row, "note": note, "otherwise": otherwise})
+
+    # Without an active controller
+
+    def without_controller(self) -> None:
+        """Who is missing, and which of them have to be started."""
+        voters = list(self._status.coordinator.voters)
+        missing = [voter for voter in voters if self._asked.answer(voter) is None]
+        leader, named = self._leader_unreached(), self._status.coordinator.controller
+        if not self._status.table.cluster.id:
+            self._not_founded(missing)
+        elif leader:
+            self._unreached_controller(leader)
+        elif named and self._asked.answer(named) is not None:
+            self._add(f"{named} is becoming the active controller; no quorum has confirmed it yet", [_WATCH])
+        elif 2 * (len(voters) - len(missing)) <= len(voters):
+            self._no_quorum(voters, missing)
+        else:
+            self._no_leader()
+        others = [node for node in self._nodes if self._asked.answer(node) is None and node not in (*missing, leader)]
+        if others:
+            text = f"{_list(self._with_reason(node) for node in others)} {_do(others)} not answer, either"
+            self._add(text, self._starts(others), nodes=others)
+
+    def _leader_unreached(self) -> str:
+        """The active controller by the word of a node that has clearance from it; "" where there is none."""
+        answers = [report.answer for report in self._asked.reports.values() if report.answer is not None]
+        named = {a.controller for a in answers if a.has_clearance and a.controller}
+        if self._status.from_controller:
+            return ""  # it was asked last
+        return next((node for node in sorted(named) if self._asked.answer(node) is None), "")
+
+    def _not_founded(self, missing: Sequence[str]) -> None:
+        who = self._status.served_by
+        if missing:
+            text = f"{who} is waiting for {_list(map(self._with_reason, missing))}"
+            self._add(text, self._starts(missing), nodes=missing)
+        else:
+            self._add(f"all founders answer{self._deaf()}", [_WATCH])
+
+    def _unreached_controller(self, leader: str) -> None:
+        text = f"the active controller is {self._with_reason(leader)}, which does not answer: the state is not known"
+        note = f"Another voter takes over within seconds, unless {leader} is only not to be reached from here."
+        self._add(text, [_WATCH], nodes=[leader], note=note)
+
+    def _no_quorum(self, voters: Sequence[str], missing: Sequence[str]) -> None:
+        needed = len(voters) // 2 + 1 - (len(voters) - len(missing))
+        since = _since(self._asked.remembered_ms, self._asked.taken_ms)
+        who = _list(self._with_reason(voter) for voter in missing)
+        text = f"no quorum{since}: {len(missing)} of {counted(len(voters), 'voter')} {_do(missing)} not answer: {who}"
+        note = "" if needed == len(missing) else f"{needed} of them {_is(missing[:needed])} enough."
+        self._add(text, self._starts(missing), nodes=missing, note=note, otherwise=_GONE)
+
+    def _no_leader(self) -> None:
+        since = _since(self._asked.remembered_ms, self._asked.taken_ms)
+        note = "An election takes a second or two."
+        self._add(f"no active controller{since}, though enough voters answer{self._deaf()}", [_WATCH], note=note)
+
+    def _deaf(self) -> str:
+        """Which voters that answer here don't hear each other."""
+        pairs = [
+            f"{name} does not hear {voter.node}"
+            for name in self._status.coordinator.voters
+            if (answer := self._asked.answer(name)) is not None
+            for voter in answer.voters
+            if self._asked.answer(voter.node) is not None
+            and answer.controller == ""
+            and not (voter.HasField("heard_ms") and voter.heard_ms < UNHEARD_MS)
+        ]
+        return f"; {_list(pairs)}: see the network between them" if pairs else ""
+
+    # Nodes
+
+    def failed_nodes(self) -> None:
+        """FAILED ones one by one, and those that were stopped."""
+        gone = [node for node in self._nodes.values() if node.state == NodeState.NODE_STATE_FAILED]
+        for node in gone[:MAX_COMMANDS]:
+            self._failed(node)
+        if more := [node.id for node in gone[MAX_COMMANDS:]]:
+            self._add(f"{counted(len(more), 'more node')} failed: {_list(more)}", self._starts(more), nodes=more)
+        founders = [node.id for node in self._nodes.values() if node.state == NodeState.NODE_STATE_JOINING]
+        if founders:
+            text = f"{_list(map(self._with_reason, founders))} {_has(founders)} not joined yet"
+            self._add(text, self._starts(founders), nodes=founders)
+        left = [node.id for node in self._nodes.values() if node.state == NodeState.NODE_STATE_LEFT]
+        if left:
+            severity = "error" if self._live < self._status.table.cluster.min_nodes else "warning"
+            self._add(f"{_list(left)} {_is(left)} stopped", self._starts(left), nodes=left, severity=severity)
+
+    def _failed(self, node: Node) -> None:
+        text = f"{node.id} failed at {_when(node.state_since_ms, self._asked.taken_ms)}"
+        if self._asked.answer(node.id) is not None:
+            text += f" ({node.state_reason}); it answers here, so it may be about to come back"
+            self._add(text, [_WATCH, *self._logs(node.id)], nodes=[node.id])
+            return
+        partitions = self._status.table.partitions
+        short = [p for p in partitions if missing_in_sync(p) > 0 and node.id in p.replicas and node.id not in p.isr]
+        note = f"{counted(len(short), 'partition')} under-replicated without it." if short else ""
+        text, gone = f"{text}: {self._reason(node.id)}", self._gone_for_good(node)
+        self._add(text, self._starts([node.id]), nodes=[node.id], note=note, otherwise=gone)
+
+    def _gone_for_good(self, node: Node) -> str:
+        """The commands that do without it, where they can work."""
+        held = [partition for partition in self._status.table.partitions if node.id in partition.replicas]
+        alone = sum(not set(p.isr) - {node.id} for p in held)
+        if alone:
+            return (
+                f"If {node.id} is gone for good: of {counted(alone, 'partition')} no other node has a copy in sync. "
+                f"Start it elsewhere with its data_dir, or with a backup of that."
+            )
+        remove = f"minkactl raft remove {node.id}"
+        if not held:
+            return f"If {node.id} is gone for good: {remove}"
+        replicas = {keyspace.id: keyspace.replicas for keyspace in self._status.table.keyspaces}
+        needed = max(replicas[p.keyspace_id] for p in held)
+        lacking = needed - self._live
+        missing = "a new node" if lacking == 1 else f"{lacking} new nodes"
+        join = f"let {missing} join, then " if lacking > 0 else ""
+        return f"If {node.id} is gone for good: {join}minkactl drain {node.id} --decommission, then {remove}"
+
+    def silent_nodes(self) -> None:
+        """Those that the table counts among the working ones, and that don't answer here."""
+        heard = {status.node_id: status.heartbeat_age_ms for status in self._status.nodes}
+        silent = [node for node in self._nodes.values() if is_up(node) and self._asked.answer(node.id) is None]
+        for node in silent:
+            age = heard.get(node.id, 0)
+            if node.id not in heard or age < HEARD_LATELY_MS:
+                continue
+            told = f"the active controller last heard it {units.duration(age / 1000)} ago"
+            text = f"{node.id} does not answer ({self._reason(node.id)}); {told}"
+            self._add(text, self._starts([node.id]), nodes=[node.id])
+        if here := [node for node in silent if heard.get(node.id, HEARD_LATELY_MS) < HEARD_LATELY_MS]:
+            names = [node.id for node in here]
+            age = max(heard[node.id] for node in here)
+            text = f"{_list(map(self._with_reason, names))} {_do(names)} not answer here; the active controller"
+            text += f" heard {'it' if len(names) == 1 else 'each of them'} {units.duration(age / 1000)} ago"
+            ended = any(self._asked.reports[node].refused for node in names)
+            note = "What has ended counts as failed within a second or two." if ended else ""
+            commands = [_WATCH] if ended else [f"minkactl status --endpoints {node.address}" for node in here]
+            self._add(text, commands, nodes=names, note=note, severity="warning")
+
+    def nodes_without_clearance(self) -> None:
+        """Those that answer, and that the active controller doesn't let serve."""
+        for node in self._nodes.values():
+            answer = self._asked.answer(node.id)
+            if answer is None or answer.has_clearance or not is_up(node):
+                continue
+            lapsed = answer.clearance_lapsed_ms if answer.HasField("clearance_lapsed_ms") else None
+            since = _since(None if lapsed is None else self._asked.taken_ms - lapsed, self._asked.taken_ms)
+            text = f"{node.id} answers, and has no clearance{since}, so it serves nothing"
+            failing = [f"{check.name}: {check.reason}" for check in answer.checks if not check.ok]
+            self._add(text, self._logs(node.id), nodes=[node.id], note="; ".join(failing))
+
+    def too_few_nodes(self) -> None:
+        """Fewer than the cluster's minimum, also if those that are down were started."""
+        least = self._status.table.cluster.min_nodes
+        named = {node for row in self.rows if row["severity"] == "error" for node in row["nodes"]}
+        down = sum(node.state != NodeState.NODE_STATE_LIVE for node in self._nodes.values() if node.id in named)
+        if self._live + down >= least:
+            return  # each that is missing is a problem already
+        note = "Nodes that are new join with cluster.join in their configuration."
+        self._add(f"{self._live} of at least {counted(least, 'node')} live", ["minkactl nodes"], note=note)
+
+    # Partitions
+
+    def offline_partitions(self) -> None:
+        """Those that nobody leads."""
+        offline = _in_state(self._status.table.partitions, PartitionState.PARTITION_STATE_OFFLINE)
+        if offline:
+            holders = self._down(node for partition in offline for node in partition.isr)
+            where = f"; what is in sync of them is on {_list(holders)}" if holders else ""
+            show = "minkactl partitions --state offline -o wide"
+            text = f"{counted(len(offline), 'partition')} offline{where}"
+            self._add(text, [*self._starts(holders), show], nodes=holders)
+
+    def not_in_sync(self) -> None:
+        """Those that refuse writes, and those that have lost a part of their replicas."""
+        keyspaces = {keyspace.id: keyspace for keyspace in self._status.table.keyspaces}
+        partitions = self._status.table.partitions
+        refusing = [p for p in partitions if is_under_min_insync(p, keyspaces[p.keyspace_id])]
+        if refusing:
+            down = self._down(node for p in refusing for node in p.replicas if node not in p.isr)
+            text = f"{counted(len(refusing), 'partition')} under min-insync, so writes are refused"
+            show = "minkactl partitions --under-min-insync -o wide"
+            self._add(text, [*self._starts(down), show], nodes=down)
+        fewer = [p for p in partitions if missing_in_sync(p) > 0 and not self._is_explained(p)]
+        if fewer:
+            text = f"{counted(len(fewer), 'partition')} under-replicated"
+            self._add(text, ["minkactl partitions --under-replicated -o wide"], severity="warning")
+
+    def skewed(self) -> None:
+        """What lies or is led unevenly, where there is a command that evens it."""
+        for text, command in skews(self._status):
+            self._add(text, [command], severity="warning")
+
+    def _is_explained(self, partition: Partition) -> bool:
+        """Whether it only lacks nodes whose start is the next command already."""
+        missing = {node for node in partition.replicas if node not in partition.isr}
+        return missing - {*partition.adding_replicas} <= self._told
+
+    # Words
+
+    def _down(self, nodes: Iterable[str]) -> list[str]:
+        return [node for node in dict.fromkeys(nodes) if node in self._nodes and not is_up(self._nodes[node])]
+
+    def _reason(self, node: str) -> str:
+        report = self._asked.reports.get(node)
+        return report.failure if report is not None and report.failure else "it was not asked"
+
+    def _with_reason(self, node: str) -> str:
+        return f"{node} ({self._reason(node)})"
+
+    def _starts(self, nodes: Iterable[str]) -> list[str]:
+        """How each of them is started, those for which that is said already left out."""
+        found = []
+        for node in nodes:
+            if node not in self._told:
+                report = self._asked.reports.get(node)
+                self._told.add(node)
+                found.append(start_command(node, self._address(node), report is None or report.refused))
+        return found
+
+    def _logs(self, node: str) -> list[str]:
+        return [look_command(node, self._address(node))]
+
+    def _address(self, node: str) -> str:
+        if node in self._nodes:
+            return self._nodes[node].address
+        answers = [report.answer for report in self._asked.reports.values() if report.answer is not None]
+        return next((v.address for answer in answers for v in answer.voters if v.node == node), "")
+
+
+_WATCH: Final = "minkactl status --watch"
+
+
+def _in_state(partitions: Iterable[Partition], state: PartitionState.ValueType) -> list[Partition]:
+    return [partition for partition in partitions if partition.state == state]
+
+
+def _list(names: Iterable[str]) -> str:
+    """Up to eight of them."""
+    names = list(names)
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
+def _do(names: Sequence[str]) -> str:
+    return "does" if len(names) == 1 else "do"
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _since(unix_ms: int | None, now_ms: int) -> str:
+    """As in " since 11:13:36 (2 min 03 s)"; nothing where it isn't known."""
+    if not unix_ms or unix_ms >= now_ms:
+        return ""
+    age = max(now_ms - unix_ms, 0) / 1000
+    return f" since {_moment(unix_ms, age)} ({units.duration(age)})"
+
+
+def _when(unix_ms: int, now_ms: int) -> str:
+    """As in 11:13:36 (2 min 03 s ago)."""
+    age = max(now_ms - unix_ms, 0) / 1000
+    return f"{_moment(unix_ms, age)} ({units.duration(age)} ago)"
+
+
+def _moment(unix_ms: int, age: float) -> str:
+    """The time of the day, with the date where it isn't one of the last 24 hours."""
+    return units.clock(unix_ms) if age > 86_400 else units.clock(unix_ms)[11:]

@@ -1,0 +1,35 @@
+"""The command that starts a node, as a person at this terminal would type it."""
+
+import shlex
+
+from minkactl import pointer
+
+LOOPBACK = ("localhost", "::1", "")
+
+
+def start_command(node: str, address: str, ended: bool) -> str:
+    """Starts the node, or where its process is there and doesn't answer (`ended` is False), starts it again."""
+    if in_playground(address):
+        restart = f"minkactl playground restart {node}"
+        return restart if ended else f"minkactl playground kill {node} && {restart}"
+    return _on_host(node, address, f"systemctl {'start' if ended else 'restart'} minkad")
+
+
+def look_command(node: str, address: str) -> str:
+    """Shows the end of the node's log, or where it is."""
+    if in_playground(address):
+        return "minkactl playground list"
+    return _on_host(node, address, "journalctl -u minkad -n 50")
+
+
+def in_playground(address: str) -> bool:
+    """Whether it is a node of this user's playground."""
+    playground = pointer.read()
+    return playground is not None and address in playground.endpoints
+
+
+def _on_host(node: str, address: str, command: str) -> str:
+    """The command on the node's machine; on this one, which may have several nodes, with a word on which is meant."""
+    host = address.rpartition(":")[0].strip("[]")
+    here = host in LOOPBACK or host.startswith("127.")
+    return f"{command}  # {node}, on this machine" if here else f"ssh {shlex.quote(host)} {command}"

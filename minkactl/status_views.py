@@ -1,0 +1,131 @@
+"""The document of `minkactl status`, from what every node says of itself."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from minka.v1.cluster_pb2 import Partition, PartitionState
+from minkactl.documents import to_document
+from minkactl.output import Row
+from minkactl.problems import HEARD_LATELY_MS, problems
+from minkactl.survey import Survey
+from minkactl.views import keyspace_rows, node_rows, remembered_states, states_of
+
+
+def status_document(asked: Survey) -> dict[str, Any]:
+    """Everything that `minkactl status` says. What only a memory of is there is null, and in `remembered`."""
+    status = asked.status
+    nodes, found = node_rows(status, asked), problems(asked)
+    return {
+        "cluster": to_document(status.table.cluster),
+        "healthy": all(problem["severity"] != "error" for problem in found),
+        "known": asked.known,
+        "problems": found,
+        "served_by": status.served_by,
+        "from_controller": status.from_controller,
+        "table_version": status.table.version,
+        "coordinator": to_document(status.coordinator),
+        "served": served(asked),
+        "nodes": nodes,
+        "keyspaces": keyspace_rows(status),
+        "partitions": states_of(status, status.table.partitions),
+        "remembered": None if asked.known else _remembered(asked),
+        "balance": balance(nodes),
+        "operations": [to_document(operation) for operation in status.running],
+    }
+
+
+def _remembered(asked: Survey) -> Row:
+    return {
+        "by": asked.status.served_by,
+        "until_ms": asked.remembered_ms,
+        "partitions": remembered_states(asked.status.table.partitions),
+    }
+
+
+def balance(nodes: Iterable[Row]) -> dict[str, int | None]:
+    """The least and the most that a live node holds, in partitions and in bytes; None where no node is known to be."""
+    live = [node for node in nodes if node["state"] == "live"]
+    partitions = [node["partitions"] for node in live]
+    sizes = [node["bytes"] for node in live if node["bytes"] is not None]
+    return {
+        "min_partitions": min(partitions, default=None),
+        "max_partitions": max(partitions, default=None),
+        "min_bytes": min(sizes, default=None),
+        "max_bytes": max(sizes, default=None),
+    }
+
+
+def served(asked: Survey) -> dict[str, Any]:
+    """For how many partitions there is somebody who answers reads and writes as their leader now.
+
+    `stale_reads` are those of which a node that answers has a replica.
+    """
+    partitions = asked.status.table.partitions
+    counts = _by_leaders(asked) if asked.known else _by_those_who_answer(asked)
+    answering = {node.id for node in asked.status.table.nodes if asked.answer(node.id) is not None}
+    stale = sum(not answering.isdisjoint(_copies(partition)) for partition in partitions)
+    document = {"partitions": len(partitions), **counts, "stale_reads": stale}
+    return {**document, "sentence": _sentence(asked, document)}
+
+
+def _copies(partition: Partition) -> set[str]:
+    return set(partition.replicas) - set(partition.adding_replicas)
+
+
+def _by_leaders(asked: Survey) -> dict[str, int]:
+    """By the active controller's table, and what the leaders say."""
+    heard = {status.node_id: status.heartbeat_age_ms for status in asked.status.nodes}
+    counts = {"served": 0, "not_served": 0, "unknown": 0}
+    for partition in asked.status.table.partitions:
+        answer = asked.answer(partition.leader)
+        if partition.state != PartitionState.PARTITION_STATE_ONLINE:
+            counts["not_served"] += 1
+        elif answer is not None:
+            counts["served" if answer.has_clearance else "not_served"] += 1
+        else:
+            lately = heard.get(partition.leader, HEARD_LATELY_MS) < HEARD_LATELY_MS
+            counts["served" if lately else "unknown"] += 1
+    return counts
+
+
+def _by_those_who_answer(asked: Survey) -> dict[str, int]:
+    """Without an active controller: what the nodes say, and what those who don't answer may do."""
+    total = len(asked.status.table.partitions)
+    answers = [report.answer for report in asked.reports.values() if report.answer is not None]
+    serving = min(sum(answer.leads for answer in answers), total)
+    elsewhere = total - serving if _may_decide(asked) else 0
+    return {"served": serving, "not_served": total - serving - elsewhere, "unknown": elsewhere}
+
+
+def _may_decide(asked: Survey) -> bool:
+    """Whether voters that can't be asked, with those that have clearance, may have an active controller."""
+    voters = list(asked.status.coordinator.voters)
+    able = 0
+    for voter in voters:
+        report = asked.reports.get(voter)
+        if report is None or report.answer is None:
+            able += report is None or not report.refused
+        else:
+            able += report.answer.has_clearance or bool(report.answer.controller)
+    return 2 * able > len(voters)
+
+
+def _sentence(asked: Survey, document: Row) -> str:
+    total, now = document["partitions"], document["served"]
+    if not total:
+        return "no partition yet" if asked.status.table.cluster.id else "nothing yet"
+    if now == total:
+        return f"all {total:,} partitions" if total > 1 else "the only partition"
+    text = f"{now:,} of {total:,} partitions"
+    if not now and not asked.known:
+        stale = f"stale reads, of {document['stale_reads']:,} of {total:,} partitions"
+        text = f"nothing but {stale}: no node that answers has clearance"
+    if document["unknown"]:
+        silent = [n for n, report in asked.reports.items() if report.answer is None and not report.refused]
+        text += f"; of {document['unknown']:,} it can't be known, since {_and(silent)} can't be asked"
+    return text
+
+
+def _and(names: list[str]) -> str:
+    shown = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))

@@ -1,0 +1,192 @@
+"""What each node says of itself, all of them asked at once, and the table of the one that knows most.
+
+Nobody has to lead for that, and one that hangs delays nothing: who has not answered after `ANSWER_S` does not answer.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from minka.control import Control, Described
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse
+from minka.v1.cluster_pb2 import Node, NodeState
+from minkactl.views import is_known
+
+ANSWER_S: Final = 1.0  # for all of it, if the table takes no longer
+CONTROLLER_S: Final = 0.5  # for the active controller to be found; then the newest table of the others will do
+LAST_ASKED_S: Final = 0.4  # for those that only the table names
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a node has answered, or why it has not, for people."""
+
+    answer: DescribeNodeResponse | None
+    failure: str = ""
+    refused: bool = False  # its machine is there, and no process listens: it is not running
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Who says what, at `taken_ms` (Unix milliseconds). A node that was not asked has no report."""
+
+    status: GetStatusResponse
+    reports: Mapping[str, Report] = field(default_factory=dict)  # by node id
+    taken_ms: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether the table is what the active controller says, which a quorum has confirmed a moment ago."""
+        return is_known(self.status)
+
+    @property
+    def remembered_ms(self) -> int | None:
+        """Until when the table is what the active controller said; None while it is known, and when nobody knows."""
+        report = self.reports.get(self.status.served_by)
+        if self.known or report is None or report.answer is None:
+            return None
+        if report.answer.HasField("clearance_lapsed_ms"):
+            return self.taken_ms - report.answer.clearance_lapsed_ms
+        return self.taken_ms if report.answer.has_clearance else None
+
+    def last_heard_ms(self, node: Node) -> int | None:
+        """When somebody who answers last knew that this node, which doesn't, was there; None: nobody says."""
+        ages = [status.heartbeat_age_ms for status in self.status.nodes if status.node_id == node.id]
+        if self.known and is_up(node):
+            return self.taken_ms - ages[0] if ages else None
+        answers = [report.answer for report in self.reports.values() if report.answer is not None]
+        voters = [voter for answer in answers for voter in answer.voters if voter.node == node.id]
+        times = [self.taken_ms - voter.heard_ms for voter in voters if voter.HasField("heard_ms")]
+        if not is_up(node):
+            times.append(node.state_since_ms)
+        elif self.remembered_ms is not None:
+            times.append(self.remembered_ms)
+        return max(times, default=None)
+
+    def answer(self, node: str) -> DescribeNodeResponse | None:
+        """What the node has said."""
+        report = self.reports.get(node)
+        return report.answer if report is not None else None
+
+
+def is_up(node: Node) -> bool:
+    """Whether the table counts it among those that work."""
+    return node.state in (NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING)
+
+
+def survey(control: Control) -> Survey:
+    """Ask every node. Raises MinkaError when not one of the endpoints leads to the table."""
+    asking = _Asking(control)
+    try:
+        asking.ask(control.endpoints)
+        status = asking.status()
+        asking.ask((node.address for node in status.table.nodes), LAST_ASKED_S)
+        asking.wait()
+        return Survey(status, asking.reports(status), time.time_ns() // 1_000_000)
+    finally:
+        asking.give_up()
+
+
+class _Asking:
+    """The calls under way, by address."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._calls: dict[str, Described] = {}
+        self._done: SimpleQueue[Described] = SimpleQueue()
+        self._pending = 0
+        self._answers: dict[str, DescribeNodeResponse] = {}
+        self._started = time.monotonic()
+        self._deadline = self._started + ANSWER_S
+
+    def ask(self, addresses: Iterable[str], at_least_s: float = 0.0) -> None:
+        """Ask those that have not been asked yet."""
+        new = [address for address in dict.fromkeys(addresses) if address and address not in self._calls]
+        if new:
+            self._deadline = max(self._deadline, time.monotonic() + at_least_s)
+        for address in new:
+            self._pending += 1
+            self._calls[address] = self._control.describe_node(address, ANSWER_S, self._done.put)
+
+    def status(self) -> GetStatusResponse:
+        """The view of the active controller, or else of who has the newest table."""
+        while self._pending and not (best := self._best())[0]:
+            enough = self._started + (CONTROLLER_S if best[1] else ANSWER_S)
+            if not self._wait_for_one(enough):
+                break
+        address = self._best()[1]
+        if address:
+            try:
+                return self._control.status_at(address)
+            except MinkaError:
+                pass  # it has just died: another one may know
+        return self._control.status()
+
+    def _best(self) -> tuple[bool, str]:
+        """Whether it is the active controller, and the address of who knows most; "" when nobody has answered."""
+        ranks = [
+            (answer.is_controller and answer.has_clearance, answer.is_controller, answer.applied_index, address)
+            for address, answer in self._answers.items()
+        ]
+        if not ranks:
+            return False, ""
+        best = max(ranks)
+        return best[0], best[3]
+
+    def wait(self) -> None:
+        """For everybody, until the deadline."""
+        while self._pending and self._wait_for_one(self._deadline):
+            pass
+
+    def _wait_for_one(self, until: float) -> bool:
+        """Take one result, and ask those whom it names; whether there was one in time."""
+        try:
+            done = self._done.get(timeout=max(until - time.monotonic(), 0))
+        except Empty:
+            return False
+        self._pending -= 1
+        try:
+            answer = self._answers[done.address] = done.answer()
+        except MinkaError:
+            return True
+        self.ask(voter.address for voter in answer.voters)
+        return True
+
+    def reports(self, status: GetStatusResponse) -> dict[str, Report]:
+        """Of each node of the table; of each voter where there is no table yet."""
+        addresses = {node.id: node.address for node in status.table.nodes}
+        for answer in self._answers.values():
+            addresses |= {voter.node: voter.address for voter in answer.voters if voter.node not in addresses}
+        by_name = {answer.node: answer for answer in self._answers.values()}
+        named = dict.fromkeys((*addresses, *status.coordinator.voters))
+        cluster = status.table.cluster.id
+        return {node: self._report(by_name.get(node), addresses.get(node, ""), cluster) for node in named}
+
+    def _report(self, answer: DescribeNodeResponse | None, address: str, cluster: str) -> Report:
+        if answer is not None and answer.cluster_id in ("", cluster):
+            return Report(answer)
+        call = self._calls.get(address)
+        if answer is None and call is not None:
+            try:
+                other = call.answer()
+            except MinkaError as error:
+                return _failed(error)
+            return Report(None, f"{other.node} answers at its address")
+        return Report(None, "it is in another cluster" if answer else "no address is known")
+
+    def give_up(self) -> None:
+        """Wait for nobody any more."""
+        for call in self._calls.values():
+            call.call.cancel()
+
+
+def _failed(error: MinkaError) -> Report:
+    if error.code is Code.DEADLINE_EXCEEDED:
+        return Report(None, f"no answer within {ANSWER_S:g} s")
+    # Without the address, which stands beside it.
+    text = error.message.removeprefix(f"{error.details.get('address', '')}: ")
+    refused = "Connection refused" in text
+    return Report(None, "connection refused" if refused else text, refused)

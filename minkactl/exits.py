@@ -15,7 +15,7 @@ class Exit(IntEnum):
     USAGE = 2
     UNREACHABLE = 3  # no node answered, or the cluster has no active controller
     DENIED = 4
-    UNHEALTHY = 5  # `status` only
+    UNHEALTHY = 5  # or not known to be healthy: `status`, `nodes`, `raft status`
     STALE_PLAN = 6
     TIMEOUT = 124  # as timeout(1)
     INTERRUPTED = 130  # as a shell says it of SIGINT

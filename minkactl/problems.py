@@ -87,10 +87,10 @@ class _Problems:
             self._not_founded(missing)
         elif leader:
             self._unreached_controller(leader)
-        elif named and self._asked.answer(named) is not None:
-            self._add(f"{named} is becoming the active controller; no quorum has confirmed it yet", [_WATCH])
         elif 2 * (len(voters) - len(missing)) <= len(voters):
             self._no_quorum(voters, missing)
+        elif named and self._asked.answer(named) is not None:
+            self._add(f"{named} is becoming the active controller; no quorum has confirmed it yet", [_WATCH])
         else:
             self._no_leader()
         others = [node for node in self._nodes if self._asked.answer(node) is None and node not in (*missing, leader)]
@@ -122,10 +122,12 @@ class _Problems:
     def _no_quorum(self, voters: Sequence[str], missing: Sequence[str]) -> None:
         needed = len(voters) // 2 + 1 - (len(voters) - len(missing))
         since = _since(self._asked.remembered_ms, self._asked.taken_ms)
-        who = _list(self._with_reason(voter) for voter in missing)
+        who = _list(f"{voter} ({self._reason(voter)}, {self._last_heard(voter)})" for voter in missing)
         text = f"no quorum{since}: {len(missing)} of {counted(len(voters), 'voter')} {_do(missing)} not answer: {who}"
         note = "" if needed == len(missing) else f"{needed} of them {_is(missing[:needed])} enough."
-        self._add(text, self._starts(missing), nodes=missing, note=note, otherwise=_GONE)
+        # Who was there last has the most, so it is to be the first to come back.
+        last = sorted(missing, key=lambda voter: voter not in self._nodes or not is_up(self._nodes[voter]))
+        self._add(text, self._starts(last), nodes=missing, note=note, otherwise=_GONE)
 
     def _no_leader(self) -> None:
         since = _since(self._asked.remembered_ms, self._asked.taken_ms)
@@ -282,6 +284,10 @@ class _Problems:
     def _reason(self, node: str) -> str:
         report = self._asked.reports.get(node)
         return report.failure if report is not None and report.failure else "it was not asked"
+
+    def _last_heard(self, node: str) -> str:
+        at = self._asked.last_heard_ms(self._nodes[node]) if node in self._nodes else None
+        return f"last heard at {_moment(at, (self._asked.taken_ms - at) / 1000)}" if at else "since when is not known"
 
     def _with_reason(self, node: str) -> str:
         return f"{node} ({self._reason(node)})"

@@ -345,7 +345,7 @@ def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> Ren
         return stacked([Group(head, *problems(found)), record([("Voters", _voters(document["coordinator"]))])])
     remembered = document["remembered"]
     facts: list[tuple[str, RenderableType]] = [
-        ("Coordinator", _coordinator(document["coordinator"])),
+        ("Coordinator", _coordinator(document["coordinator"], document["known"])),
         ("Served", _served(document["served"])),
         ("Partitions", _partitions(document["partitions"], remembered)),
         ("Balance", _balance(document["balance"])),
@@ -406,9 +406,11 @@ def _source(document: Row) -> str:
     return f"{document['served_by']} remembers" if not document["known"] else f"answered by {document['served_by']},"
 
 
-def _coordinator(coordinator: Row) -> Text:
+def _coordinator(coordinator: Row, known: bool) -> Text:
     controller = coordinator["controller"]
     text = Text.assemble((controller, "bold") if controller else ("no active controller", "bold red"))
+    if controller and not known:
+        text.append(", not confirmed", "yellow")
     text.append(f" · term {coordinator['term']:,}")
     text.append(f" · committed {coordinator['commit_index']:,}, applied {coordinator['applied_index']:,}")
     text.append(" · voters ").append_text(_voters(coordinator))

@@ -119,7 +119,7 @@ def replica_stats(status: GetStatusResponse) -> dict[int, ReplicaStats]:
 
 
 def _sum(status: GetStatusResponse, values: Iterable[int]) -> int | None:
-    return sum(values) if status.from_controller else None
+    return sum(values) if is_known(status) else None
 
 
 def is_known(status: GetStatusResponse) -> bool:

@@ -1,6 +1,7 @@
 """Every listing in every format, on a pipe and on a terminal."""
 
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -219,6 +220,33 @@ class TestStatus:
         for problem, names in ((fewer, ["flights/0", "flights/1"]), (refusing, ["flights/1"])):
             command = [*problem["next"][0].split()[1:-1], "name", "--endpoints", node.address]
             assert run(*command).stdout.split() == names
+
+    def test_who_cannot_be_reached_from_here_and_works(
+        self, run: Run, node: AnsweringNode, status: GetStatusResponse
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections, and says nothing
+            status.table.nodes[2].address = f"127.0.0.1:{silent.getsockname()[1]}"
+            code, document = self.document(run, node)
+        assert (code, document["healthy"], document["served"]["served"]) == (Exit.OK, True, 9)
+        (problem,) = document["problems"]
+        text = "cyrene (no answer within 1 s) does not answer here; the active controller heard it 40 ms ago"
+        assert (problem["severity"], problem["problem"]) == ("warning", text)
+        assert problem["next"] == [f"minkactl status --endpoints {status.table.nodes[2].address}"]
+        assert [row["trouble"] for row in document["nodes"]] == [None, None, "no answer"]
+
+    def test_who_is_heard_by_nobody(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+        status.table.nodes[2].address = "127.0.0.1:1"  # nobody listens there
+        status.nodes[2].heartbeat_age_ms = 1500
+        code, document = self.document(run, node)
+        assert (code, document["served"]["served"], document["served"]["unknown"]) == (Exit.UNHEALTHY, 6, 3)
+        text = "cyrene does not answer (connection refused); the active controller last heard it 1.5 s ago"
+        assert [problem["problem"] for problem in document["problems"]] == [text]
+        assert run("nodes", "--endpoints", node.address).exit_code == Exit.UNHEALTHY
+
+    def test_another_node_at_its_address(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
+        status.table.nodes[2].address = status.table.nodes[1].address
+        rows = self.document(run, node)[1]["nodes"]
+        assert rows[2]["no_answer"] == "byzantium answers at its address"
 
     def test_no_controller(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
         status.coordinator.controller = ""

@@ -1,0 +1,98 @@
+"""When uneven is told, and which command it names; and how a node is started."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from minka.v1.admin_pb2 import GetStatusResponse
+from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Operation, Partition, PartitionState
+from minkactl import pointer
+from minkactl.skew import ELECT, REASSIGN, skews
+from minkactl.starting import look_command, start_command
+
+LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
+
+
+def status(
+    replicas: Sequence[str], *, leaders: Sequence[str] = (), zones: Mapping[str, str] | None = None
+) -> GetStatusResponse:
+    """A cluster of nodes a, b, c, d with a partition for each of `replicas` ("ab": on a and b), led by the first."""
+    found = GetStatusResponse()
+    for name in "abcd":
+        found.table.nodes.append(Node(id=name, state=LIVE, zone=(zones or {}).get(name, "")))
+    found.table.keyspaces.append(Keyspace(id=1, name="flights", replicas=len(replicas[0])))
+    for number, held in enumerate(replicas, 1):
+        leader = leaders[number - 1] if leaders else held[0]
+        found.table.partitions.append(
+            Partition(
+                id=number, keyspace_id=1, replicas=held, isr=held, leader=leader,
+                state=PartitionState.PARTITION_STATE_ONLINE,
+            )
+        )  # fmt: skip
+    return found
+
+
+def told(found: GetStatusResponse) -> list[tuple[str, str]]:
+    return list(skews(found))
+
+
+def test_a_node_with_four_of_64() -> None:
+    uneven = status(["a"] * 60 + ["b"] * 60 + ["c"] * 60 + ["d"] * 4)
+    assert told(uneven) == [("replicas are spread unevenly: 4 (d) to 60 (c) a node", REASSIGN)]
+    assert told(status(["a"] * 46 + ["b"] * 46 + ["c"] * 46 + ["d"] * 46)) == []
+
+
+def test_a_small_difference_is_no_problem() -> None:
+    assert told(status(["a"] * 18 + ["b"] * 22 + ["c"] * 16 + ["d"] * 20)) == []
+    assert told(status(["a"] * 4)) == [], "of so few partitions it doesn't matter"
+
+
+def test_leaders_that_an_election_evens() -> None:
+    replicas = ["ab", "bc", "cd", "da"] * 18
+    uneven = status(replicas, leaders=[next(n for n in held if n in "ac") for held in replicas])
+    assert told(uneven) == [("leaders are spread unevenly: 0 (b) to 36 (c) a node", ELECT)]
+    for partition in uneven.table.partitions:
+        partition.isr[:] = [partition.leader]
+    assert told(uneven) == [], "who isn't in sync can't be elected"
+
+
+def test_leaders_that_no_election_evens() -> None:
+    evenly_held = status(["ab", "ad", "cb", "cd"] * 12)
+    assert told(evenly_held) == [("leaders are spread unevenly: 0 (b) to 24 (c) a node", REASSIGN)]
+
+
+def test_zones_have_what_they_must_have() -> None:
+    zones = {"a": "x", "b": "y", "c": "y", "d": "y"}
+    assert told(status(["ab", "ac", "ad", "ba", "ca", "da"] * 12, zones=zones)) == []
+
+
+def test_weights() -> None:
+    heavy = status(["a"] * 60 + ["b"] * 20 + ["c"] * 20 + ["d"] * 20)
+    assert told(heavy) != []
+    heavy.table.nodes[0].weight = 3
+    assert told(heavy) == []
+
+
+@pytest.mark.parametrize("change", ["a node failed", "an operation runs", "a partition is offline"])
+def test_first_things_first(change: str) -> None:
+    uneven = status(["a"] * 60 + ["b"] * 60 + ["c"] * 60 + ["d"] * 4)
+    if change == "a node failed":
+        uneven.table.nodes[1].state = FAILED
+    elif change == "an operation runs":
+        uneven.running.append(Operation(id=1))
+    else:
+        uneven.table.partitions[0].state = PartitionState.PARTITION_STATE_OFFLINE
+    assert told(uneven) == []
+
+
+def test_how_a_node_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    playground = pointer.Playground(1, "socket", ("127.0.0.1:20001",))
+    monkeypatch.setattr(pointer, "read", lambda: playground)
+    assert start_command("a", "10.0.0.7:7400", True) == "ssh 10.0.0.7 systemctl start minkad"
+    assert start_command("a", "10.0.0.7:7400", False) == "ssh 10.0.0.7 systemctl restart minkad"
+    assert start_command("a", "[fd00::7]:7400", True) == "ssh fd00::7 systemctl start minkad"
+    assert start_command("a", "127.0.0.1:7400", True) == "systemctl start minkad  # a, on this machine"
+    assert start_command("a", "127.0.0.1:20001", True) == "minkactl playground restart a"
+    hangs = "minkactl playground kill a && minkactl playground restart a"
+    assert start_command("a", "127.0.0.1:20001", False) == hangs
+    assert look_command("a", "db-1.example:7400") == "ssh db-1.example journalctl -u minkad -n 50"

@@ -105,11 +105,11 @@ class _Asking:
     def ask(self, addresses: Iterable[str], at_least_s: float = 0.0) -> None:
         """Ask those that have not been asked yet."""
         new = [address for address in dict.fromkeys(addresses) if address and address not in self._calls]
-        if new:
-            self._deadline = max(self._deadline, time.monotonic() + at_least_s)
         for address in new:
             self._pending += 1
             self._calls[address] = self._control.describe_node(address, ANSWER_S, self._done.put)
+        if new:
+            self._deadline = max(self._deadline, time.monotonic() + at_least_s)
 
     def status(self) -> GetStatusResponse:
         """The view of the active controller, or else of who has the newest table."""

@@ -40,7 +40,7 @@ class Control:
         if not timeout > 0:
             raise MinkaError(Code.INVALID_ARGUMENT, f"timeout must be positive, not {timeout}")
         self.endpoints: Final = checked_endpoints(endpoints)
-        self._timeout: Final = timeout
+        self.timeout: Final = timeout
         self.tls: Final = tls
         self._credentials: Final = channel_credentials(tls)
         self._channels: Final[dict[str, grpc.Channel]] = {}
@@ -62,7 +62,7 @@ class Control:
 
         `from_controller` says which it is, `served_by` names the node.
         """
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         request, answer = admin_pb2.GetStatusRequest(), None
         tried: dict[str, MinkaError] = {}
         queue = self._queue()
@@ -90,9 +90,9 @@ class Control:
 
     def status_at(self, address: str) -> admin_pb2.GetStatusResponse:
         """The view of the node at this address, and of no other."""
-        call = AdminStub(self._channel(address, self._timeout)).GetStatus
+        call = AdminStub(self._channel(address, self.timeout)).GetStatus
         try:
-            return call(admin_pb2.GetStatusRequest(), timeout=self._timeout)
+            return call(admin_pb2.GetStatusRequest(), timeout=self.timeout)
         except grpc.RpcError as error:
             raise error_from_call(error, address, repeatable=True) from error
 
@@ -298,7 +298,7 @@ class Control:
         address = checked_endpoints([address])[0]
         return list(
             self._ask(
-                address, lambda channel: InventoryStub(channel).CountKeys, request, self._timeout, repeatable=True
+                address, lambda channel: InventoryStub(channel).CountKeys, request, self.timeout, repeatable=True
             ).partitions
         )
 
@@ -308,13 +308,13 @@ class Control:
         address = checked_endpoints([address])[0]
         return list(
             self._ask(
-                address, lambda channel: InventoryStub(channel).SplitKeys, request, self._timeout, repeatable=True
+                address, lambda channel: InventoryStub(channel).SplitKeys, request, self.timeout, repeatable=True
             ).keys
         )
 
     def _call(self, rpc: "_Rpc[_Request, _Response]", request: _Request, *, repeatable: bool) -> _Response:
         """Ask until someone takes the request; another round only when somebody refused it for the moment."""
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         pause = _FIRST_PAUSE_S
         while True:
             tried: dict[str, MinkaError] = {}

@@ -100,21 +100,22 @@ class _Asking:
         self._pending = 0
         self._answers: dict[str, DescribeNodeResponse] = {}
         self._started = time.monotonic()
-        self._deadline = self._started + ANSWER_S
+        self._answer_s = min(ANSWER_S, control.timeout)
+        self._deadline = self._started + self._answer_s
 
     def ask(self, addresses: Iterable[str], at_least_s: float = 0.0) -> None:
         """Ask those that have not been asked yet."""
         new = [address for address in dict.fromkeys(addresses) if address and address not in self._calls]
         for address in new:
             self._pending += 1
-            self._calls[address] = self._control.describe_node(address, ANSWER_S, self._done.put)
+            self._calls[address] = self._control.describe_node(address, self._answer_s, self._done.put)
         if new:
             self._deadline = max(self._deadline, time.monotonic() + at_least_s)
 
     def status(self) -> GetStatusResponse:
         """The view of the active controller, or else of who has the newest table."""
         while self._pending and not (best := self._best())[0]:
-            enough = self._started + (CONTROLLER_S if best[1] else ANSWER_S)
+            enough = self._started + (CONTROLLER_S if best[1] else self._answer_s)
             if not self._wait_for_one(enough):
                 break
         address = self._best()[1]
@@ -173,7 +174,7 @@ class _Asking:
             try:
                 other = call.answer()
             except MinkaError as error:
-                return _failed(error)
+                return _failed(error, self._answer_s)
             return Report(None, f"{other.node} answers at its address")
         return Report(None, "it is in another cluster" if answer else "no address is known")
 
@@ -183,9 +184,9 @@ class _Asking:
             call.call.cancel()
 
 
-def _failed(error: MinkaError) -> Report:
+def _failed(error: MinkaError, answer_s: float) -> Report:
     if error.code is Code.DEADLINE_EXCEEDED:
-        return Report(None, f"no answer within {ANSWER_S:g} s")
+        return Report(None, f"no answer within {answer_s:g} s")
     # Without the address, which stands beside it.
     text = error.message.removeprefix(f"{error.details.get('address', '')}: ")
     refused = "Connection refused" in text

@@ -60,6 +60,7 @@ class _Problems:
         self._status = asked.status
         self._nodes = {node.id: node for node in asked.status.table.nodes}
         self._live = sum(node.state == NodeState.NODE_STATE_LIVE for node in self._nodes.values())
+        self._up = sum(map(is_up, self._nodes.values()))
         self._told: set[str] = set()  # nodes whose start is the next command already
 
     def _add(
@@ -162,7 +163,7 @@ class _Problems:
             self._add(text, self._starts(founders), nodes=founders)
         left = [node.id for node in self._nodes.values() if node.state == NodeState.NODE_STATE_LEFT]
         if left:
-            severity = "error" if self._live < self._status.table.cluster.min_nodes else "warning"
+            severity = "error" if self._up < self._status.table.cluster.min_nodes else "warning"
             self._add(f"{_list(left)} {_is(left)} stopped", self._starts(left), nodes=left, severity=severity)
 
     def _failed(self, node: Node) -> None:
@@ -233,11 +234,11 @@ class _Problems:
         """Fewer than the cluster's minimum, also if those that are down were started."""
         least = self._status.table.cluster.min_nodes
         named = {node for row in self.rows if row["severity"] == "error" for node in row["nodes"]}
-        down = sum(node.state != NodeState.NODE_STATE_LIVE for node in self._nodes.values() if node.id in named)
-        if self._live + down >= least:
+        down = sum(not is_up(node) for node in self._nodes.values() if node.id in named)
+        if self._up + down >= least:
             return  # each that is missing is a problem already
         note = "Nodes that are new join with cluster.join in their configuration."
-        self._add(f"{self._live} of at least {counted(least, 'node')} live", ["minkactl nodes"], note=note)
+        self._add(f"{self._up} of at least {counted(least, 'node')} live", ["minkactl nodes"], note=note)
 
     # Partitions
 

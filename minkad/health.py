@@ -135,7 +135,7 @@ class Health:
     def _why_no_controller(self) -> str:
         silent, voters = self.silent_voters(), len(self._coordinator.driver.conf_state.voters)
         if not silent or 2 * (voters - len(silent)) > voters:
-            return "no active controller is known; perhaps an election is under way"
+            return "no quorum of voters, or an election is under way"
         if not self.is_founded():
             return f"waiting for {', '.join(silent)}"
         return f"no quorum of voters: nothing is heard from {', '.join(silent)}"

@@ -17,6 +17,7 @@ from minkad.core.controller import (
     CreateKeyspace,
     DrainNode,
     ElectLeaders,
+    FailNodes,
     Leave,
     LimitOperation,
     PauseOperation,
@@ -124,7 +125,7 @@ def test_replicas_that_can_not_be(replicas: int, min_insync: int, code: Code) ->
 # onBrokerFailure, onBrokerStartup
 
 
-def test_on_node_failure_elects_from_the_isr_and_shrinks_it() -> None:
+def test_on_node_failure_elects_from_the_isr_and_its_leader_shrinks_it() -> None:
     c = three_nodes()
     led = led_by(c, "a")
     c.fail("a")
@@ -138,6 +139,76 @@ def test_on_node_failure_elects_from_the_isr_and_shrinks_it() -> None:
     assert all(sorted(p.isr) == ["b", "c"] for p in rows(c))
     assert all("a" in p.replicas for p in rows(c))
     assert not any(p.unclean_elections for p in rows(c))
+
+
+def test_the_controller_takes_nobody_out_of_the_isr() -> None:
+    """Whoever leads may be gone itself, and nobody knows it yet."""
+    c = three_nodes()
+    for gone in ("a", "b"):
+        c.run(FailNodes({gone: "no heartbeat for 0.8 s"}))
+        assert all(sorted(p.isr) == ["a", "b", "c"] for p in rows(c))
+    assert all(p.leader == "c" for p in rows(c))
+    c.run(Leave("c", "1"))
+    assert all(sorted(p.isr) == ["a", "b", "c"] and not p.leader for p in rows(c))
+
+
+@pytest.mark.parametrize("first", ["a", "b", "c"])
+@pytest.mark.parametrize("together", [False, True])
+def test_of_an_isr_that_is_gone_whoever_is_first_back_leads(first: str, together: bool) -> None:
+    c = three_nodes()
+    for nodes in ["abc"] if together else ["b", "a", "c"]:
+        c.run(FailNodes(dict.fromkeys(nodes, "no heartbeat for 0.8 s")))
+    assert all(p.state == PartitionState.PARTITION_STATE_OFFLINE for p in rows(c))
+    c.register(first, incarnation="2")
+    assert all(p.leader == first and p.unclean_elections == 0 for p in rows(c))
+    c.settle()
+    assert all(list(p.isr) == [first] for p in rows(c))
+    c.register(*set("abc") - {first}, incarnation="2")
+    c.settle()
+    assert all(len(p.isr) == 3 for p in rows(c))
+
+
+def test_who_fails_together_is_not_elected_in_between() -> None:
+    c = three_nodes()
+    before = {p.id: p.leader_epoch for p in rows(c)}
+    c.run(FailNodes(dict.fromkeys("ab", "no heartbeat for 0.8 s")))
+    assert all(p.leader == "c" for p in rows(c))
+    assert all(p.leader_epoch <= before[p.id] + 1 for p in rows(c))
+
+
+def test_a_successor_that_fails_is_none_any_more_and_the_leader_leads_on() -> None:
+    c = three_nodes(1)
+    leader = rows(c)[0].leader
+    c.run(ControlledShutdown(leader, "1"))
+    c.schedule()
+    successor = rows(c)[0].successor
+    assert successor
+    epoch = rows(c)[0].partition_epoch
+    c.run(FailNodes({successor: "no heartbeat for 0.8 s"}))
+    assert (rows(c)[0].successor, rows(c)[0].leader) == ("", leader)
+    assert rows(c)[0].partition_epoch == epoch + 1, "what it asks of the hand-over has an outcome"
+
+
+def test_a_migration_waits_for_who_is_in_sync_by_the_row_and_gone_by_the_table() -> None:
+    """Nothing that is in sync is dropped for it."""
+    c = Controller()
+    c.register("a", "b", "c")
+    c.keyspace("flights", 1, replicas=3, min_insync=2)
+    c.register("d")
+    follower = next(node for node in rows(c)[0].replicas if node != rows(c)[0].leader)
+    drain(c, follower, decommission=True)
+    c.schedule()
+    c.deliver()
+    c.catch_up()
+    assert "d" in rows(c)[0].isr
+    c.run(FailNodes({"d": "no heartbeat for 0.8 s"}))
+    c.schedule()
+    assert follower in rows(c)[0].isr
+    assert not rows(c)[0].removing_replicas
+    c.take_out_absent()
+    c.register("d", incarnation="2")
+    c.settle()
+    assert follower not in rows(c)[0].replicas
 
 
 def test_a_partition_without_a_live_replica_in_sync_is_offline_until_one_is_back() -> None:

@@ -117,7 +117,7 @@ class MemberSettings:
         """For the controller to record what it is asked: it may have much to do. A silent one is left earlier, as soon
         as Raft names another.
         """
-        return 5 * self.heartbeat_interval
+        return max(1.0, 5 * self.heartbeat_interval)
 
     @property
     def hurry(self) -> float:

@@ -7,7 +7,7 @@ import grpc
 from minka._grpc import aio_channel, channel_options
 from minkad.rpc.credentials import Credentials
 
-CONNECT_TIMEOUT = 2.0  # seconds
+CONNECT_TIMEOUT = 2.0  # seconds, at least
 UNTIL_UNUSED = 10.0 * 365 * 86_400  # seconds
 CLUSTER_METADATA = "minka-cluster"
 NODE_METADATA = "minka-node"
@@ -16,8 +16,7 @@ NODE_METADATA = "minka-node"
 class Channels:
     """Channels by address, kept until closed. `cluster_id` is "" as long as the node has not joined one.
 
-    They are plain without `credentials`. To connect may take ten heartbeat intervals (seconds): who waits for that has
-    a deadline of its own.
+    They are plain without `credentials`. `heartbeat_interval` is in seconds.
     """
 
     def __init__(
@@ -30,12 +29,13 @@ class Channels:
         cluster = ((CLUSTER_METADATA, cluster_id),) if cluster_id else ()
         self.identity = (*cluster, (NODE_METADATA, node_id))
         self._credentials = credentials
-        patience_ms = max(1, int(5 * heartbeat_interval * 1000))
-        # A peer that vanished without a word (power, network) is noticed by pings, not by TCP's minutes of patience.
+        # Calls have deadlines of their own, so connections may have more patience: on a busy machine to break them only
+        # makes more work. A peer that vanished without a word (power, network) is noticed by pings, not by TCP's minutes.
+        patience = max(CONNECT_TIMEOUT, 10 * heartbeat_interval)
         self._options = [
-            *channel_options(10 * heartbeat_interval),
-            ("grpc.keepalive_time_ms", patience_ms),
-            ("grpc.keepalive_timeout_ms", patience_ms),
+            *channel_options(patience),
+            ("grpc.keepalive_time_ms", int(patience * 500)),
+            ("grpc.keepalive_timeout_ms", int(patience * 1000)),
             ("grpc.http2.max_pings_without_data", 0),
         ]
         self._channels: dict[str, grpc.aio.Channel] = {}

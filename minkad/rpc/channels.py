@@ -29,8 +29,8 @@ class Channels:
         cluster = ((CLUSTER_METADATA, cluster_id),) if cluster_id else ()
         self.identity = (*cluster, (NODE_METADATA, node_id))
         self._credentials = credentials
-        # Calls have deadlines of their own, so connections may have more patience: on a busy machine to break them only
-        # makes more work. A peer that vanished without a word (power, network) is noticed by pings, not by TCP's minutes.
+        # Calls have deadlines of their own, so connections may have more patience: to break them on a busy machine only
+        # makes more work. A peer that vanished without a word (power, network) is noticed by pings, not by TCP.
         patience = max(CONNECT_TIMEOUT, 10 * heartbeat_interval)
         self._options = [
             *channel_options(patience),

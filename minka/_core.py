@@ -133,6 +133,8 @@ class Core:
 
     def _on_quiet(self, address: str) -> None:
         """A node answers nothing: who leads its partitions by now? Nobody waits for it longer than until others do."""
+        if self._state == "closed":
+            return
         self.refresh_soon(avoid=address)
         for call in list(self.calls):
             for part in [part for part in call.parts if part.address == address and self.has_moved(part)]:

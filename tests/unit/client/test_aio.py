@@ -372,6 +372,31 @@ async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
         assert await reading == b"v"
 
 
+async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits no longer, and the next one goes to the new leader; so does what was never sent to the silent one."""
+    monkeypatch.setattr(_stream, "QUIET_S", 0.05)
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster, timeout=8) as client:
+        await client.put(cluster.key_of(0), b"v")
+        athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
+        given = byzantium.tables_given
+        athens.go_on.clear()
+        writing = []
+        for number in range(_lane.MAX_FRAMES_UNDER_WAY + 1):
+            writing.append(asyncio.create_task(client.put(cluster.key_of(0), b"w%d" % number)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.005)
+        await _until(lambda: byzantium.tables_given > given + 4)
+        assert not any(task.done() for task in writing)
+        cluster.lead(0, "byzantium", told=["byzantium"])
+        outcomes = await asyncio.gather(*writing, return_exceptions=True)
+        assert {str(outcome).split(":")[0] for outcome in outcomes[:-1]} == {"OUTCOME_UNKNOWN"}
+        assert outcomes[-1] is None, "it was never sent"
+        await client.put(cluster.key_of(0), b"x")
+        assert await client.get(cluster.key_of(0)) == b"x"
+
+
 async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stream, "QUIET_S", 0.05)
     monkeypatch.setattr(_stream, "OVERDUE_S", 0.1)

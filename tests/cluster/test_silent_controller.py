@@ -14,10 +14,12 @@ from minka.control import Control
 from minka.hashing import murmur3
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
 from minkactl.playground import LocalCluster
-from tests.cluster.cluster import QUICK, eventually
+from tests.cluster.cluster import eventually
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
+# Nodes look for the controller before Raft can have elected another, which is when they could be caught in a call.
+CONFIG = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 400, "failure_timeout_ms": 1200}}
 PARTITIONS = 12
 KEYS = {murmur3(key) % PARTITIONS: key for key in (b"key-%d" % number for number in range(500))}
 
@@ -72,9 +74,9 @@ def world() -> Iterator[World]:
         cluster: LocalCluster
         try:
             network = Network(undo)
-            cluster = NetworkedCluster(["athens", "byzantium", "cyrene"], network, **QUICK)
+            cluster = NetworkedCluster(["athens", "byzantium", "cyrene"], network, **CONFIG)
         except NotPermitted:
-            network, cluster = None, LocalCluster(3, config=QUICK)
+            network, cluster = None, LocalCluster(3, config=CONFIG)
         with cluster, Control(cluster.endpoints) as control:
             world = World(cluster, control, network)
             eventually("a leader", lambda: control.status().from_controller)

@@ -1,6 +1,5 @@
 """What the node knows of itself: for /readyz and /livez, and for the metrics."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from minkad.shard.manager import ReplicaManager
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.telemetry import Telemetry
+from minkad.turns import turn
 
 SILENT: Final = 3.0  # seconds; a voter that is there is heard several times in it, also while there is no leader
 
@@ -115,7 +115,7 @@ class Health:
         for some in slices(list(state.partitions.values()), ROWS_A_PIECE):
             for row in some:
                 rows.add(row, state.keyspaces[row.keyspace_id], node)
-            await asyncio.sleep(0)
+            await turn()
         self._rows = rows
 
     def silent_voters(self) -> list[str]:

@@ -52,8 +52,9 @@ from minkad.core.controller import (
 )
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.rows import ROWS_A_RECORD
-from minkad.core.state import NotifyNode, State, is_up, slices
+from minkad.core.state import ALL, NotifyNode, State, is_up, slices
 from minkad.failpoints import failpoint
+from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ class ActiveController:
                 check_caller(self.decided, request.node_id)
                 refusals.extend(isr_refusal(self.decided, request.node_id, change) for change in changes)
                 proposal = await self._perform(AlterIsr(request.node_id, changes))
-                await asyncio.sleep(0)
+                await turn()
             return proposal
 
         await self._committed_by(perform)
@@ -196,7 +197,7 @@ class ActiveController:
         limit, low_disks = self.settings.max_replicas_per_node, self.low_disks()
         creation = Creation(self.decided, replace(command, max_replicas_per_node=limit, low_disks=low_disks))
         for _ in creation.prepare():
-            await asyncio.sleep(0)
+            await turn()
         await self._committed_by(lambda: self._record_creation(creation))
 
     async def _committed_by(self, perform: Callable[[], Coroutine[Any, Any, asyncio.Future[None] | None]]) -> None:
@@ -240,7 +241,7 @@ class ActiveController:
             if sum(len(one.partitions_changed.partitions) for one in piece) >= ROWS_A_RECORD:
                 self._propose_all([piece])
                 piece = []
-                await asyncio.sleep(0)
+                await turn()
                 self._check_active()
         if piece:
             self._propose_all([piece])
@@ -253,7 +254,7 @@ class ActiveController:
         for record in creation.records(self.decided, unix_ms()):
             self.decided.apply(record)
             pieces.append([record])
-            await asyncio.sleep(0)
+            await turn()
         self._check_active()
         return self._propose_all(pieces)
 
@@ -304,19 +305,17 @@ class ActiveController:
     def carry_out(self, effects: Collection[NotifyNode]) -> None:
         """Tell nodes that are up about their rows; the others hear when they register."""
         told: dict[str, list[int]] = {}
-        asked: dict[str, list[int]] = {}
         for effect in effects:
-            (asked if effect.may_know else told).setdefault(effect.node, []).append(effect.partition_id)
+            told.setdefault(effect.node, []).append(effect.partition_id)
         for name, outbox in list(self._outboxes.items()):
             node = self._committed.nodes.get(name)
             if node is None or not is_up(node) or node.incarnation != outbox.incarnation:
                 self._outboxes.pop(name).close()
         for name, partition_ids in told.items():
             if is_up(self._committed.nodes.get(name)):
-                self._outbox(name).add(partition_ids)
-        for name, partition_ids in asked.items():
-            if is_up(self._committed.nodes.get(name)):
-                self._outbox(name).ask(partition_ids)
+                self._outbox(name).add(id_ for id_ in partition_ids if id_ != ALL)
+                if ALL in partition_ids:
+                    self._outbox(name).ask(self._committed.copies.get(name, ()))
 
     def _outbox(self, node: str) -> NodeOutbox:
         """Of the process that is registered now. One that isn't yet has no part in the rows: when it registers, others

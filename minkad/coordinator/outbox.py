@@ -9,11 +9,12 @@ from typing import Final
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult, UpdateReplicasRequest, UpdateReplicasResponse
+from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 
 ROWS_A_REQUEST: Final = 128
-PAIRS_A_REQUEST: Final = 2048  # of an id and an epoch
+PAIRS_A_REQUEST: Final = 1024  # of an id and an epoch
 REQUESTS_IN_FLIGHT: Final = 4
 BACKOFF_FIRST: Final = 0.02  # seconds
 BACKOFF_CAP: Final = 2.0
@@ -66,8 +67,7 @@ class NodeOutbox:
 
     def ask(self, partition_ids: Iterable[int]) -> None:
         """Nobody knows here which of these rows the node has."""
-        for partition_id in partition_ids:
-            self._pending.setdefault(partition_id, True)
+        self._pending = dict.fromkeys(partition_ids, True) | self._pending
         self._wake.set()
 
     def close(self) -> None:
@@ -107,6 +107,7 @@ class NodeOutbox:
             log.error("a delivery died", exc_info=error, extra={"to": self.node})
 
     async def _deliver(self, batch: dict[int, bool]) -> None:
+        await turn()
         request = UpdateReplicasRequest(controller_term=self._term, incarnation=self.incarnation)
         for partition_id, may_know in batch.items():
             row = self._row(partition_id)

@@ -14,6 +14,7 @@ from minkad.core.raft import LogRolledBack, ProposalDropped, RaftError, RawNode,
 from minkad.core.raft.answers import without_repeated_answers
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
+from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 
@@ -383,7 +384,7 @@ class RaftDriver:
         for command in Commands.FromString(entry.data).commands:
             if size >= PIECE_BYTES:
                 size = 0
-                await asyncio.sleep(0)
+                await turn()
                 if self._restores != restores:
                     return False
             self._machine.apply(command)
@@ -403,7 +404,7 @@ class RaftDriver:
         index, restores, pieces = self.applied_index, self._restores, []
         for piece in self._machine.to_snapshot():
             pieces.append(piece)
-            await asyncio.sleep(0)  # nothing is applied meanwhile
+            await turn()  # nothing is applied meanwhile
             if self._restores != restores:
                 return
         self._log.stage_snapshot(index, self._log.term(index), self.conf_state, b"".join(pieces))

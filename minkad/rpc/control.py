@@ -108,6 +108,7 @@ from minkad.core.controller import (
 from minkad.core.controller.selectors import Live
 from minkad.core.placement import plan_reassign
 from minkad.core.state import ROWS_A_PIECE, State, slices
+from minkad.turns import turn
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -138,7 +139,7 @@ async def _fill(table: PartitionTable, state: State) -> None:
     table.CopyFrom(without_rows)
     for some in rows:
         table.partitions.extend(some)
-        await asyncio.sleep(0)
+        await turn()
 
 
 class CoordinatorService(CoordinatorServicer):
@@ -257,7 +258,7 @@ class AdminService(AdminServicer):
             )
             for some in slices(active.each_leaders_stats(), ROWS_A_PIECE):
                 status.replicas.extend(some)
-                await asyncio.sleep(0)
+                await turn()
             status.damaged.extend(active.damaged())
         await _fill(status.table, coordinator.state)
         return status

@@ -11,6 +11,7 @@ from minkad.failpoints import failpoint
 from minkad.shard.frames import Ack, Append, Entry, Frame, Standing, decode_answer, encode
 from minkad.shard.links import ReplicationLinks
 from minkad.shard.replica import Replica, Role
+from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 
@@ -307,7 +308,7 @@ class Feed:
         self._stamp = answer.stamp
         for number, ack in enumerate(answer.acks, 1):
             if number % _FRAME_APPENDS == 0:
-                await asyncio.sleep(0)
+                await turn()
             follower = self._followers.get(ack.partition_id)
             if follower is not None:
                 follower.acknowledged(ack)

@@ -14,6 +14,9 @@ from minkad.shard.entries import is_mark
 from minkad.shard.frames import Ack, Answer, Append, Standing, decode_frame, encode
 from minkad.shard.receiving import Receiving
 from minkad.shard.replica import NEVER, UNKNOWN, Replica, Role
+from minkad.turns import turn
+
+_MANY: Final = 64  # partitions of a frame, after which others have the turn
 
 log: Final = logging.getLogger(__name__)
 
@@ -147,6 +150,8 @@ class Following:
             for append in frame.appends:
                 self._take(append, stream, known_at)
             stream.known_at = known_at
+            if len(frame.appends) >= _MANY:
+                await turn()
             if frame.echo is not None:
                 stream.beat()
             self._unstored += len(data)

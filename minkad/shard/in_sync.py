@@ -14,6 +14,7 @@ from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, IsrChang
 from minkad.shard.background import BackgroundTask
 from minkad.shard.context import ReplicationSettings
 from minkad.shard.leadership import Leadership, Proposal
+from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class InSyncSets:
             for number, leadership in enumerate(list(self._leaderships.values()), 1):
                 leadership.check(now, stalled)
                 if number % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                    await turn()
 
     async def _ask(self) -> None:
         backoff = self._settings.first_backoff

@@ -24,6 +24,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.wire import Request, Response
+from minkad import turns
 from minkad.core.state import range_of
 from minkad.failpoints import failpoint
 from minkad.memory import Share
@@ -391,7 +392,7 @@ class ReplicaManager:
         async def turn() -> None:
             nonlocal until
             if self._clock() >= until:
-                await asyncio.sleep(0)
+                await turns.turn()
                 until = self._clock() + _TURN_SECONDS
 
         return turn

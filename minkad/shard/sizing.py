@@ -15,6 +15,7 @@ from minkad.shard.background import BackgroundTask
 from minkad.shard.context import KnownKeyspace
 from minkad.shard.replica import Replica
 from minkad.storage.log_database import LogDatabase
+from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class SizeCheck:
             with_data = (replica for replica in list(self._replicas.values()) if replica.data.is_open)
             for number, replica in enumerate(with_data, 1):
                 if number % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                    await turn()
                 if self._is_to_be_checked(replica):
                     try:
                         await self._check(replica)

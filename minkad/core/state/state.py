@@ -52,18 +52,18 @@ R = TypeVar("R")
 KEPT_OPERATIONS = 20  # of those that people asked for, and as many of the others
 AUTOMATIC = "minkad"  # who has asked for what the controller does of its own accord
 KEPT_REMOVALS = 1000
+ALL = 0  # no partition has this id
 ROWS_A_PIECE = 250  # a millisecond's
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyNode:
-    """The effect of a changed row: this node has to be told what the row of this partition now says. `may_know`: it is
-    the node that has changed, and it may have the row as it is.
+    """The effect of a changed row: this node has to be told what the row of this partition now says; ALL: it is the
+    node that has changed, and has to know all its rows.
     """
 
     node: str
     partition_id: int
-    may_know: bool = False
 
 
 @dataclass(slots=True)
@@ -268,7 +268,7 @@ class State:
         self.version += 1
         if old is not None and old.incarnation == node.incarnation and old.state == node.state:
             return []
-        return [NotifyNode(node.id, partition_id, may_know=True) for partition_id in self.copies.get(node.id, ())]
+        return [NotifyNode(node.id, ALL)]
 
     def _apply_node_removed(self, node: Node) -> None:
         assert not any(self.partitions_on(node.id)), f"{node.id} still holds partitions"

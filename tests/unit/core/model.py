@@ -1,6 +1,6 @@
 """The controller and its state on their own: commands in, records applied at once, as a committed log would."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
@@ -23,7 +23,7 @@ from minkad.core.controller import (
     schedule,
 )
 from minkad.core.placement import plan_reassign
-from minkad.core.state import NotifyNode, State, is_up
+from minkad.core.state import ALL, NotifyNode, State, is_up
 
 
 class Controller:
@@ -61,8 +61,13 @@ class Controller:
         if batch.records:
             self.log.append(batch.SerializeToString())
             for record in batch.records:
-                self.undelivered += self.state.apply(record)
+                self.undelivered += self._each(self.state.apply(record))
                 self.after_record()
+
+    def _each(self, effects: Sequence[NotifyNode]) -> Iterator[NotifyNode]:
+        for effect in effects:
+            ids = self.state.copies.get(effect.node, ()) if effect.partition_id == ALL else [effect.partition_id]
+            yield from (NotifyNode(effect.node, id_) for id_ in ids)
 
     def replace_controller(self) -> None:
         """The controller dies; another one has the records alone, and takes up the work."""

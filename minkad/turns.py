@@ -1,0 +1,42 @@
+"""The loop's turn between the pieces of long work. However much of it is under way at once (rows to apply, to tell, to
+host), one piece runs in a round of the loop, so that what comes and goes over the network waits for one piece at most.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+from weakref import WeakKeyDictionary
+
+
+class _Queue:
+    """Who waits for the turn on one loop; the first is let go in each round."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def turn(self) -> None:
+        future = self._loop.create_future()
+        self._waiting.append(future)
+        if len(self._waiting) == 1:
+            self._loop.call_soon(self._next)
+        await future
+
+    def _next(self) -> None:
+        future = self._waiting.popleft()
+        if not future.done():  # by a cancellation
+            future.set_result(None)
+        if self._waiting:
+            self._loop.call_soon(self._next)
+
+
+_queues: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue]] = WeakKeyDictionary()
+
+
+async def turn() -> None:
+    """Between two pieces of a few milliseconds: wait until it is this work's turn again."""
+    loop = asyncio.get_running_loop()
+    queue = _queues.get(loop)
+    if queue is None:
+        queue = _queues[loop] = _Queue(loop)
+    await queue.turn()

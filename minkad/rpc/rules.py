@@ -120,6 +120,9 @@ COUNTS: Final[dict[str, int]] = {
     "keys": FEW,
     "nodes": FEW,
     "HeartbeatRequest.replicas": MANY,
+    "damaged": MANY,
+    "known_ids": MANY,
+    "known_epochs": MANY,
     "replicas": FEW,
     "isr": FEW,
     "adding_replicas": FEW,
@@ -145,10 +148,20 @@ _NUMBERS: Final = (
     *("merged_id", "merged_epoch", "controller_term", "keyspace_id", "slot", "unclean_elections", "split_from"),
     *("split_to", "merge_from", "merge_into", "from_id", "reject_hint", "vote", "checksum", "voters", "learners"),
     *("voters_outgoing", "learners_next", "ReplicaStats.keys", "CreateKeyspaceRequest.replicas", "Message.to"),
-    "ElectLeadersRequest.partitions",
+    *("ElectLeadersRequest.partitions", "known_ids", "known_epochs", "starts", "silence_ms"),
+    *("total_bytes", "free_bytes", "low_mark_bytes"),
 )
 _FLAGS: Final = (
-    *("unclean_election", "with_migrations", "decommission", "splitting", "keeps_start", "reject", "auto_leave"),
+    *(
+        "unclean_election",
+        "with_migrations",
+        "decommission",
+        "splitting",
+        "keeps_start",
+        "reject",
+        "auto_leave",
+        "is_low",
+    ),
 )
 
 RULES: Final[dict[str, Rule]] = {
@@ -180,6 +193,7 @@ RULES: Final[dict[str, Rule]] = {
     "requested_by": text(200),
     "reason": _REASON,
     "Move.reason": note(4096),
+    "DamagedReplica.reason": note(4096),
     # Keys
     **dict.fromkeys(("keys", "key", "split_points", "start_key", "end_key"), _KEY),
     # What nodes report

@@ -33,7 +33,7 @@ ALLOWED_STDLIB = {
     "typing",
     "zlib",
 }
-ALLOWED_PREFIXES = ("minkad.core", "minka.errors", "minka.hashing", "minka.ranges", "google.protobuf")
+ALLOWED_PREFIXES = ("minkad.core", "minka.errors", "minka.hashing", "minka.plans", "minka.ranges", "google.protobuf")
 FORBIDDEN_CALLS = {"open", "input", "print", "exec", "eval", "__import__", "breakpoint", "hash", "id"}
 
 

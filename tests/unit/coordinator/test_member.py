@@ -80,6 +80,9 @@ class Athens:
     def migrations(self) -> list[object]:
         return []
 
+    def damaged(self) -> list[object]:
+        return []
+
     def stop_leading(self) -> None:
         raise AssertionError("nobody has taken it for dead")
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -195,5 +196,24 @@ def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path: Path
             await asyncio.gather(*(leader.driver.propose(command) for command in large))
             assert leader.driver.applied_index - before == 1 + 3
             assert leader.machine.commands == wanted + large
+
+    asyncio.run(scenario())
+
+
+def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(tmp_path: Path) -> None:
+    """Heartbeats and votes come in between, and what was proposed is answered when all of it is applied."""
+
+    async def scenario() -> None:
+        async with group(tmp_path, 3) as nodes:
+            leader = await leader_of(nodes)
+            command = b"x" * (raft_driver.PIECE_BYTES // 4)
+            seen: set[int] = set()
+            proposal = leader.driver.propose(*[command] * 400)
+            while not proposal.done():
+                seen.add(len(leader.machine.commands))
+                await asyncio.sleep(0)
+            assert leader.machine.commands == [command] * 400
+            steps = sorted(seen | {400})
+            assert max(after - before for before, after in pairwise(steps)) <= 5
 
     asyncio.run(scenario())

@@ -295,3 +295,15 @@ def test_a_node_is_removed_only_when_it_is_gone_and_empty_and_never_comes_back()
     with refused(Code.NODE_IN_USE):
         c.run(RemoveNode("athens"))
     assert State.from_snapshot(c.state.to_snapshot()).to_snapshot() == c.state.to_snapshot()
+
+
+def test_a_keyspace_that_is_too_large_for_the_nodes_is_refused_with_the_figure_that_fits() -> None:
+    c = Controller()
+    c.register("athens", "byzantium", "cyrene")
+    c.run(CreateKeyspace("first", 4, HashFunction.HASH_FUNCTION_MURMUR3, 3, max_replicas_per_node=10))
+    before = c.state.to_snapshot()
+    with pytest.raises(MinkaError, match="room for 6 such partitions") as refusal:
+        c.run(CreateKeyspace("second", 7, HashFunction.HASH_FUNCTION_MURMUR3, 3, max_replicas_per_node=10))
+    assert (refusal.value.code, refusal.value.details["fits"]) == (Code.TOO_MANY_REPLICAS, "6")
+    assert c.state.to_snapshot() == before
+    c.run(CreateKeyspace("second", 6, HashFunction.HASH_FUNCTION_MURMUR3, 3, max_replicas_per_node=10))

@@ -1,0 +1,16 @@
+"""Whole simulated runs in which each piece of a command is one row: what is cut up in a large cluster is so here."""
+
+import pytest
+
+from minkad.coordinator import active_controller, raft_driver
+from minkad.core.controller import keyspaces, rows
+from tests.simulation.run import Failure, run
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_invariant_is_violated_where_every_row_is_a_piece(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (active_controller, keyspaces, rows):
+        monkeypatch.setattr(module, "ROWS_A_RECORD", 1)
+    monkeypatch.setattr(raft_driver, "PIECE_BYTES", 1)
+    outcome = run("full", seed)
+    assert not isinstance(outcome, Failure), str(outcome)

@@ -113,6 +113,9 @@ COUNTS: Final[dict[str, int]] = {
     "entries": MANY,
     "messages": MANY,
     "partition_ids": MANY,
+    "damaged": MANY,
+    "known_ids": MANY,
+    "known_epochs": MANY,
     "split_points": MANY,
     "keyspaces": FEW,
     "ids": FEW,
@@ -120,9 +123,6 @@ COUNTS: Final[dict[str, int]] = {
     "keys": FEW,
     "nodes": FEW,
     "HeartbeatRequest.replicas": MANY,
-    "damaged": MANY,
-    "known_ids": MANY,
-    "known_epochs": MANY,
     "replicas": FEW,
     "isr": FEW,
     "adding_replicas": FEW,
@@ -148,20 +148,12 @@ _NUMBERS: Final = (
     *("merged_id", "merged_epoch", "controller_term", "keyspace_id", "slot", "unclean_elections", "split_from"),
     *("split_to", "merge_from", "merge_into", "from_id", "reject_hint", "vote", "checksum", "voters", "learners"),
     *("voters_outgoing", "learners_next", "ReplicaStats.keys", "CreateKeyspaceRequest.replicas", "Message.to"),
-    *("ElectLeadersRequest.partitions", "known_ids", "known_epochs", "starts", "silence_ms"),
-    *("total_bytes", "free_bytes", "low_mark_bytes"),
+    *("known_ids", "known_epochs", "starts", "silence_ms", "total_bytes", "free_bytes", "low_mark_bytes"),
+    "ElectLeadersRequest.partitions",
 )
 _FLAGS: Final = (
-    *(
-        "unclean_election",
-        "with_migrations",
-        "decommission",
-        "splitting",
-        "keeps_start",
-        "reject",
-        "auto_leave",
-        "is_low",
-    ),
+    "is_low",
+    *("unclean_election", "with_migrations", "decommission", "splitting", "keeps_start", "reject", "auto_leave"),
 )
 
 RULES: Final[dict[str, Rule]] = {

@@ -216,7 +216,7 @@ class Member:
             return
         self._look.set()
         for wait in self._waits:
-            if known not in (wait.address, wait.known):
+            if known not in (wait.address, wait.known) and not wait.limit.expired():
                 wait.limit.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager

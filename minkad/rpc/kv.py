@@ -96,8 +96,8 @@ class _Stream:
         response = await self._handle(request, self._share)
         answer = wire.encode(response)
         # What was read was counted as it was read.
-        self._share.give(size + self._count(request, response, time.perf_counter() - began))
-        self._share.take(wire.weight(len(answer)))
+        counted = size + self._count(request, response, time.perf_counter() - began)
+        self._share.take(wire.weight(len(answer)) - counted)
         self._answers.put_nowait(answer)
 
     def _count(self, request: wire.Request, response: wire.Response, seconds: float) -> int:

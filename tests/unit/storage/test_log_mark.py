@@ -1,6 +1,7 @@
 """What a log database lacks of what was durable is noticed, whichever of its files it was in."""
 
 import asyncio
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -127,3 +128,29 @@ def test_one_damaged_slot_is_made_up_for_by_the_other(tmp_path: Path) -> None:
         assert mark.start == 1
     path.write_bytes(bytes(len(content)))
     assert "log.mark is damaged" in refusal(tmp_path)
+
+
+def test_damage_that_is_read_ends_the_node(tmp_path: Path) -> None:
+    """Votes and acknowledgements are in the same database: nothing more is written to it."""
+
+    async def scenario() -> None:
+        db = LogDatabase.open(tmp_path / "log")
+        for i in range(100):
+            db.put(b"%03d" % i, random.Random(i).randbytes(100))
+        await db.sync()
+        db._db.flush()
+        (table,) = (tmp_path / "log").glob("*.sst")
+        content = bytearray(table.read_bytes())
+        content[len(content) // 2] ^= 0x10
+        table.write_bytes(content)
+        told: list[MinkaError] = []
+        db.on_failure = told.append
+        with pytest.raises(MinkaError) as caught:
+            db.scan(b"0", b"1")
+        assert told == [caught.value]
+        assert table.name in caught.value.message
+        with pytest.raises(MinkaError, match="CORRUPT_DATA"):
+            await db.sync()
+        db.close()
+
+    asyncio.run(scenario())

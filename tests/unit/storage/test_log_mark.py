@@ -82,6 +82,14 @@ def test_after_a_crash(
     assert "log" in refusal(path)
 
 
+def test_a_manifest_that_lacks_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB takes it for an older one, and opens without the table that was made last."""
+    path = crashed(tmp_path, monkeypatch)
+    (manifest,) = (path / "log").glob("MANIFEST-*")
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    assert "were written" in refusal(path)
+
+
 def test_undamaged_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = crashed(tmp_path, monkeypatch)
     db = LogDatabase.open(path / "log", must_exist=True)

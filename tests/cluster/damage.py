@@ -21,6 +21,7 @@ PARTITIONS: Final = 2
 ROWS: Final = {b"key-%04d" % i: b"%04d" % i * 5000 for i in range(700)}  # several flushes of each partition
 LATER: Final = {b"later-%03d" % i: b"%d" % i for i in range(50)}
 MEANWHILE: Final = {b"meanwhile-%03d" % i: b"%d" % i for i in range(50)}
+REGISTERED: Final = "member: registered"
 REFUSALS: Final = ("CORRUPT_DATA", "DATA_DIRECTORY_ROLLED_BACK")
 
 # Of the folder of a database: the last by name.
@@ -128,7 +129,7 @@ class Template:
                 for start in range(len(rows) // 2, len(rows), 50):
                     client.put_many(dict(rows[start : start + 50]))
                 client.put_many(LATER)
-            marked(cluster)
+            marked(cluster, time.time())
             for name in cluster.nodes:
                 cluster.kill(name)
 
@@ -157,11 +158,10 @@ def copied(source: Path, target: Path) -> None:
             shutil.rmtree(target)
 
 
-def marked(cluster: LocalCluster) -> None:
-    """Wait until the log databases have marked what was written so far."""
-    now = time.time()
+def marked(cluster: LocalCluster, written_at: float) -> None:
+    """Wait until the log databases have marked what was written until then."""
     marks = [node.data_dir / "log.mark" for node in cluster.nodes.values() if node.running]
-    eventually("the marks", lambda: all(path.stat().st_mtime > now - 0.01 for path in marks))
+    eventually("the marks", lambda: all(path.stat().st_mtime > written_at - 0.01 for path in marks))
 
 
 def outcome(cell: Cell, template: Template, path: Path) -> str:
@@ -169,6 +169,7 @@ def outcome(cell: Cell, template: Template, path: Path) -> str:
     cluster = template.begin(path)
     victim = cluster.node(VICTIM[cell.replicas])
     victim.log.unlink()
+    registered = 0
     rows = {**ROWS, **LATER}
     if not cell.running and not template.harm(cell, victim.data_dir):
         return "no such file"
@@ -180,14 +181,16 @@ def outcome(cell: Cell, template: Template, path: Path) -> str:
                 wait_settled(control, cell.replicas)
                 if not template.harm(cell, victim.data_dir):
                     return "no such file"
-                rows |= written(client)
+                more, written_at = written(client), time.time()
+                rows |= more
                 answered(client, rows)
-                if victim.running:
-                    marked(cluster) if cell.file != "log.mark" else None
+                if victim.running and more and cell.file != "log.mark":
+                    marked(cluster, written_at)
+                registered = victim.log.read_text().count(REGISTERED)
                 if victim.running:
                     cluster.kill(victim.name)
                 cluster.restart(victim.name, ready=False)
-            return judged(cell, cluster, control, client, rows)
+            return judged(cell, cluster, control, client, rows, registered)
     finally:
         cluster.stop()
         shutil.rmtree(path)
@@ -223,11 +226,17 @@ def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
     return refused
 
 
-def judged(cell: Cell, cluster: LocalCluster, control: Control, client: Client, rows: Mapping[bytes, bytes]) -> str:
-    """After the start: the victim has ended with a reason, or everything is right, or it is refused each time."""
+def judged(
+    cell: Cell, cluster: LocalCluster, control: Control, client: Client, rows: Mapping[bytes, bytes], registered: int
+) -> str:
+    """What became of the victim after its start: it has ended with a reason, or everything is right, or it is refused
+    each time. `registered`: how often it had registered before.
+    """
     victim = cluster.node(VICTIM[cell.replicas])
 
     def has_started() -> bool:
+        if victim.log.read_text().count(REGISTERED) <= registered:
+            return False
         status = control.status()
         table = status.table
         whole = all(len(row.isr) == cell.replicas for row in table.partitions) and not status.damaged

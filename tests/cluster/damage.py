@@ -12,7 +12,7 @@ from minka import Client
 from minka.control import Control
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
+from minkactl.playground import LocalCluster, LocalNode
 from tests.cluster.cluster import QUICK, eventually, settled, wait_settled
 
 CONFIG: Final = {**QUICK, "storage": {"log_retention_mib": 1}}
@@ -159,9 +159,12 @@ def copied(source: Path, target: Path) -> None:
 
 
 def marked(cluster: LocalCluster, written_at: float) -> None:
-    """Wait until the log databases have marked what was written until then."""
-    marks = [node.data_dir / "log.mark" for node in cluster.nodes.values() if node.running]
-    eventually("the marks", lambda: all(path.stat().st_mtime > written_at - 0.01 for path in marks))
+    """Wait until the log databases of who runs have marked what was written until then."""
+
+    def is_marked(node: LocalNode) -> bool:
+        return not node.running or (node.data_dir / "log.mark").stat().st_mtime > written_at - 0.01
+
+    eventually("the marks", lambda: all(map(is_marked, cluster.nodes.values())))
 
 
 def outcome(cell: Cell, template: Template, path: Path) -> str:

@@ -382,9 +382,8 @@ class ActiveController:
     async def _tick(self) -> None:
         async with self._turn:
             await self._perform(ResumeAll())
-        while True:
+        while not self.failed:
             async with self._turn:
-                self._check_active()
                 self._before_tick()
                 self._cancel_stalled()
                 self._merge_cold()

@@ -1,19 +1,25 @@
 """Bugs in what is around the Raft core: the driver, the controller, the clearance, the state."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from minka.errors import Code
 from minka.v1.cluster_pb2 import Partition, StateSnapshot
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, IsrChange
 from minka.v1.raft_pb2 import ConfState
+from minka.v1.records_pb2 import Record
 from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.member import Member, MemberSettings
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller import (
+    FailNodes,
     isr,
     keyspaces,
+    membership,
     node_events,
     operations,
     reassignment,
@@ -23,7 +29,7 @@ from minkad.core.controller import (
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.selectors import Live, Selection
 from minkad.core.raft import Ready
-from minkad.core.state import State
+from minkad.core.state import State, is_up
 
 Patch = tuple[Any, str, Any]  # where, the attribute's name, its new value
 
@@ -105,6 +111,84 @@ def fail_too_early() -> Sequence[Patch]:
         return original(self, node) - self.timeout / 2
 
     return [(FailureDetector, "deadline", deadline)]
+
+
+# Who is failed
+
+
+def judge_at_once() -> Sequence[Patch]:
+    """By a silence in which it may have stood still itself, and before it knows that it still leads."""
+
+    async def keep_leading(self: ActiveController) -> None:
+        while True:
+            self._confirm_leadership(self._now(), self._confirmed)
+            await self._fail_silent_nodes()
+            await asyncio.sleep(active_controller.TICK)
+
+    def silent_nodes(self: ActiveController) -> list[str]:
+        others = [node.id for node in self.decided.nodes.values() if is_up(node) and node.raft_id != self._raft_id]
+        return self.detector.silent(others, self._now())
+
+    return [
+        (ActiveController, "_keep_leading", keep_leading),
+        (ActiveController, "_silent_nodes", silent_nodes),
+        (FailureDetector, "suspects_itself", lambda *_: False),
+    ]
+
+
+def judge_itself() -> Sequence[Patch]:
+    def silent_nodes(self: ActiveController) -> list[str]:
+        up = [node.id for node in self.decided.nodes.values() if is_up(node)]
+        return self.detector.silent(up, self._confirmed_at)
+
+    return [(ActiveController, "_silent_nodes", silent_nodes), *no_chance()]
+
+
+def no_chance() -> Sequence[Patch]:
+    original = FailureDetector.__post_init__
+
+    def post_init(self: FailureDetector) -> None:
+        original(self)
+        self._since = self.started_at - self.timeout
+
+    return [(FailureDetector, "__post_init__", post_init)]
+
+
+def wait_for_the_silent() -> Sequence[Patch]:
+    return [(Member, "leader_changed", lambda _: None), (MemberSettings, "call_timeout", 2.0)]
+
+
+def one_after_the_other() -> Sequence[Patch]:
+    """The controller takes who failed out of in-sync sets, in the order of a loop."""
+    original = membership.fail
+
+    def without(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> Partition | None:
+        row = original_without(state, partition, node_ids, live)
+        if row is not None or not set(node_ids) & set(partition.isr):
+            return row
+
+        def leave(row: Partition) -> None:
+            row.isr[:] = [node for node in row.isr if node not in node_ids]
+
+        return rows.changed(partition, leave)
+
+    def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
+        for node, reason in command.reasons.items():
+            yield from original(state, FailNodes({node: reason}), now_ms)
+
+    def select(row: Partition, live: Live, *, allow_unclean: bool) -> Selection | None:
+        selection = original_select(row, live, allow_unclean=allow_unclean)
+        return selection and replace(selection, isr=tuple(node for node in selection.isr if node in live.up))
+
+    original_without, original_select = node_events._without_nodes, selectors.offline_partition_leader_selector
+    return [
+        (membership, "fail", fail),
+        (node_events, "_without_nodes", without),
+        (node_events, "offline_partition_leader_selector", select),
+        *wait_for_the_silent(),
+        *no_chance(),
+        (FailureDetector, "suspects_itself", lambda *_: False),
+    ]
 
 
 # Decisions and state

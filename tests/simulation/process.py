@@ -249,9 +249,9 @@ class Process:
         self.loop.create_task(coroutine)
 
     def if_alive(self, act: Callable[[], object]) -> None:
-        """Something arrives at this process."""
+        """Something arrives at this process; one that is stopped takes it in when it goes on."""
         if self.alive:
-            act()
+            self.loop.call_soon(act)
 
     def deliver(
         self,
@@ -263,11 +263,7 @@ class Process:
 
         What is on a link that is cut waits, so the caller hears nothing for long, and what it said may come late.
         """
-        world, there, back = (
-            self.world,
-            (self.machine.number, to.machine.number),
-            (to.machine.number, self.machine.number),
-        )
+        world, here, there = self.world, self.machine.number, to.machine.number
 
         def break_off() -> None:
             if broken is not None:
@@ -275,12 +271,12 @@ class Process:
 
         def arrive() -> None:
             if to.alive and (to.built or broken is None):  # who joins gets answers only
-                self.if_alive(act)
+                to.if_alive(act)
             else:  # the other machine says that nobody listens
-                world.after(world.network.delay(), world.through, back, break_off, break_off)
+                world.after(world.network.delay(), world.through, (there, here), break_off, break_off)
 
         if self.alive:
-            world.after(world.network.delay(), world.through, there, arrive, break_off)
+            world.after(world.network.delay(), world.through, (here, there), arrive, break_off)
 
     def refused(self, address: str, broken: Callable[[], object]) -> None:
         """No process listens at the address, as the machine there says if it is reached."""
@@ -395,8 +391,8 @@ class Transport:
 
     def _arrive(self, machine: Machine, message: Message) -> None:
         process = machine.process
-        if process is not None and process.alive and process.built:
-            process.hear(message, self._process.machine.address)
+        if process is not None and process.built:
+            process.if_alive(partial(process.hear, message, self._process.machine.address))
 
     def _report_snapshot(self, raft_id: int, ok: bool) -> Callable[[], None]:
         return lambda: self._process.driver.report_snapshot(raft_id, ok)

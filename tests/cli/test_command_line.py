@@ -173,7 +173,7 @@ def test_one_node(run: Run, node: AnsweringNode, status: GetStatusResponse) -> N
     (keyspace,) = found["keyspaces"]
     assert (keyspace["replicas"], keyspace["leads"], keyspace["not_in_sync"], keyspace["to_delete"]) == (3, 3, 1, 1)
     text = "\n".join(plain_lines(on_terminal("nodes", "athens", "--endpoints", node.address).text))
-    for said in ("live", "2023-11-14", "127.0.0.1:7400", "1 GiB", "0.1.0", "3 replicas, and leads 3"):
+    for said in ("live", "2023-11-14", node.address, "1 GiB", "0.1.0", "3 replicas, and leads 3"):
         assert said in text
     assert re.search(r"^To delete +flights/1", text, re.MULTILINE)
     piped = dict(

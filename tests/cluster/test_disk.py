@@ -75,7 +75,10 @@ def test_a_full_disk_stops_the_node_until_there_is_room(small_disk: Path) -> Non
         said = cluster.log("athens").read_text("utf-8")
         assert "minkad: STORAGE_FAILED: " in said
         assert "No space left on device" in said
-        assert "remedy: See the node's log for the path and the cause; free space or replace the disk." in said
+        assert (
+            "remedy: Free space at the path that the message names, or replace the disk, and start the node again."
+            in said
+        )
         assert "Traceback" not in said
 
         cluster.restart("athens", ready=False)  # as a service manager does; it may find the room to start

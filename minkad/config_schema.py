@@ -111,7 +111,7 @@ class Replication:
 class Limits:
     """What the cluster takes in; the active controller's count."""
 
-    replicas_per_node: int = field(default=10_000, metadata=_by(Integer(1, 1_000_000)))
+    replicas_per_node: int = field(default=9_000, metadata=_by(Integer(1, 1_000_000)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Final
 
 _POLL_S: Final = 0.05
 _YOUNG: Final = 3  # collections of the middle generation, some 7,000 new objects each, until the oldest is looked at
-_FULL_S: Final = 3600.0  # until what had been kept, and forms a cycle that nobody needs any more, is looked for, too
+_FULL_S: Final = 600.0  # until what had been kept, and forms a cycle that nobody needs any more, is looked for, too
 _NEVER: Final = 1_000_000
 
 
 async def collect() -> None:
-    """Until cancelled. What survives a collection is set aside and not looked at again for an hour."""
+    """Until cancelled. What survives a collection is set aside and not looked at again for ten minutes."""
     young, middle, oldest = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
     gc.collect()

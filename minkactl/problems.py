@@ -172,8 +172,8 @@ class _Problems:
             text += f" ({node.state_reason}); it answers here, so it may be about to come back"
             self._add(text, [_WATCH, *self._logs(node.id)], nodes=[node.id])
             return
-        partitions = self._status.table.partitions
-        short = [p for p in partitions if missing_in_sync(p) > 0 and node.id in p.replicas and node.id not in p.isr]
+        # Also those whose leaders are yet to take it out of the in-sync sets.
+        short = [p for p in self._status.table.partitions if {node.id} & set(p.replicas) - set(p.removing_replicas)]
         note = f"{counted(len(short), 'partition')} under-replicated without it." if short else ""
         text, gone = f"{text}: {self._reason(node.id)}", self._gone_for_good(node)
         self._add(text, self._starts([node.id]), nodes=[node.id], note=note, otherwise=gone)

@@ -52,6 +52,8 @@ def _replaced(state: State, old: Node, now_ms: int) -> Iterator[Record]:
 def _predecessor(state: State, command: Register) -> Node | None:
     """The node's row. Raises what a registration is refused with."""
     node, old = command.node, state.nodes.get(command.node.id)
+    if not state.cluster.id:  # the founders' raft ids are not taken yet
+        raise MinkaError(Code.NO_CONTROLLER, "the cluster is about to be founded")
     if node.data_id in state.removed_data_ids:
         raise MinkaError(
             Code.NODE_REMOVED, f"node {node.id} was removed from the cluster with its data directory", node=node.id

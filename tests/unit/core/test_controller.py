@@ -3,10 +3,11 @@
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import HashFunction, MigrationState, Node, NodeState, OperationState, PartitionState
+from minka.v1.cluster_pb2 import Cluster, HashFunction, MigrationState, Node, NodeState, OperationState, PartitionState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller import (
     CancelMigration,
+    CreateCluster,
     CreateKeyspace,
     DrainNode,
     HandOver,
@@ -15,6 +16,7 @@ from minkad.core.controller import (
     Register,
     RemoveNode,
     blockers_of,
+    decide,
 )
 from minkad.core.state import State
 from tests.unit.core.model import Controller
@@ -22,6 +24,21 @@ from tests.unit.core.model import Controller
 
 def refused(code: Code) -> pytest.RaisesExc[MinkaError]:
     return pytest.RaisesExc(MinkaError, check=lambda e: e.code is code)
+
+
+def test_nobody_takes_a_founders_raft_id() -> None:
+    """A node that is there first registers once the founders are recorded."""
+    state = State()
+    node = Node(id="cyrene", data_id="d", incarnation="1", address="cyrene:1")
+    with refused(Code.NO_CONTROLLER):
+        decide(state, Register(node, holder_alive=False), 0)
+    founders = [
+        Node(id=name, raft_id=number, address=f"{name}:1") for number, name in enumerate(("athens", "cyrene"), 1)
+    ]
+    for command in (CreateCluster(Cluster(id="c", name="test"), founders), Register(node, holder_alive=False)):
+        for record in decide(state, command, 0):
+            state.apply(record)
+    assert {row.id: row.raft_id for row in state.nodes.values()} == {"athens": 1, "cyrene": 2}
 
 
 def test_no_partition_is_assigned_before_the_minimum_size() -> None:

@@ -407,6 +407,8 @@ class RaftDriver:
             await turn()  # nothing is applied meanwhile
             if self._restores != restores:
                 return
+        if index < self._log.first_index():
+            return  # a snapshot of the leader's has taken the log's place, and is about to be restored
         self._log.stage_snapshot(index, self._log.term(index), self.conf_state, b"".join(pieces))
         # Followers that lag by less than this are sent entries, not the snapshot.
         keep_from = index - self._snapshot_entries // 2

@@ -32,9 +32,9 @@ def test_nobody_takes_a_founders_raft_id() -> None:
     node = Node(id="cyrene", data_id="d", incarnation="1", address="cyrene:1")
     with refused(Code.NO_CONTROLLER):
         decide(state, Register(node, holder_alive=False), 0)
-    founders = [
-        Node(id=name, raft_id=number, address=f"{name}:1") for number, name in enumerate(("athens", "cyrene"), 1)
-    ]
+    joining = NodeState.NODE_STATE_JOINING
+    names = ("athens", "cyrene")
+    founders = [Node(id=n, raft_id=i, address=f"{n}:1", state=joining) for i, n in enumerate(names, 1)]
     for command in (CreateCluster(Cluster(id="c", name="test"), founders), Register(node, holder_alive=False)):
         for record in decide(state, command, 0):
             state.apply(record)

@@ -23,7 +23,7 @@ def status_document(asked: Survey) -> dict[str, Any]:
         "served_by": status.served_by,
         "from_controller": status.from_controller,
         "table_version": status.table.version,
-        "coordinator": to_document(status.coordinator),
+        "coordinator": _coordinator(asked),
         "served": served(asked),
         "nodes": nodes,
         "keyspaces": keyspace_rows(status),
@@ -32,6 +32,15 @@ def status_document(asked: Survey) -> dict[str, Any]:
         "balance": balance(nodes),
         "operations": [to_document(operation) for operation in status.running],
     }
+
+
+def _coordinator(asked: Survey) -> dict[str, Any]:
+    """Who leads is not taken from a node that has no clearance of it: one that doesn't vote may never hear of its end."""
+    document = to_document(asked.status.coordinator)
+    answers = [report.answer for report in asked.reports.values() if report.answer is not None]
+    if not asked.known and not any(answer.has_clearance or answer.is_controller for answer in answers):
+        document["controller"] = ""
+    return document
 
 
 def _remembered(asked: Survey) -> Row:

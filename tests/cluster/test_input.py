@@ -1,5 +1,6 @@
 """Random and mutated requests at every method of a real node: each gets a named answer, and the node stays well."""
 
+import contextlib
 import random
 import socket
 import struct
@@ -24,7 +25,7 @@ from minka.v1.raft_pb2 import Message as RaftMessage
 from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minkactl.playground import LocalCluster
 from minkad.shard import frames
-from tests.cluster.cluster import QUICK, create_keyspace, wait_settled
+from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
 
 METHODS = [
     method
@@ -236,11 +237,18 @@ def preface(path: bytes) -> bytes:
     return settings + frame(1, 4, 1, headers) + frame(0, 1, 1, bytes(5))
 
 
+def _connected(address: str) -> socket.socket | None:
+    host, port = address.split(":")
+    with contextlib.suppress(ConnectionRefusedError):
+        return socket.create_connection((host, int(port)), timeout=SECONDS)
+    return None
+
+
 @pytest.mark.parametrize("sent", [preface(b"/minka.v1.Admin/\xff\xfe"), b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000])
 def test_what_is_no_grpc_ends_nothing(cluster: LocalCluster, sent: bytes) -> None:
-    host, port = cluster.node(NODE).address.split(":")
+    """At most the node listens again, in a moment."""
     for _ in range(3):
-        with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
+        with eventually("a connection", lambda: _connected(cluster.node(NODE).address)) as connection:
             connection.sendall(sent)
             connection.settimeout(SECONDS)
             connection.recv(1000)

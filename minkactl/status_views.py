@@ -35,7 +35,7 @@ def status_document(asked: Survey) -> dict[str, Any]:
 
 
 def _coordinator(asked: Survey) -> dict[str, Any]:
-    """Who leads is not taken from a node that has no clearance of it: one that doesn't vote may never hear of its end."""
+    """Who leads is not taken from a node without clearance: one that does not vote may never hear of its end."""
     document = to_document(asked.status.coordinator)
     answers = [report.answer for report in asked.reports.values() if report.answer is not None]
     if not asked.known and not any(answer.has_clearance or answer.is_controller for answer in answers):

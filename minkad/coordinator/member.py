@@ -189,9 +189,9 @@ class Member:
         """Until cancelled. Raises MinkaError with a code of FINAL: give up."""
         while True:
             self._look.clear()
-            known = self._controller_address()
+            known, asked = self._controller_address(), None
             try:
-                address = self._address_to_ask()
+                address = asked = self._address_to_ask()
                 if not self._is_known or address != self._controller_address():
                     address = await self._register(address)
                 await self._send_heartbeats(address)
@@ -200,7 +200,9 @@ class Member:
                     raise
                 if error.code is Code.NOT_REGISTERED:
                     self._is_known = False
-                self._silent = known if error.code in (Code.UNREACHABLE, Code.DEADLINE_EXCEEDED) else None
+                is_silent = error.code in (Code.UNREACHABLE, Code.DEADLINE_EXCEEDED)
+                # This node is never silent to itself: its own table sent it on to where it was before it moved.
+                self._silent = known if is_silent and asked == known != self.node.address else None
                 self._note(error)
             self.registered.clear()
             try:

@@ -24,7 +24,7 @@ from tests.simulation.loop import ProcessLoop
 if TYPE_CHECKING:
     from minkad.coordinator.member import ControllerStub, DataPlane
 
-OLD, NEXT, THIRD = "byzantium:7400", "cyrene:7400", "delphi:7400"
+OWN, OLD, NEXT, THIRD = "athens:7400", "byzantium:7400", "cyrene:7400", "delphi:7400"
 BEAT = 0.2
 CLEARANCE = 0.6
 
@@ -44,7 +44,7 @@ class Athens:
         self.is_registered = registered
         self._loop = ProcessLoop(lambda: self.seconds, lambda _: None)
         self.member = Member(
-            Node(id="athens", incarnation="7"),
+            Node(id="athens", incarnation="7", address=OWN),
             MemberSettings(BEAT, CLEARANCE, 1.0),
             cast("ControllerStub", self),
             controller_address=lambda: self.known,
@@ -161,6 +161,18 @@ def test_others_are_asked_when_raft_names_only_the_silent_one(athens: Athens) ->
     athens.leader = athens.hint = NEXT
     athens.run(CLEARANCE + 2 * BEAT)
     assert athens.first_heartbeat(NEXT) > 0
+    assert athens.member.has_clearance()
+
+
+def test_a_controller_that_has_moved_registers_at_itself(athens: Athens) -> None:
+    """Until it is active it names, as its table does, the address that it had before."""
+    athens.is_registered = False
+    athens.silent.add(OLD)
+    athens.leader, athens.hint = "nobody yet", OLD
+    athens.known = OWN
+    athens.run(3 * CLEARANCE)
+    athens.leader = OWN
+    athens.run(3 * CLEARANCE)
     assert athens.member.has_clearance()
 
 

@@ -164,16 +164,16 @@ def test_others_are_asked_when_raft_names_only_the_silent_one(athens: Athens) ->
     assert athens.member.has_clearance()
 
 
-def test_a_controller_that_has_moved_registers_at_itself(athens: Athens) -> None:
+def test_a_controller_that_has_moved_registers_at_itself() -> None:
     """Until it is active it names, as its table does, the address that it had before."""
-    athens.is_registered = False
+    athens = Athens(registered=False)
     athens.silent.add(OLD)
-    athens.leader, athens.hint = "nobody yet", OLD
-    athens.known = OWN
-    athens.run(3 * CLEARANCE)
+    athens.leader, athens.hint, athens.known = "nobody yet", OLD, OWN
+    athens.run(5 * CLEARANCE)
     athens.leader = OWN
-    athens.run(3 * CLEARANCE)
+    athens.run(5 * CLEARANCE)
     assert athens.member.has_clearance()
+    athens.end()
 
 
 def test_a_controller_that_has_just_begun_is_asked_again_soon(athens: Athens) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import minka.aio
 from minka.control import Control
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
 from minka.hashing import murmur3
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionTable
@@ -32,6 +32,7 @@ BALLAST: Final = "ballast"  # a keyspace of one partition, for what fills a disk
 CLEARANCE_S: Final = QUICK["membership"]["clearance_ms"] / 1000
 FAILURE_S: Final = QUICK["membership"]["failure_timeout_ms"] / 1000
 DISK_BYTES: Final = 512 * MIB
+_ROOM_MIB: Final = 4  # on a disk that is nearly full
 _LOG_CHARS: Final = 2000  # of the end of a log, to show
 
 
@@ -237,23 +238,31 @@ class Nemesis:
             self._hold(0.01, 0.1)
 
     def fill_a_disk(self) -> None:
-        """The disk of a node is full until the node gives up; then there is room, and it is started again."""
+        """The disk of a node is full until the node gives up, or has noticed in time and takes nothing that needs room;
+        then there is room, and it is started again.
+        """
         name = self._lab.leader_of_ballast()
         disk = self._lab.disks[name]
-        disk.fill(room=self._rng.randrange(4 * MIB))
-        self._lab.loop.start(self._write_until_it_ends(name)).result()
+        disk.fill(room=self._rng.randrange(_ROOM_MIB * MIB))
+        self._lab.loop.start(self._write_until_it_is_full(name)).result()
         self._hold(0.0, 2 * FAILURE_S)
         disk.free()
         self._cluster.restart(name)
 
-    async def _write_until_it_ends(self, name: str) -> None:
+    async def _write_until_it_is_full(self, name: str) -> None:
         """Writing is what needs room."""
-        end = time.monotonic() + DEADLINE
+        end, written = time.monotonic() + DEADLINE, 0
         async with minka.aio.Client(self._cluster.endpoints, keyspace=BALLAST, timeout=1.0) as client:
             while self._cluster.nodes[name].running:
                 assert time.monotonic() < end, f"{name} did not give up on a full disk"
-                with contextlib.suppress(MinkaError):
+                try:
                     await client.put(b"ballast-%d" % self._rng.randrange(8), self._rng.randbytes(MIB))
+                    written += 1
+                except MinkaError as error:
+                    if error.code is Code.DISK_LOW:
+                        return
+                if written > 2 * _ROOM_MIB:
+                    return  # others lead who have room
 
     def _a_leader(self) -> str:
         return self._lab.leader_of(self._rng.choice(self._keys), self._keyspace)

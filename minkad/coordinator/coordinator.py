@@ -77,8 +77,10 @@ class Coordinator:
             self.on_nodes_changed()
 
     def restore(self, data: bytes) -> None:
-        """A snapshot from the leader, so this node is not the leader."""
-        assert self.active is None, "the leader was sent a snapshot"
+        """A snapshot from the leader, so this node is not the leader, or not any more."""
+        if self.active is not None:
+            self.active.close()
+            self.active = None
         self.state = State.from_snapshot(data)
         self.on_nodes_changed()
 

@@ -22,6 +22,7 @@ _SEEDS_THAT_FOUND_BUGS = (
     810697,
     810816,
     812722,
+    2001978,  # an active controller was deposed, and sent a snapshot before it had noticed
     1000169,  # a node saved its state while a snapshot of the leader's took the place of its log
 )
 

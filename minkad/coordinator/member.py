@@ -165,7 +165,7 @@ class Member:
         self._asked = 0
         self._is_known = False  # the controllers know this process, so a new one needn't be told first
         self._silent: str | None = None  # the address at which the controller did not answer the last time
-        self._waits: set[_Wait] = set()
+        self._waits: dict[_Wait, None] = {}  # in their order
         self._look = asyncio.Event()
         self._ungranted = asyncio.Event()
         self._data_plane = data_plane
@@ -226,11 +226,11 @@ class Member:
         """TimeoutError after so long, or once Raft names another leader."""
         async with asyncio.timeout(seconds) as limit:
             wait = _Wait(address, self._controller_address(), limit)
-            self._waits.add(wait)
+            self._waits[wait] = None
             try:
                 yield
             finally:
-                self._waits.discard(wait)
+                del self._waits[wait]
 
     def _note(self, error: MinkaError) -> None:
         """Log each problem once, not at each try."""

@@ -50,7 +50,7 @@ class NodeOutbox:
         self._jitter = jitter
         self._pending: dict[int, bool] = {}  # by partition: whether the node may know the row
         self._wake = asyncio.Event()
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._in_flight: dict[asyncio.Task[None], None] = {}  # in their order
         self._tries: dict[int, int] = {}  # by partition, of those that failed
         self._retries: list[asyncio.TimerHandle] = []
         self._task = asyncio.create_task(self._run(), name=f"outbox of {node}")
@@ -84,7 +84,7 @@ class NodeOutbox:
             self._wake.clear()
             while self._pending and len(self._in_flight) < REQUESTS_IN_FLIGHT:
                 task = asyncio.create_task(self._deliver(self._take()))
-                self._in_flight.add(task)
+                self._in_flight[task] = None
                 task.add_done_callback(self._delivered)
 
     def _take(self) -> dict[int, bool]:
@@ -101,7 +101,7 @@ class NodeOutbox:
         return batch
 
     def _delivered(self, task: asyncio.Task[None]) -> None:
-        self._in_flight.discard(task)
+        del self._in_flight[task]
         self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a delivery died", exc_info=error, extra={"to": self.node})

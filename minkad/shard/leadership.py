@@ -66,9 +66,9 @@ class Leadership:
         replica, row = self.replica, self.replica.row
         others = {node for node in row.replicas if node not in row.removing_replicas} | set(row.isr)
         others.discard(self._context.node_id)
-        for node in self._followers.keys() - others:
+        for node in sorted(self._followers.keys() - others):
             self._remove(node)
-        for node in others - self._followers.keys():
+        for node in sorted(others - self._followers.keys()):
             self._add(node)
         if replica.log.keeps_tail != bool(others):
             replica.log.keep_tail(bool(others))
@@ -78,7 +78,7 @@ class Leadership:
         self._recount()
         self._pause_without_room()
         self._change_hand_over()
-        for node in self._lost - set(row.isr):
+        for node in sorted(self._lost - set(row.isr)):
             self._lost.discard(node)
             if node in self._followers:
                 self._followers[node].probe()  # it is sent a checkpoint now

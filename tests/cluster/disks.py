@@ -22,17 +22,20 @@ class Disk:
         self.mount = mounted(undo, self.image, directory / name)
 
     def fill(self, room: int) -> None:
-        """Take all space but so many bytes."""
-        with self._ballast.open("wb", buffering=0) as file:
+        """Take the space there is but for so many bytes, and never more for a moment: a node would end at that."""
+        with self._ballast.open("ab", buffering=0) as file:
             for size in _CHUNKS:
                 with contextlib.suppress(OSError):
-                    while True:
-                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
-            file.truncate(max(0, os.fstat(file.fileno()).st_size - room))
+                    while (taken := min(size, self._free_bytes() - room)) > 0:
+                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, taken)
 
     def free(self) -> None:
         """Give back what `fill` took."""
         self._ballast.unlink(missing_ok=True)
+
+    def _free_bytes(self) -> int:
+        found = os.statvfs(self.mount)
+        return found.f_bavail * found.f_frsize
 
     @property
     def _ballast(self) -> Path:

@@ -254,10 +254,11 @@ class State:
         """Which nodes have copies of it, or none (`row.replicas` and `row.removing_replicas` empty)."""
         if old is not None and old.replicas == row.replicas and old.removing_replicas == row.removing_replicas:
             return
-        before, after = (set() if old is None else _members(old)), _members(row)
-        for node in before - after:
-            del self.copies[node][row.id]
-        for node in after - before:
+        before, after = ({} if old is None else _members(old)), _members(row)
+        for node in before:
+            if node not in after:
+                del self.copies[node][row.id]
+        for node in after:
             self.copies.setdefault(node, {})[row.id] = None
 
     def _apply_node(self, node: Node) -> list[NotifyNode]:
@@ -461,8 +462,8 @@ def slices(rows: Iterable[R], count: int) -> Iterator[Sequence[R]]:
         yield some
 
 
-def _members(row: Partition) -> set[str]:
-    return {*row.replicas, *row.removing_replicas}
+def _members(row: Partition) -> dict[str, None]:
+    return dict.fromkeys((*row.replicas, *row.removing_replicas))  # a set of names has another order in each process
 
 
 def _affected(old: Partition, new: Partition) -> list[str]:

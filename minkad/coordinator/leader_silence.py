@@ -18,7 +18,7 @@ class LeaderSilence:
     """Times are seconds of this node's clock. Before its start a node may have heard anything."""
 
     def __init__(self, started_at: float) -> None:
-        self.leader = 0  # the raft id of the last other node that was heard as a leader; 0: none
+        self.leader = 0  # the raft id of the last leader, if that was another node; 0: none
         self._heard_at = started_at
         self._term = 0  # the last in which votes were given to this node
         self._proven_since = started_at
@@ -36,8 +36,10 @@ class LeaderSilence:
             self._term = message.term
 
     def asks(self, now: float) -> None:
-        """This node leads, and asks whether it does: it is one of those who confirm that."""
-        self._heard_at = now
+        """This node leads, and asks whether it does: it is one of those who confirm that, and what it grants by it may
+        hold when it begins to act as the controller once more in the same term.
+        """
+        self.leader, self._heard_at, self._proven_since = 0, now, now
 
     def milliseconds(self, now: float) -> int:
         """For how long this node has heard no leader, itself included."""

@@ -68,3 +68,12 @@ def test_what_a_voter_says() -> None:
     assert silence.milliseconds(11.5) == 500
     silence.asks(12.0)
     assert silence.milliseconds(12.0) == 0
+
+
+def test_what_this_leader_has_granted_itself_counts_too() -> None:
+    """It may stop to act, for a transfer of the leadership that comes to nothing, and begin once more in its term."""
+    silence = heard_at(10.0)
+    silence.handle(vote(550), CANDIDATE, 10.7)
+    silence.asks(12.0)
+    assert silence.proven_since(7, 20.0) == 12.0
+    assert silence.leader == 0

@@ -125,6 +125,7 @@ class ActiveController:
         self._jitter = jitter
         self._outboxes: dict[str, NodeOutbox] = {}
         self._last_proposal: asyncio.Future[None] | None = None
+        self._registrations: dict[str, asyncio.Future[None]] = {}  # the last of each node
         self._schedule_due = False
         self._cold = ColdNeighbours()
         self._spreading = Spreading()
@@ -162,10 +163,12 @@ class ActiveController:
         async def perform() -> asyncio.Future[None] | None:
             proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self._now())))
             self.detector.heard(node.id, self._now())
+            if proposal is not None:
+                self._registrations[node.id] = proposal
+                proposal.add_done_callback(lambda _: self.detector.heard(node.id, self._now()))
             return proposal
 
         await self._committed_by(perform)
-        self.detector.heard(node.id, self._now())  # it was waiting for this, and could send no heartbeat
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """Each change by itself; answers with the rows as they are afterwards. Raises NOT_REGISTERED."""
@@ -401,9 +404,15 @@ class ActiveController:
             self._judging = asyncio.create_task(self._fail_silent_nodes(), name="failing nodes")
 
     def _silent_nodes(self) -> list[str]:
-        """Never this one, which hears itself as long as it can do anything."""
+        """Never this one, which hears itself as long as it can do anything, and nobody who waits until its registration
+        is recorded: it can send no heartbeat before.
+        """
         others = [node.id for node in self.decided.nodes.values() if is_up(node) and node.raft_id != self._raft_id]
-        return self.detector.silent(others, self._confirmed_at)
+        return [node for node in self.detector.silent(others, self._confirmed_at) if not self._is_registering(node)]
+
+    def _is_registering(self, node: str) -> bool:
+        registration = self._registrations.get(node)
+        return registration is not None and not registration.done()
 
     async def _fail_silent_nodes(self) -> None:
         async with self._turn:

@@ -276,9 +276,13 @@ class Member:
 
     async def _register(self, address: str) -> str:
         settings = self._settings
+        patience = settings.holder_patience + settings.call_timeout
+        if self._is_known and self._controller_address() not in (None, address):
+            # It only has to say who controls now, and may be silent too, while the controller has come back.
+            patience = settings.heartbeat_interval
         try:
             # Whoever is asked may name a controller that is silent, so it is waited for no node in particular.
-            async with self._waiting("", settings.holder_patience + settings.call_timeout):
+            async with self._waiting("", patience):
                 controller, _ = await register_patiently(
                     self._stub, [address], self.node, settings.holder_patience, settings.call_timeout, self._now
                 )
@@ -300,6 +304,7 @@ class Member:
         self.node = as_new_process(self.node)
 
     async def _send_heartbeats(self, address: str) -> None:
+        """Until Raft names another controller. Raises MinkaError when this one is silent, or refuses."""
         self._sent_at.clear()
         responses = self._stub.heartbeat(address, self._heartbeats(self._stream))
         heard_at = self._now()
@@ -317,7 +322,7 @@ class Member:
         except (TimeoutError, StopAsyncIteration) as end:
             known = self._controller_address()
             if known not in (None, address) and self._now() - heard_at < 2 * self._settings.heartbeat_interval:
-                raise MinkaError(Code.NOT_CONTROLLER, f"the active controller is at {known} now") from end
+                return  # another one leads, and nothing is lost
             raise MinkaError(Code.UNREACHABLE, f"the controller at {address} does not answer heartbeats") from end
         finally:
             self._stream += 1

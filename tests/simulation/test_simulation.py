@@ -26,6 +26,8 @@ _SEEDS_THAT_FOUND_BUGS = (
     810697,
     810816,
     812722,
+    2001169,  # a member asked a silent node who controls, for long, and the controller had come back
+    2001853,  # a node was failed that waited for its registration to be recorded, on slow disks
     2000929,  # a controller that began once more in its term did not reckon with what it had granted before
     2001978,  # an active controller was deposed, and sent a snapshot before it had noticed
     1000169,  # a node saved its state while a snapshot of the leader's took the place of its log

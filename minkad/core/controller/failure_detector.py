@@ -45,10 +45,6 @@ class FailureDetector:
         """A heartbeat of this node has arrived, or it is known otherwise that it was there."""
         self._heard[node] = at
 
-    def forget(self, node: str) -> None:
-        """The node has left."""
-        self._heard.pop(node, None)
-
     def deadline(self, node: str) -> float:
         """When the node counts as failed if nothing is heard from it until then."""
         return max(self._heard.get(node, self._since) + self.timeout, self.clearances_end)

@@ -393,3 +393,25 @@ def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkeypatch:
         second.controller.close()
 
     asyncio.run(run())
+
+
+def test_nobody_is_failed_whose_registration_is_not_recorded_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends no heartbeat before it has the answer; the disks of a quorum may be slow."""
+
+    async def run() -> None:
+        h = await judge(monkeypatch)
+        await h.pass_time(1.0, "c")
+        await until(lambda: failed(h) == ["c"])
+        h.hold()
+        registers = asyncio.create_task(h.controller.register(Node(id="c", data_id="c", incarnation="2")))
+        await until(lambda: bool(h.held))
+        await h.pass_time(2.0, "c")
+        h.release()
+        await registers
+        await h.pass_time(0.7, "c")
+        assert failed(h) == []
+        await h.pass_time(0.2, "c")
+        await until(lambda: failed(h) == ["c"])
+        h.controller.close()
+
+    asyncio.run(run())

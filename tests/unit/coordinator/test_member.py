@@ -164,6 +164,16 @@ def test_others_are_asked_when_raft_names_only_the_silent_one(athens: Athens) ->
     assert athens.member.has_clearance()
 
 
+def test_a_controller_that_was_paused_is_found_again_although_others_are_silent(athens: Athens) -> None:
+    athens.silent |= {OLD, NEXT, THIRD}
+    athens.run(CLEARANCE + BEAT)
+    athens.silent.remove(OLD)
+    before = len(athens.heartbeats)
+    athens.run(1.5 * BEAT)
+    assert OLD in [to for _, to in athens.heartbeats[before:]]
+    assert athens.member.has_clearance()
+
+
 def test_a_controller_that_has_moved_registers_at_itself() -> None:
     """Until it is active it names, as its table does, the address that it had before."""
     athens = Athens(registered=False)

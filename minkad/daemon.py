@@ -220,6 +220,7 @@ class Daemon:
             applied_index=lambda: self.driver.applied_index,
             now=boottime,
             disk=lambda: self.disk.space,
+            disk_stalled=lambda: self.log_db.stalled,
         )
         self.health = Health(
             self.coordinator,

@@ -151,6 +151,7 @@ class Member:
         applied_index: Callable[[], int],
         now: Callable[[], float],
         disk: Callable[[], DiskSpace] = DiskSpace,
+        disk_stalled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.node = node
         self.clearance = Clearance()
@@ -172,6 +173,7 @@ class Member:
         self._applied_index = applied_index
         self._now = now
         self._disk = disk
+        self._disk_stalled = disk_stalled
         self._sequence = 0
         self._stream = 0
         self._sent_at: dict[int, float] = {}
@@ -188,6 +190,7 @@ class Member:
     async def run(self) -> None:
         """Until cancelled. Raises MinkaError with a code of FINAL: give up."""
         while True:
+            await self._disk_answers()
             self._look.clear()
             known, asked = self._controller_address(), None
             try:
@@ -210,6 +213,17 @@ class Member:
                     await self._look.wait()
             except TimeoutError:
                 pass
+
+    async def _disk_answers(self) -> None:
+        """What is led by a node whose disk does not answer is led by others as soon as they may: it says nothing."""
+        if self._disk_stalled():
+            log.warning("the disk does not answer, so this node sends no heartbeats")
+            await self._until_disk_answers()
+            log.warning("the disk answers again")
+
+    async def _until_disk_answers(self) -> None:
+        while self._disk_stalled():  # noqa: ASYNC110 - a question of time, which sets no event
+            await asyncio.sleep(self._settings.hurry)
 
     def leader_changed(self) -> None:
         """Raft names another leader: nobody waits any longer for the former one."""
@@ -320,6 +334,8 @@ class Member:
                     self._ungranted.set()
                 self.low_disks = frozenset(response.low_disks)
         except (TimeoutError, StopAsyncIteration) as end:
+            if self._disk_stalled():
+                return  # there was nothing to answer
             known = self._controller_address()
             if known not in (None, address) and self._now() - heard_at < 2 * self._settings.heartbeat_interval:
                 return  # another one leads, and nothing is lost
@@ -332,6 +348,7 @@ class Member:
         changed_only = False
         # gRPC goes on asking for the next heartbeat when the call has ended, and drops it: it must not get one.
         while stream == self._stream:
+            await self._until_disk_answers()
             self._sequence += 1
             request = HeartbeatRequest(
                 node_id=self.node.id,

@@ -10,7 +10,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import Commands, ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message, MessageType
 from minkad.clock import boottime
 from minkad.coordinator.leader_silence import LeaderSilence
-from minkad.core.raft import LogRolledBack, ProposalDropped, RaftError, RawNode, Ready, Role
+from minkad.core.raft import LogRolledBack, ProposalDropped, RaftError, RawNode, ReadState, Ready, Role
 from minkad.core.raft.answers import without_repeated_answers
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
@@ -119,7 +119,7 @@ class RaftDriver:
             elif len(self._inbox) < MAX_QUEUED_MESSAGES:
                 self._inbox.append(message)
         if self._is_away:
-            self._transport.send(self.raw.heartbeats())
+            self._go_on_without_disk()
         self._wake.set()
 
     def propose(self, *commands: bytes) -> asyncio.Future[None]:
@@ -249,10 +249,26 @@ class RaftDriver:
             await asyncio.sleep(self._tick_seconds)
             if self._is_away:
                 self.raw.tick()
-                self._transport.send(self.raw.heartbeats())
+                self._go_on_without_disk()
             else:
                 self._tick_due = True
             self._wake.set()
+
+    def _go_on_without_disk(self) -> None:
+        """A disk that is slow costs no leadership and no clearance; a leader's that does not answer costs both."""
+        heartbeats, reads = self.raw.heartbeats(), self.raw.confirmed_reads()
+        if self.is_leader and self._log_db.stalled:
+            return
+        self._transport.send(heartbeats)
+        self._confirm(reads)
+        if not self.is_leader:
+            self._on_progress()  # another one may lead meanwhile
+
+    def _confirm(self, reads: Iterable[ReadState]) -> None:
+        for read in reads:
+            sent_at, confirmed = self._confirmations.pop(read.context, (0.0, None))
+            if confirmed is not None:
+                confirmed(sent_at)
 
     def _take_inputs(self) -> None:
         if self._tick_due:
@@ -293,7 +309,6 @@ class RaftDriver:
     async def _handle(self, ready: Ready) -> None:
         self._log.stage(ready)
         if ready.must_sync or ready.snapshot is not None:
-            # Heartbeats go on meanwhile: they need no disk, and a slow one must cost no leadership.
             self._is_away = True
             await self._log_db.sync()
             self._is_away = False
@@ -303,10 +318,7 @@ class RaftDriver:
         self._transport.send(without_repeated_answers(ready.messages))
         if ready.snapshot is not None:
             self._restore(ready)
-        for state in ready.read_states:
-            sent_at, confirmed = self._confirmations.pop(state.context, (0.0, None))
-            if confirmed is not None:
-                confirmed(sent_at)
+        self._confirm(ready.read_states)
         await self._let_apply(ready.committed_entries)
         self.raw.advance(ready)
         if ready.soft_state is not None and not self.is_leader:

@@ -19,6 +19,7 @@ from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, st
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
+STALLED_S: Final = 0.5  # for which a write or a sync takes when the disk does not answer
 _STALL_POLL_S: Final = 0.001
 # What only the operating system has is synced after so long, and so long may that take: together they are the 100 ms
 # that are promised of what `write` acknowledges.
@@ -145,6 +146,12 @@ class LogDatabase:
         any thread.
         """
         return self._busy_since
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the disk owes an answer for longer than a slow one takes: the node can do nothing that lasts."""
+        since = self._busy_since
+        return since is not None and self._clock() - since > STALLED_S
 
     def unsynced_s(self) -> float:
         """For how many seconds what `write` acknowledged first has not been synced: the present exposure to a power

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from minka import BatchError, Client
 from minka.control import Control
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import HashFunction
+from minka.v1.cluster_pb2 import HashFunction, PartitionTable
 from minkactl.cli import cli
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
@@ -106,6 +106,38 @@ def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:
             client.put_many(dict.fromkeys(KEYS, b"value"))
         said = cluster.log(victim).read_text("utf-8")
         assert "the disk has not answered for 2 s" in said
+
+
+def known(control: Control) -> PartitionTable:
+    """The table of the active controller."""
+    return eventually("a controller", lambda: s.table if (s := control.status()).from_controller else None)
+
+
+@pytest.mark.parametrize("who", ["the active controller", "another node"])
+def test_others_lead_while_a_disk_does_not_answer(tmp_path: Path, who: str) -> None:
+    """Long before the node ends by itself; and it goes on when the disk does."""
+    held = tmp_path / "held"
+    cluster = LocalCluster(3, config=CONFIG)
+    for name, node in cluster.nodes.items():
+        node.env = {"MINKA_FAILPOINTS_FILE": str(tmp_path / name)}
+    with cluster, Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
+        wait_settled(control, live=3)
+        control.create_keyspace("flights", 6, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        controller = control.status().coordinator.controller
+        victim = next(name for name in cluster.nodes if (name == controller) == (who == "the active controller"))
+        held.touch()
+        (tmp_path / victim).write_text(f"log.sync.before=pause:{held}\n")
+        with contextlib.suppress(MinkaError):  # what it leads, or is in sync of, waits until it is failed
+            client.put_many(dict.fromkeys(KEYS, b"value"), timeout=2.0)
+        client.put_many(dict.fromkeys(KEYS, b"value"), timeout=10.0)
+        assert not any(p.leader == victim for p in known(control).partitions)
+        assert cluster.nodes[victim].running
+        held.unlink()
+        wait_settled(control, live=3)
+        assert cluster.nodes[victim].running
+        assert client.get_many(KEYS) == dict.fromkeys(KEYS, b"value")
+        assert "the disk does not answer, so this node sends no heartbeats" in cluster.log(victim).read_text("utf-8")
 
 
 def test_a_low_disk_takes_only_deletes_and_a_full_one_is_started_and_emptied(disk: Disk) -> None:

@@ -11,6 +11,7 @@ from tests.simulation.trace import Violation
 if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
+FIRST_UNIX_MS: Final = 1_800_000_000_000
 _LOOK: Final = 0.25  # seconds between looks at what is served
 _SERVED_AFTER: Final = 4.0  # seconds after which a partition is served again that has a replica to lead it
 _FAIR: Final = 0.3  # seconds beyond the failure timeout in which a node that lives is heard
@@ -41,11 +42,13 @@ class Availability:
     # Who is well
 
     def _well_since(self, machine: Machine) -> float:
-        """Since when its present process runs without a stop; infinite if it doesn't."""
+        """Since when its present process runs without a stop, on a disk that answers; infinite if it doesn't."""
         process, now = machine.process, self._world.now
         if process is None or not process.alive or not process.built or process.stopping:
             return float("inf")
-        return max(process.built_at, machine.stopped_until) if machine.stopped_until <= now else float("inf")
+        if machine.stopped_until > now or process.disk_stalled:
+            return float("inf")
+        return max(process.built_at, machine.stopped_until, process.stalled_until)
 
     def _connected_since(self, one: Machine, other: Machine) -> float:
         links = [(one.number, other.number), (other.number, one.number)]
@@ -70,11 +73,12 @@ class Availability:
         if process.member.node.incarnation != node.incarnation:
             return
         well = max(self._well_since(machine), self._connected_since(machine, controller))
-        if world.now - well > world.controller_settings.failure_timeout + _FAIR:
+        decided_at = (node.state_since_ms - FIRST_UNIX_MS) / 1000  # to record it may take long where disks hang
+        if decided_at - well > world.controller_settings.failure_timeout + _FAIR:
             raise Violation(
                 "nobody who lives is failed",
                 f"{node.id} is recorded as FAILED ({node.state_reason}) by {controller.id}; it has run, and they have "
-                f"been connected, for {world.now - well:.2f} s",
+                f"been connected, for {decided_at - well:.2f} s",
             )
 
     # Partitions

@@ -1,5 +1,6 @@
 """What goes wrong in the full world."""
 
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ class Nemesis:
         self._faults = [fault for fault, weight in zip(faults, weights, strict=True) for _ in range(weight)]
         self._pause = rng.choice((0.3, 0.8, 2.0))
         self._kills_leaders = rng.random() < 0.2
+        self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
+        self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
 
     def begin(self) -> None:
@@ -135,10 +138,12 @@ class Nemesis:
     def _slow_disk(self) -> None:
         world, machine = self._world, self._any()
         world.say("nemesis", "slow disk", machine.id)
-        before, machine.sync_time = machine.sync_time, 0.3
+        usual = self._usual_sync_times.setdefault(machine.number, machine.sync_time)
+        machine.sync_time = 5.0 if self._hangs_disks else 0.3
 
         def recover() -> None:
-            machine.sync_time = before
+            if not self._ended:
+                machine.sync_time = usual
 
         world.after(world.rng.expovariate(1 / 2), recover)
 

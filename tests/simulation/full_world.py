@@ -14,7 +14,7 @@ from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.state import State, is_up
-from tests.simulation.availability import Availability
+from tests.simulation.availability import FIRST_UNIX_MS, Availability
 from tests.simulation.disk import BOOTSTRAP_INDEX
 from tests.simulation.full_admin import Admin
 from tests.simulation.full_nemesis import Nemesis
@@ -29,13 +29,13 @@ PATIENCE: Final = 60.0
 RETRANSMIT: Final = 0.2  # seconds until what was not acknowledged is sent again; then each time twice as long
 MAX_STEPS: Final = 300_000
 _DRIFT: Final = 0.045  # two clocks differ by less than the tenth that the configuration demands as a margin
-_UNIX_MS: Final = 1_800_000_000_000
 
 
 class FullWorld:
     """One seed's world. `run` raises Violation, or what the code raised."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
+        self.seed = seed
         self.rng = rng = random.Random(seed)
         self.trace = trace
         self.now = 0.0
@@ -168,7 +168,7 @@ class FullWorld:
 
     def unix_ms(self) -> int:
         """Of no importance to anything but what people read, and to how long a voter has been gone."""
-        return _UNIX_MS + int(self.now * 1000)
+        return FIRST_UNIX_MS + int(self.now * 1000)
 
     # Processes
 
@@ -214,7 +214,7 @@ class FullWorld:
         process.die()
         machine.process = None
         process.loop.kill()
-        survives = process.writing and self.rng.random() < 0.5
+        survives = process.writing_since is not None and self.rng.random() < 0.5
         self.say(machine.id, "crash", "the write under way survives" if survives else "")
         if survives:
             machine.disk.sync()

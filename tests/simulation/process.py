@@ -16,7 +16,7 @@ from minkad.coordinator.member import Member, MemberSettings, as_new_process, re
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.state import State
-from minkad.storage.log_database import LogDatabase
+from minkad.storage.log_database import STALLED_S, LogDatabase
 from minkad.storage.raft_log import RaftLog
 from tests.simulation.calls import Calls, settle
 from tests.simulation.data_plane import Copy, DataPlane
@@ -73,7 +73,8 @@ class Process:
         self.built_at = 0.0
         self.kill_after = 0  # so many points of persist, send and apply from now it dies; 0: it doesn't
         self.wake: float | None = None
-        self.writing = False
+        self.writing_since: float | None = None
+        self.stalled_until = 0.0  # the disk was last too slow to be waited for
         self.stopping = False
         self.loop = ProcessLoop(self.now, self._wake_at)
         machine.starts += 1
@@ -188,6 +189,7 @@ class Process:
             data_plane=self.data_plane,
             applied_index=lambda: self.driver.applied_index,
             now=self.now,
+            disk_stalled=lambda: self.disk_stalled,
         )
         self.coordinator.on_leader_change = self.member.leader_changed
         self.coordinator.on_nodes_changed = self.data_plane.nodes_changed
@@ -292,6 +294,11 @@ class Process:
                 self.die()
                 raise Killed(self)
 
+    @property
+    def disk_stalled(self) -> bool:
+        """Whether the disk takes longer than what is waited for."""
+        return self.writing_since is not None and self.world.now - self.writing_since > STALLED_S
+
     def die(self) -> None:
         """Nothing that this process does has any effect from here on."""
         self.alive = False
@@ -347,12 +354,19 @@ class _Log:
     def compact(self, index: int) -> None:
         self._disk.compact(index)
 
+    @property
+    def stalled(self) -> bool:
+        return self._process.disk_stalled
+
     async def sync(self) -> None:
-        mean = self._process.machine.sync_time
+        process = self._process
+        mean = process.machine.sync_time
         if mean:
-            self._process.writing = True
-            await self._process._pause(self._process.world.rng.expovariate(1 / mean))
-            self._process.writing = False
+            process.writing_since = process.world.now
+            await process._pause(process.world.rng.expovariate(1 / mean))
+            if process.disk_stalled:
+                process.stalled_until = process.world.now
+            process.writing_since = None
         self._disk.sync()
         self._process.point()
 

@@ -34,6 +34,7 @@ from minkad.core.raft.types import (
     BasicStatus,
     LocalMessage,
     PeerNotFound,
+    ReadState,
     Ready,
     Role,
     SoftState,
@@ -223,6 +224,14 @@ class RawNode:
         taken = [message for message in r.msgs if message.type in _HEARTBEATS]
         if taken:
             r.msgs = [message for message in r.msgs if message.type not in _HEARTBEATS]
+        return taken
+
+    def confirmed_reads(self) -> list[ReadState]:
+        """Take the answers to reads that wait for the next Ready; nothing in them has to be durable either."""
+        r = self._raft
+        if r.term != self._durable_term:
+            return []
+        taken, r.read_states = r.read_states, []
         return taken
 
     # Status

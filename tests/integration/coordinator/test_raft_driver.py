@@ -11,10 +11,12 @@ from random import Random
 import pytest
 from rocksdict import Rdict, WriteBatch
 
+from minka.errors import MinkaError
 from minka.v1.raft_pb2 import ConfState, Message, MessageType
 from minkad.coordinator import raft_driver
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode
+from minkad.storage import log_database
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.log_mark import LogMark
 from minkad.storage.raft_log import RaftLog
@@ -126,8 +128,11 @@ async def leader_of(nodes: dict[int, Node]) -> Node:
 
 
 @pytest.mark.parametrize("whose", ["the leader's", "a follower's", "everybody's"])
-def test_a_disk_that_stands_still_costs_no_leadership(tmp_path: Path, whose: str) -> None:
-    """Heartbeats and their answers go on while a sync waits, and nothing is committed without a quorum of disks."""
+def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats, answers and confirmations go on while a sync waits, and nothing is committed without a quorum of
+    disks.
+    """
+    monkeypatch.setattr(log_database, "STALLED_S", 60.0)
 
     async def scenario() -> None:
         async with group(tmp_path, 3) as nodes:
@@ -149,6 +154,9 @@ def test_a_disk_that_stands_still_costs_no_leadership(tmp_path: Path, whose: str
                     node.sent.count(MessageType.MSG_HEARTBEAT_RESP) >= beats for node in stuck if node is not leader
                 )
             )
+            confirmed: list[float] = []
+            leader.driver.confirm_leadership(1.0, confirmed.append)
+            await until(lambda: bool(confirmed))
             assert leader.driver.is_leader
             assert {node.driver.raw.basic_status().term for node in nodes.values()} == {term}
             assert proposal.done() == (whose == "a follower's")
@@ -156,6 +164,21 @@ def test_a_disk_that_stands_still_costs_no_leadership(tmp_path: Path, whose: str
                 node.disk.set()
             await asyncio.wait_for(proposal, 5)
             await until(lambda: all(node.machine.commands == [b"a"] for node in nodes.values()))
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with group(tmp_path, 3) as nodes:
+            leader = await leader_of(nodes)
+            leader.disk.clear()
+            proposal = leader.driver.propose(b"a")
+            await until(lambda: not leader.driver.is_leader)
+            assert (await leader_of(nodes)) is not leader
+            leader.disk.set()
+            with pytest.raises(MinkaError, match="OUTCOME_UNKNOWN"):
+                await asyncio.wait_for(proposal, 5)
 
     asyncio.run(scenario())
 

@@ -38,6 +38,7 @@ class Athens:
         self.leader = OLD  # who really leads; others name the one that `hint` says
         self.hint = OLD
         self.silent: set[str] = set()
+        self.disk_stalled = False
         self.grants = CLEARANCE
         self.registrations: list[tuple[float, str]] = []
         self.heartbeats: list[tuple[float, str]] = []
@@ -52,6 +53,7 @@ class Athens:
             data_plane=cast("DataPlane", self),
             applied_index=lambda: 0,
             now=lambda: self.seconds,
+            disk_stalled=lambda: self.disk_stalled,
         )
         self.task = self._loop.create_task(self.member.run())
 
@@ -171,6 +173,18 @@ def test_a_controller_that_was_paused_is_found_again_although_others_are_silent(
     before = len(athens.heartbeats)
     athens.run(1.5 * BEAT)
     assert OLD in [to for _, to in athens.heartbeats[before:]]
+    assert athens.member.has_clearance()
+
+
+def test_a_node_whose_disk_does_not_answer_sends_no_heartbeats_and_asks_nobody(athens: Athens) -> None:
+    athens.disk_stalled = True
+    athens.run(BEAT)
+    before = len(athens.heartbeats), len(athens.registrations)
+    athens.run(3 * CLEARANCE)
+    assert (len(athens.heartbeats), len(athens.registrations)) == before
+    assert not athens.member.has_clearance()
+    athens.disk_stalled = False
+    athens.run(BEAT)
     assert athens.member.has_clearance()
 
 

@@ -256,15 +256,23 @@ class RaftDriver:
 
     def _go_on_without_disk(self) -> None:
         """A disk that is slow costs no leadership and no clearance; a leader's that does not answer costs both."""
-        heartbeats, reads = self.raw.heartbeats(), self.raw.confirmed_reads()
-        if self.is_leader and self._log_db.stalled:
-            return
-        self._transport.send(heartbeats)
-        self._confirm(reads)
+        self._send(self.raw.heartbeats())
+        self._confirm(self.raw.confirmed_reads())
         if not self.is_leader:
             self._on_progress()  # another one may lead meanwhile
 
+    @property
+    def _ought_to_go(self) -> bool:
+        """Whether this leader can record nothing, so that another one is to be elected; whatever waits for the disk."""
+        return self.is_leader and self._log_db.stalled
+
+    def _send(self, messages: Iterable[Message]) -> None:
+        holds_back = self._ought_to_go
+        self._transport.send([m for m in messages if not (holds_back and m.type in _HEARTBEATS)])
+
     def _confirm(self, reads: Iterable[ReadState]) -> None:
+        if self._ought_to_go:
+            return
         for read in reads:
             sent_at, confirmed = self._confirmations.pop(read.context, (0.0, None))
             if confirmed is not None:
@@ -315,7 +323,7 @@ class RaftDriver:
         for message in ready.messages:
             if message.type == MessageType.MSG_VOTE_RESP and not message.reject:
                 message.silence_ms = self._silence.milliseconds(self._clock())
-        self._transport.send(without_repeated_answers(ready.messages))
+        self._send(without_repeated_answers(ready.messages))
         if ready.snapshot is not None:
             self._restore(ready)
         self._confirm(ready.read_states)

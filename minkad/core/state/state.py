@@ -467,8 +467,14 @@ def _members(row: Partition) -> dict[str, None]:
 
 
 def _affected(old: Partition, new: Partition) -> list[str]:
-    """The nodes for which the change means something: that the leader leads is nothing to the others."""
-    if old.state == PartitionState.PARTITION_STATE_ASSIGNED and new.state == PartitionState.PARTITION_STATE_ONLINE:
+    """The nodes for which the change means something: that the leader leads is nothing to the others. It may hand over
+    before it has said that it leads.
+    """
+    went_online = (old.state, new.state) == (
+        PartitionState.PARTITION_STATE_ASSIGNED,
+        PartitionState.PARTITION_STATE_ONLINE,
+    )
+    if went_online and old.leader_epoch == new.leader_epoch:
         return [new.leader]
     return sorted({*old.replicas, *new.replicas, *new.removing_replicas})
 

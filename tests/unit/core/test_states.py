@@ -153,6 +153,20 @@ def test_a_keyspace_begins_with_partitions_that_are_new_or_have_their_first_lead
         state.apply(Record(keyspace_created=created))
 
 
+def test_who_hears_of_a_change() -> None:
+    """That a leader has begun to lead is news to nobody else; a hand-over is, also by one that has not said so yet."""
+    assigned = row(PartitionState.PARTITION_STATE_ASSIGNED, 1, successor="b")
+    online = row(PartitionState.PARTITION_STATE_ONLINE, 2, leader_epoch=1, successor="b")
+    handed_over = row(PartitionState.PARTITION_STATE_ONLINE, 2, leader="b")
+
+    def told(new: Partition) -> list[str]:
+        changes = Record(partitions_changed=PartitionsChanged(partitions=[new]))
+        return [effect.node for effect in a_state(assigned).apply(changes)]
+
+    assert told(online) == ["a"]
+    assert told(handed_over) == ["a", "b", "c"]
+
+
 def test_the_state_of_a_replica_follows_from_the_rows() -> None:
     state = a_state(row(PartitionState.PARTITION_STATE_ONLINE))
     reassigned = row(

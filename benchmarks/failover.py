@@ -1,5 +1,5 @@
-"""A node is killed, stopped or cut off: how long until every partition takes writes again, beside Redis Cluster with
-the same timeout and etcd. And whether anybody was taken for dead who lived.
+"""A node is killed, stopped or cut off, or its disk hangs: how long until every partition takes writes again, beside
+Redis Cluster with the same timeout and etcd. And whether anybody was taken for dead who lived.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import uvloop
@@ -29,19 +30,21 @@ from minka.hashing import murmur3
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
 from minkactl.playground import LocalCluster
 from minkad.config_schema import Membership
+from minkad.storage.log_database import STALLED_S
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
-DESCRIPTION: Final = "A node is killed, stopped or cut off: how long until every partition takes writes again."
+DESCRIPTION: Final = "A node dies, is silent, or its disk hangs: how long until every partition takes writes again."
 ROUNDS: Final = 10  # of each fault at each kind of node, in each size of cluster
 QUICK_ROUNDS: Final = 2
 SIZES: Final = (3, 5)
 NAMES: Final = ("athens", "byzantium", "cyrene", "delphi", "ephesus")
 PARTITIONS: Final = 24
-KILL, STOP, CUT = "kill", "stop", "cut"
+KILL, STOP, CUT, HANG = "kill", "stop", "cut", "hang the disk of"
 CONTROLLER, OTHER = "the active controller", "another node"
 MEDIAN_MS: Final = {CONTROLLER: 1200.0, OTHER: 900.0}
 WORST_MS: Final = {CONTROLLER: 2000.0, OTHER: 1500.0}
+PATIENCE_MS: Final = {HANG: 1000 * STALLED_S}  # before the fault counts as one
 # After which a silent node counts as failed; Redis's cluster-node-timeout means the same.
 FAILURE_TIMEOUT_MS: Final = Membership().failure_timeout_ms
 
@@ -80,6 +83,7 @@ def _add(report: Report, size: int, fault: str, who: str, system: str, took: Seq
         value = percentile(sorted(took), percent)
         if value is None:
             raise RuntimeError("nothing was measured")
+        goal += PATIENCE_MS.get(fault, 0.0)
         case = report.case(f"{size} nodes, {fault} {who}: {name}", "ms", peer, Goal(at_most=goal))
         report.add(case, system, Sample(value * 1000, details={"count": len(took)}))
 
@@ -97,7 +101,7 @@ def _measure_minka(report: Report, size: int, rounds: int) -> None:
         control.create_keyspace(KEYSPACE, PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
         lab = _Lab(cluster, control, network, runner)
         for who in (CONTROLLER, OTHER):
-            for fault in (KILL, STOP, CUT) if network is not None else (KILL, STOP):
+            for fault in (KILL, STOP, HANG, CUT) if network is not None else (KILL, STOP, HANG):
                 took = [lab.round(fault, who, number) for number in range(rounds)]
                 _add(report, size, fault, who, MINKA, took)
         for what, count in (
@@ -119,8 +123,14 @@ def _cluster(size: int, report: Report) -> Iterator[tuple[LocalCluster, Network 
         except NotPermitted as error:
             network, cluster = None, LocalCluster(NAMES[:size])
             report.notes.append(f"Nothing is cut off here: {error}")
+        for name, node in cluster.nodes.items():
+            node.env = {"MINKA_FAILPOINTS_FILE": str(_failpoints(cluster, name))}
         with cluster:
             yield cluster, network
+
+
+def _failpoints(cluster: LocalCluster, name: str) -> Path:
+    return cluster.nodes[name].directory / "failpoints"
 
 
 @dataclass
@@ -158,6 +168,9 @@ class _Lab:
             self.cluster.kill(victim)
         elif fault == STOP:
             self.cluster.signal(victim, signal.SIGSTOP)
+        elif fault == HANG:
+            path = _failpoints(self.cluster, victim)
+            path.write_text(f"log.sync.before=pause:{path}\n", "utf-8")  # as long as there is this file
         else:
             assert self.network is not None, "nothing is cut off without namespaces"
             self.network.part([victim], [CLIENTS, *(name for name in self.cluster.nodes if name != victim)])
@@ -167,6 +180,8 @@ class _Lab:
             self.cluster.restart(victim)
         elif fault == STOP:
             self.cluster.signal(victim, signal.SIGCONT)
+        elif fault == HANG:
+            _failpoints(self.cluster, victim).unlink()
         elif self.network is not None:
             self.network.heal()
 

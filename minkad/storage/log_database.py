@@ -19,7 +19,7 @@ from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, st
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
-STALLED_S: Final = 0.5  # for which a write or a sync takes when the disk does not answer
+STALLED_S: Final = 1.0  # for which a write or a sync takes when the disk does not answer
 _STALL_POLL_S: Final = 0.001
 # What only the operating system has is synced after so long, and so long may that take: together they are the 100 ms
 # that are promised of what `write` acknowledges.
@@ -72,6 +72,7 @@ class LogDatabase:
         self._error: MinkaError | None = None
         # Of the thread that writes; others only read it.
         self._busy_since: float | None = None
+        self._asked_at: float | None = None  # what the disk has yet to answer
         self._unsynced_since: float | None = None  # when the first of what isn't synced yet was acknowledged
         self._last_sync_s = 0.0
         self._synced = mark.sequence
@@ -149,8 +150,10 @@ class LogDatabase:
 
     @property
     def stalled(self) -> bool:
-        """Whether the disk owes an answer for longer than a slow one takes: the node can do nothing that lasts."""
-        since = self._busy_since
+        """Whether the disk owes an answer for longer than a slow one takes: the node can do nothing that lasts. A disk
+        that is busy with what is flushed answers, so to wait for room in memory does not count.
+        """
+        since = self._asked_at
         return since is not None and self._clock() - since > STALLED_S
 
     def unsynced_s(self) -> float:
@@ -360,7 +363,9 @@ class LogDatabase:
     def _write(self, batch: WriteBatch) -> None:
         while is_stalled(self._db):
             time.sleep(_STALL_POLL_S)
+        self._asked_at = self._clock()
         self._db.write(batch)
+        self._asked_at = None
 
     @failpoint("log.sync")
     def _flush_wal(self) -> None:
@@ -368,8 +373,9 @@ class LogDatabase:
         self._db.flush_wal(sync=True)
 
     def _sync(self) -> None:
-        started = self._clock()
+        started = self._asked_at = self._clock()
         self._flush_wal()
+        self._asked_at = None
         self._unsynced_since = None
         self._last_sync_s = self._clock() - started
         self._synced = self._db.latest_sequence_number()

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from rocksdict import Rdict, WriteBatch
+from rocksdict import Rdict
 
 from minka.errors import MinkaError
 from minka.v1.raft_pb2 import ConfState, Message, MessageType
@@ -43,16 +43,16 @@ class Machine:
 
 
 class LogOnDisk(LogDatabase):
-    """Writes when `disk` is set."""
+    """Syncs when `disk` is set."""
 
     def __init__(self, path: Path, db: Rdict, mark: LogMark) -> None:
         self.disk = threading.Event()
         self.disk.set()
         super().__init__(path, db, mark)
 
-    def _write(self, batch: WriteBatch) -> None:
+    def _flush_wal(self) -> None:
         self.disk.wait()
-        super()._write(batch)
+        super()._flush_wal()
 
 
 class Node:

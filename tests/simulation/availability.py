@@ -103,6 +103,10 @@ class Availability:
             self._in_use[id_] = frozenset(server.data_plane.replicas[id_].copy.row.isr)
             self._unserved_since.pop(id_, None)
 
+    def served_by(self, row: Partition) -> None:
+        """Its leader serves the partition by this row from now on."""
+        self._in_use[row.id] = frozenset(row.isr)
+
     def _check_unserved(self, row: Partition, controller: Machine) -> None:
         world = self._world
         keyspace: Keyspace | None = world.keyspaces.get(row.keyspace_id)

@@ -366,6 +366,8 @@ class FullWorld:
                 f"{process.machine.id} has taken over epoch {row.partition_epoch} of partition {row.id}; recorded is "
                 f"{newest.partition_epoch if newest is not None else 'none'}",
             )
+        if row.leader == process.machine.id and process.serves(row.id):
+            self.availability.served_by(row)
 
     def write(self, process: Process, partition_id: int) -> None:
         """A client reads and writes where the partition is served."""

@@ -302,6 +302,7 @@ class Process:
     def die(self) -> None:
         """Nothing that this process does has any effect from here on."""
         self.alive = False
+        self.kill_after = 0
         self.loop.halted = True
 
     def serves(self, partition_id: int) -> bool:

@@ -9,17 +9,18 @@ from weakref import WeakKeyDictionary
 
 
 class _Queue:
-    """Who waits for the turn on one loop; the first is let go in each round."""
+    """Who waits for the turn on one loop; the first is let go in each round. It does not know the loop, which would live
+    for as long as it then.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def turn(self) -> None:
-        future = self._loop.create_future()
+    async def turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        future = loop.create_future()
         self._waiting.append(future)
         if len(self._waiting) == 1:
-            self._loop.call_soon(self._next)
+            loop.call_soon(self._next)
         await future
 
     def _next(self) -> None:
@@ -27,7 +28,7 @@ class _Queue:
         if not future.done():  # by a cancellation
             future.set_result(None)
         if self._waiting:
-            self._loop.call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._next)
 
 
 _queues: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue]] = WeakKeyDictionary()
@@ -38,5 +39,5 @@ async def turn() -> None:
     loop = asyncio.get_running_loop()
     queue = _queues.get(loop)
     if queue is None:
-        queue = _queues[loop] = _Queue(loop)
-    await queue.turn()
+        queue = _queues[loop] = _Queue()
+    await queue.turn(loop)

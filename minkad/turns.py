@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 
 class _Queue:
-    """Who waits for the turn on one loop; the first is let go in each round. It does not know the loop, which would live
-    for as long as it then.
+    """Who waits for the turn on one loop; the first is let go in each round. It does not know the loop, which would not
+    be let go otherwise.
     """
 
     def __init__(self) -> None:

@@ -256,7 +256,7 @@ def judged(
             continue
         if cell.replicas == 1 and refused == Code.CORRUPT_DATA.name:
             assert answered(client, rows) == refused, "it is refused each time"
-            (told,) = eventually("what is told", lambda: list(control.status().damaged))
+            (told,) = eventually("what is told", lambda: list(control.status().damaged) or None)
             assert told.node_id == victim.name
             assert "CORRUPT_DATA" in told.reason
             check_said(cell, victim.log.read_text())

@@ -103,8 +103,8 @@ class Availability:
             self._in_use[id_] = frozenset(server.data_plane.replicas[id_].copy.row.isr)
             self._unserved_since.pop(id_, None)
 
-    def served_by(self, row: Partition) -> None:
-        """Its leader serves the partition by this row from now on."""
+    def in_use(self, row: Partition) -> None:
+        """Its leader acts by this row from now on: it serves, or has asked for just this in-sync set."""
         self._in_use[row.id] = frozenset(row.isr)
 
     def _check_unserved(self, row: Partition, controller: Machine) -> None:

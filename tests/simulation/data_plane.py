@@ -233,6 +233,12 @@ class DataPlane:
             and self._has_clearance()
         )
 
+    def has_proposed(self, row: Partition) -> bool:
+        """Whether the in-sync set of the row is the one that this leader has asked for last."""
+        leadership = self._leaderships.get(row.id)
+        proposed = leadership.proposed if leadership is not None else None
+        return proposed is not None and set(proposed.isr) == set(row.isr)
+
     def write(self, partition_id: int, number: int) -> None:
         """Take a write, unless the partition is fenced or too few replicas are in sync."""
         replica = self.replicas[partition_id]

@@ -366,8 +366,8 @@ class FullWorld:
                 f"{process.machine.id} has taken over epoch {row.partition_epoch} of partition {row.id}; recorded is "
                 f"{newest.partition_epoch if newest is not None else 'none'}",
             )
-        if row.leader == process.machine.id and process.serves(row.id):
-            self.availability.served_by(row)
+        if row.leader == process.machine.id and (process.serves(row.id) or process.data_plane.has_proposed(row)):
+            self.availability.in_use(row)
 
     def write(self, process: Process, partition_id: int) -> None:
         """A client reads and writes where the partition is served."""

@@ -185,9 +185,10 @@ class _Asking:
 
 
 def _failed(error: MinkaError, answer_s: float) -> Report:
-    if error.code is Code.DEADLINE_EXCEEDED:
-        return Report(None, f"no answer within {answer_s:g} s")
     # Without the address, which stands beside it.
     text = error.message.removeprefix(f"{error.details.get('address', '')}: ")
+    # By gRPC's words: the kernel has taken the connection, and the process says nothing on it.
+    if error.code is Code.DEADLINE_EXCEEDED or text.startswith("connection attempt timed out"):
+        return Report(None, f"no answer within {answer_s:g} s")
     refused = "Connection refused" in text
     return Report(None, "connection refused" if refused else text, refused)

@@ -45,6 +45,7 @@ class Follower:
         self.replica = replica
         self.leader_epoch = replica.row.leader_epoch
         self.sending = False
+        self.aligned = False  # it has said, since the sending began, that its log is a part of this leader's
         self.next = 0
         self.matched = 0  # it has everything up to here, as durably as the keyspace asks
         self.error = ""  # why the stream is broken; "" while it is not
@@ -77,7 +78,7 @@ class Follower:
 
     def stop(self) -> None:
         """Send nothing."""
-        self.sending, self._probing, self._asked, self.next = False, False, False, 0
+        self.sending, self.aligned, self._probing, self._asked, self.next = False, False, False, False, 0
         self._sent.clear()
         self.unacknowledged = 0
 
@@ -172,7 +173,10 @@ class Follower:
         elif self.sending:
             if ack.offset >= self.next:
                 raise MinkaError(Code.INTERNAL, f"partition {ack.partition_id}: {ack.offset} was never sent")
+            was_aligned, self.aligned = self.aligned, True
             if ack.offset <= self.matched:
+                if not was_aligned:
+                    self._on_matched(self)
                 return
             self.matched = ack.offset
             self.replica.retain[self.node_id] = self.matched

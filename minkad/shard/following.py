@@ -29,6 +29,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
+        self.unaligned: set[int] = set()  # partitions of which the leader has yet to say where their logs part
         self.known_at = NEVER  # all high watermarks as of this moment of our clock, or a later one, are known
         self._acks: dict[int, Ack] = {}
         self._beat = False
@@ -108,7 +109,7 @@ class Following:
     def durable(self, replica: Replica) -> None:
         """More of a follower's log is durable."""
         stream = self._streams.get(replica.id)
-        if stream is not None and replica.role is Role.FOLLOWER:
+        if stream is not None and replica.role is Role.FOLLOWER and replica.id not in stream.unaligned:
             stream.answer(Ack(replica.id, replica.row.leader_epoch, Standing.STORED, replica.durable))
 
     def damaged(self, replica: Replica) -> None:
@@ -181,6 +182,7 @@ class Following:
 
     def _answer_probe(self, replica: Replica, stream: Stream) -> None:
         self._streams[replica.id] = stream
+        stream.unaligned.add(replica.id)
         replica.epoch_start = replica.mark = UNKNOWN  # until it is told
         if replica.log.base and not replica.data.exists():
             with suppress(MinkaError):
@@ -202,6 +204,7 @@ class Following:
                 f"(base {log_.base}, durable {replica.durable}, applied {replica.applied})"
             )
             raise MinkaError(Code.INTERNAL, text)
+        stream.unaligned.discard(replica.id)
         for entry in append.entries:
             log_.append(entry.leader_epoch, entry.body)
         if append.high_watermark != replica.leader_watermark or append.epoch_start != replica.epoch_start:

@@ -205,12 +205,13 @@ class Leadership:
         self._context.advance(self.replica)
 
     def _consider(self, follower: Follower) -> None:
-        """Let a follower join once it has all that may be acknowledged.
+        """Let a follower join once it has all that may be acknowledged, and nothing that its leader lacks, which would
+        come back by its election.
 
         From when it nearly has, the high watermark waits for it, so that under load there is such a moment.
         """
         node = follower.node_id
-        if not follower.sending or node in self.replica.row.removing_replicas or self._context.is_absent(node):
+        if not follower.aligned or node in self.replica.row.removing_replicas or self._context.is_absent(node):
             return
         if self._is_behind_split() or node in self._context.low_disks():
             return

@@ -38,6 +38,7 @@ class Copy:
     row: Partition
     log: list[int] = field(default_factory=list)
     committed: int = 0  # so many of the log's first
+    cut_in: int = 0  # the newest leader_epoch whose leader has said where the log is its own
 
 
 class Controller(Protocol):
@@ -282,6 +283,10 @@ class DataPlane:
         if append.previous is not None:
             if copy.log[append.start - 1 : append.start] != append.previous:
                 raise MinkaError(Code.NOT_LEADER, f"{self._node_id} has another log before {append.start}")
+            if append.cut and copy.cut_in < append.leader_epoch:
+                copy.cut_in = append.leader_epoch
+                if len(copy.log) > append.start:
+                    self._cut(copy, append.start)
             for offset, number in enumerate(append.entries, append.start):
                 if copy.log[offset : offset + 1] != [number]:
                     self._cut(copy, offset)

@@ -33,6 +33,7 @@ class Append:
     previous: list[int] | None = None
     entries: Sequence[int] = ()
     committed: int = 0
+    cut: bool = False  # the follower's log is to end at `start` first
 
 
 class Replica:
@@ -106,15 +107,16 @@ class Follower:
         context, copy = self._leadership.context, self._leadership.replica.copy
         epoch, id_ = copy.row.leader_epoch, copy.row.id
         theirs = await context.append(self.node_id, Append(id_, epoch))
-        start = _common(copy.log, theirs)
+        start, cut = _common(copy.log, theirs), True
         if not start and copy.log:
             await asyncio.sleep(context.rng.expovariate(1 / COPYING))
         while True:
             self.wake.clear()
             end = len(copy.log)
-            append = Append(id_, epoch, start, copy.log[start - 1 : start], copy.log[start:end], copy.committed)
+            append = Append(id_, epoch, start, copy.log[start - 1 : start], copy.log[start:end], copy.committed, cut)
             await context.append(self.node_id, append)
-            start = self.matched = end
+            start, cut = end, False
+            self.matched = end
             self.sending = True
             if end == len(copy.log):
                 self.caught_up_at = context.now()

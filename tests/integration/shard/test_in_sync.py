@@ -8,6 +8,8 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse
 from minkad.shard.context import ReplicationSettings
+from minkad.shard.feed import Follower
+from minkad.shard.frames import Append
 from tests.integration.shard.harness import Refused, cluster, until
 from tests.integration.shard.replicas import cut_off, same_everywhere, three
 from tests.integration.shard.writers import Watch, Writers
@@ -43,6 +45,8 @@ def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
             athens, _, cyrene = await three(c)
+            leadership = athens.manager._leaderships[1]
+            await until(lambda: leadership._followers["cyrene"].aligned)
             c.change(1, lambda row: row.isr.remove("cyrene"))
             following = cyrene.manager._following
             acknowledge = following.durable
@@ -51,7 +55,6 @@ def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
             await c.tell_all(1)
             await athens.put(1, {b"a": b"1"})
             c.dead.clear()
-            leadership = athens.manager._leaderships[1]
             leadership._held.clear()
             leadership.look()
             assert leadership._joining == {"cyrene"}
@@ -63,6 +66,40 @@ def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
             following.durable(cyrene.replica())
             await writing
             await same_everywhere(c)
+
+    asyncio.run(scenario())
+
+
+def test_who_has_yet_to_cut_its_log_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its leader was elected without, uncleanly, does not come back by its election."""
+    take, lets_go = Follower.take, asyncio.Event()
+
+    def take_later(follower: Follower, limit: int) -> Append | None:
+        return None if follower.sending and not lets_go.is_set() else take(follower, limit)
+
+    async def scenario() -> None:
+        async with cluster(tmp_path) as c:
+            athens, byzantium, _ = await three(c)
+            c.dead |= {"byzantium", "cyrene"}
+            c.change(1, lambda row: row.isr.__delitem__(slice(1, None)))
+            cut_off(athens)
+            await c.tell_all(1)
+            await athens.put(1, {b"a": b"1"})
+            c.dead -= {"byzantium", "cyrene"}
+            monkeypatch.setattr(Follower, "take", take_later)
+            c.elect(1, "byzantium")
+            c.change(1, lambda row: row.isr.__setitem__(slice(None), ["byzantium"]))
+            await c.tell_all(1)
+            leadership = byzantium.manager._leaderships[1]
+            follower = leadership._followers["athens"]
+            await until(lambda: follower.sending)
+            leadership.look()
+            assert leadership.proposed is None
+            lets_go.set()
+            for one in leadership._followers.values():
+                one.look()
+            await same_everywhere(c)
+            assert athens.replica().log.end == 0
 
     asyncio.run(scenario())
 

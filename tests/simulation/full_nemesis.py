@@ -93,6 +93,7 @@ class Nemesis:
         world = self._world
         world.say("nemesis", "partition", name)
         world.network.block(links)
+        world.cut_at.update(dict.fromkeys(links, world.now))
         world.after(world.rng.expovariate(1 / 1.5), self._heal)
 
     def _heal(self) -> None:

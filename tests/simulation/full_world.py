@@ -26,6 +26,7 @@ from tests.simulation.trace import Outcome, Trace, Violation
 
 FAULTS_END: Final = 8.0  # seconds
 PATIENCE: Final = 60.0
+UNACKNOWLEDGED: Final = 0.3  # seconds for which something is sent on although nothing comes back
 RETRANSMIT: Final = 0.2  # seconds until what was not acknowledged is sent again; then each time twice as long
 MAX_STEPS: Final = 300_000
 _DRIFT: Final = 0.045  # two clocks differ by less than the tenth that the configuration demands as a margin
@@ -44,6 +45,7 @@ class FullWorld:
         self.network = Network(rng, _network_profile(rng))
         # Whether Raft's messages wait, too, until a link that was cut is whole again.
         self.hangs = random.Random(f"{seed} hangs").random() < 0.7
+        self.cut_at: dict[Link, float] = {}
         self.heartbeat = 0.15
         self.clearance = rng.choice((0.4, 0.6))
         self.tick = 0.1
@@ -105,9 +107,11 @@ class FullWorld:
         self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
     ) -> None:
         """As TCP does: what is on a link that is cut is sent again until the link is whole, or the connection is given
-        up.
+        up. Where only the way back is cut nothing more is sent, once enough is not acknowledged.
         """
-        if self.network.connected(*link):
+        back = (link[1], link[0])
+        acknowledged = self.network.connected(*back) or self.now - self.cut_at.get(back, 0.0) < UNACKNOWLEDGED
+        if self.network.connected(*link) and acknowledged:
             arrive()
         elif hung < KEEPALIVE:
             pause = max(RETRANSMIT, hung)

@@ -26,6 +26,7 @@ _SEEDS_THAT_FOUND_BUGS = (
     810697,
     810816,
     812722,
+    2012530,  # a follower joined before it had cut what its leader, elected uncleanly, lacked
     2000076,  # a follower never heard of a hand-over by a leader that had not said yet that it leads
     2001169,  # a member asked a silent node who controls, for long, and the controller had come back
     2001853,  # a node was failed that waited for its registration to be recorded, on slow disks

@@ -15,7 +15,7 @@ from rocksdict import Cache
 
 from benchmarks.measure import MINKA, Goal, Report, Sample, main
 from minka.wire import WriteBody
-from minkad.shard.sizing import MAX_ERROR
+from minkad.replication.sizing import MAX_ERROR
 from minkad.storage.data_database import Applied, DataDatabase
 from minkad.storage.size_estimate import Size
 

@@ -35,14 +35,14 @@ from minkad.http.metrics import create_registry
 from minkad.identity import Identity
 from minkad.joining import new_identity, refuse_older_copy
 from minkad.loop_lag import LoopLag
+from minkad.replication.context import ControllerCalls, ReplicationSettings
+from minkad.replication.manager import ReplicaManager, StorageSettings
 from minkad.rpc.channels import Channels
 from minkad.rpc.credentials import Credentials
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
 from minkad.rpc.replication import GrpcLinks
 from minkad.rpc.server import Server
-from minkad.shard.context import ControllerCalls, ReplicationSettings
-from minkad.shard.manager import ReplicaManager, StorageSettings
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog

@@ -14,7 +14,7 @@ from minkad.coordinator.member import Member
 from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.http.metrics import Lag, Snapshot
 from minkad.http.server import Check
-from minkad.shard.manager import ReplicaManager
+from minkad.replication.manager import ReplicaManager
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.telemetry import Telemetry

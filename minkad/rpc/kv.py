@@ -11,7 +11,7 @@ from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
 from minkad.memory import Memory, Share
-from minkad.shard.manager import ReplicaManager
+from minkad.replication.manager import ReplicaManager
 from minkad.telemetry import Operation, Outcome, Telemetry
 
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one stream; the next is read when one is answered

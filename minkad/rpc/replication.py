@@ -1,4 +1,4 @@
-"""Replication between nodes over gRPC, as raw bytes (see minkad.shard.frames)."""
+"""Replication between nodes over gRPC, as raw bytes (see minkad.replication.frames)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,8 +7,8 @@ from typing import Any, Final
 import grpc
 
 from minka._grpc import error_from_call
-from minkad.shard.frames import APPEND_METHOD, SHIP_METHOD
-from minkad.shard.manager import ReplicaManager
+from minkad.replication.frames import APPEND_METHOD, SHIP_METHOD
+from minkad.replication.manager import ReplicaManager
 from minkad.telemetry import Telemetry
 
 Metadata = tuple[tuple[str, str | bytes], ...]

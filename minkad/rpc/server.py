@@ -19,6 +19,7 @@ from minkad.coordinator.member import Member
 from minkad.identity import Identity
 from minkad.listening import bind_error, cannot_listen
 from minkad.memory import Memory, malloc_trim
+from minkad.replication.manager import ReplicaManager
 from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.control import (
     AdminService,
@@ -33,7 +34,6 @@ from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver, RaftTransport
 from minkad.rpc.replication import replication_handler
 from minkad.rpc.rules import MAX_MESSAGE_BYTES
-from minkad.shard.manager import ReplicaManager
 from minkad.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from minka.v1.errors_pb2 import Error
 from minka.v1.raft_pb2 import Message as RaftMessage
 from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minkactl.playground import LocalCluster
-from minkad.shard import frames
+from minkad.replication import frames
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
 
 METHODS = [

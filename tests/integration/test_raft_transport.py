@@ -22,7 +22,7 @@ from minkad.rpc import raft
 from minkad.rpc.channels import Channels
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.raft import RaftReceiver, RaftTransport
-from tests.integration.shard.harness import until
+from tests.integration.replication.harness import until
 
 MIB = 1024 * 1024
 

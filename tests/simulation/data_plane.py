@@ -1,4 +1,4 @@
-"""The data plane of a simulated node: what `minkad.shard` does with rows, on the contract of docs/architecture.md.
+"""The data plane of a simulated node: what `minkad.replication` does with rows, by/architecture.md.
 
 A partition's log is a list of numbers, one a write, each used once: so two logs are the same as far as their numbers
 are. What is committed is applied.
@@ -24,7 +24,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
-from minkad.shard.replica import Role, role_in
+from minkad.replication.replica import Role, role_in
 from tests.simulation.in_sync import InSyncSets
 from tests.simulation.leadership import Append, LeaderContext, Leadership, Replica
 

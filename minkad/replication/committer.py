@@ -1,0 +1,196 @@
+"""From staged to acknowledged: one sync for all writes of a loop turn, then apply, then answer."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minkad.replication.replica import DONE, Pending, Replica, Role
+from minkad.storage.log_database import LogDatabase
+
+_APPLY_KEYS: Final = 2000  # at once; about 5 ms
+_APPLY_SECONDS: Final = 0.005  # then the loop gets its turn
+_STALL_RETRY_SECONDS: Final = 0.002
+
+
+_Ends = dict[Replica, tuple[int, int]]  # how far each replica's log is staged; how often it had been cut
+
+
+class Committer:
+    """Moves each replica's durable offset, high watermark and applied offset forward."""
+
+    def __init__(
+        self,
+        log_db: LogDatabase,
+        clock: Callable[[], float],
+        on_durable: Callable[[Replica], None],
+        on_applied: Callable[[Replica, int], None],
+        on_marker: Callable[[Replica], None],
+    ) -> None:
+        """`on_durable`: a replica's durable offset has moved. `on_applied`: so many bytes of bodies were applied.
+        `on_marker`: the next entry to apply says that the partition was split; `passed_marker` goes on.
+        """
+        self._log_db = log_db
+        self._clock = clock
+        self._on_durable = on_durable
+        self._on_applied = on_applied
+        self._on_marker = on_marker
+        self._groups: dict[asyncio.Future[None], _Ends] = {}  # what is on its way to the disk
+        self._queue: deque[Replica] = deque()
+        self._scheduled = False
+        self._closed = False
+        self.pending_bytes = 0  # of bodies that somebody waits for
+
+    def staged(self, replica: Replica, *, is_barrier: bool = False) -> None:
+        """Something was appended to the replica's log: make it durable with all else of this loop turn, and send it to
+        those that follow, meanwhile. `is_barrier`: it counts as durable when it is on the disk, also where others do
+        before, and so does what comes behind it until then.
+        """
+        if is_barrier:
+            replica.barrier = self._log_db.sync()
+        is_behind_barrier = replica.barrier is not None and not replica.barrier.done()
+        is_soon = replica.is_async and not is_behind_barrier
+        stored = self._log_db.write() if is_soon else self._log_db.sync()
+        ends = self._groups.get(stored)
+        if ends is None:
+            ends = self._groups[stored] = {}
+            stored.add_done_callback(self._durable)
+        ends[replica] = (replica.log.end, replica.log.cuts)
+        if replica.followers:
+            for follower in replica.followers.values():
+                follower.look()
+
+    async def stored(self) -> None:
+        """Until what was staged is on its way out of memory: written, as durably as asked, or failed."""
+        if self._groups:
+            await asyncio.wait(list(self._groups))
+
+    def _durable(self, stored: asyncio.Future[None]) -> None:
+        ends, error = self._groups.pop(stored), stored.exception()
+        apply_here = not self._scheduled
+        self._scheduled = True
+        for replica, (end, cuts) in ends.items():
+            if error is not None:
+                self.give_up(replica, Code.OUTCOME_UNKNOWN, str(error))
+                continue
+            if cuts != replica.log.cuts:
+                continue  # it has been truncated since; what came then is in a later sync
+            replica.durable = max(replica.durable, end)
+            for follower in replica.followers.values():
+                follower.look()
+            self.advance(replica)
+            self._on_durable(replica)
+        if apply_here:
+            self._apply_queued()
+
+    def advance(self, replica: Replica) -> None:
+        """Move the high watermark on: a leader's to what the in-sync set has, a follower's to what it was told."""
+        if replica.role is Role.LEADER:
+            end = replica.in_sync_end()
+            if end > replica.high_watermark:
+                replica.high_watermark = end
+                if replica.followers:
+                    replica.log.drop_tail(end)
+                    for follower in replica.followers.values():
+                        follower.watermark_moved()
+            elif replica.followers:
+                replica.log.bound_tail(replica.durable)
+        elif replica.role is Role.FOLLOWER:
+            known = min(replica.durable, replica.leader_watermark)
+            replica.high_watermark = max(replica.high_watermark, known)
+            replica.log.bound_tail(replica.durable)
+        if replica.applied < replica.high_watermark and not replica.queued and not replica.making:
+            replica.queued = True
+            self._queue.append(replica)
+            self._schedule(0.0)
+
+    def close(self) -> None:
+        """Apply nothing any more: what is committed is in the log."""
+        self._closed = True
+
+    def passed_marker(self, replica: Replica) -> None:
+        """The replica has done what the marker asked for."""
+        self._on_applied(replica, 0)
+        self.advance(replica)
+
+    def give_up(self, replica: Replica, code: Code, reason: str) -> None:
+        """Whoever waits for an entry that is not applied gets an error."""
+        for entry in replica.drop_pending():
+            if entry.ticket is not None:
+                self.pending_bytes -= entry.size
+                entry.ticket.fail(entry.position, MinkaError(code, f"partition {replica.id}: {reason}"))
+
+    def _apply_queued(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        until = self._clock() + _APPLY_SECONDS
+        for _ in range(len(self._queue)):
+            replica = self._queue.popleft()
+            delay = self._apply_some(replica, until)
+            if delay is not None:
+                self._queue.append(replica)
+                if delay or self._clock() >= until:
+                    self._schedule(delay)
+                    return
+            else:
+                replica.queued = False
+        if self._queue:
+            self._schedule(0.0)
+
+    def _schedule(self, delay: float) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_later(delay, self._apply_queued)
+
+    def _apply_some(self, replica: Replica, until: float) -> float | None:
+        """None when nothing is left to apply, else after how many seconds to go on."""
+        while self._can_apply(replica) and replica.applied < replica.high_watermark:
+            if replica.data.is_stalled():
+                return _STALL_RETRY_SECONDS
+            try:
+                replica.open()
+                if replica.applied >= replica.high_watermark:
+                    break
+                if replica.next_is_marker():
+                    self._on_marker(replica)
+                    return None
+                applied = replica.apply(_APPLY_KEYS)
+            except Exception as error:  # noqa: BLE001 - the replica can't go on, nor can the node
+                if replica.damage is None:
+                    self._fail(replica, error)
+                return None
+            self._acknowledge(replica, applied)
+            if self._clock() >= until:
+                return 0.0
+        return None
+
+    @staticmethod
+    def _can_apply(replica: Replica) -> bool:
+        return replica.role is not Role.REMOVED and replica.complete and replica.damage is None
+
+    def _acknowledge(self, replica: Replica, applied: list[Pending]) -> None:
+        size = 0
+        if replica.role is Role.FOLLOWER:
+            replica.log.drop_tail(replica.applied)
+        # With or without clearance: whoever may have been elected since was in the in-sync set, so it has all of this
+        # in its log, and serves nothing before it has applied it.
+        leads = replica.role is Role.LEADER
+        for entry in applied:
+            size += entry.size
+            if entry.ticket is None:
+                continue
+            self.pending_bytes -= entry.size
+            if leads:
+                entry.ticket.fill(entry.position, DONE)
+            else:
+                text = f"partition {replica.id}: the node stopped leading before the write was acknowledged"
+                entry.ticket.fail(entry.position, MinkaError(Code.OUTCOME_UNKNOWN, text))
+        self._on_applied(replica, size)
+
+    def _fail(self, replica: Replica, error: Exception) -> None:
+        failure = error if isinstance(error, MinkaError) else MinkaError(Code.INTERNAL, f"applying: {error!r}")
+        replica.queued = False
+        self.give_up(replica, Code.OUTCOME_UNKNOWN, str(failure))
+        self._log_db.fail(failure)

@@ -1,0 +1,109 @@
+"""What becomes of a replica whose data is damaged: it serves nothing, and its copy is made again where that is safe.
+
+If its log still has all that was ever written, the data is made of the log. Else a follower tells its leader, which
+takes it out of the in-sync set and sends a checkpoint; a leader lets another replica in sync lead, and is a follower
+then (`Leadership`). The last one in sync refuses with CORRUPT_DATA, each time, and goes on sending its log to those who
+can catch up by it.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.coordinator_pb2 import DamagedReplica
+from minkad.replication.committer import Committer
+from minkad.replication.following import Following
+from minkad.replication.leadership import Leadership
+from minkad.replication.replica import Replica, Role
+from minkad.storage.checkpoint import remove_folder
+from minkad.storage.data_database import DataDatabase
+
+log: Final = logging.getLogger(__name__)
+
+_MOST_FROM_LOG: Final = 3  # of one partition since the node's start: a disk that damages it again and again is no help
+
+
+class Damage:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        leaderships: Mapping[int, Leadership],
+        committer: Committer,
+        following: Following,
+        new_data: Callable[[int], DataDatabase],
+        notify: Callable[[int], None],
+        on_found: Callable[[], None],
+    ) -> None:
+        """`notify`: whoever waits for the partition looks again. `on_found`: one was found."""
+        self._replicas = replicas
+        self._leaderships = leaderships
+        self._committer = committer
+        self._following = following
+        self._new_data = new_data
+        self._notify = notify
+        self._on_found = on_found
+        self._from_log: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def found(self, partition_id: int) -> None:
+        """The partition's data was found damaged."""
+        replica = self._replicas.get(partition_id)
+        if replica is None or replica.damage is None or replica.role is Role.REMOVED or self._closing:
+            return  # it was replaced meanwhile
+        self._on_found()
+        names = {"partition": partition_id, "role": replica.role.value, "reason": str(replica.damage)}
+        if replica.is_in_log and self._from_log[partition_id] < _MOST_FROM_LOG:
+            self._from_log[partition_id] += 1
+            replica.mending = True
+            log.error("a copy is damaged; it is made again of the log", extra=names)
+            task = asyncio.create_task(self._mend(replica), name=f"mending {partition_id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            log.error("a copy is damaged; nothing of it is served", extra=names)
+            asyncio.get_running_loop().call_soon(self._give_up, replica)  # its finder is in the middle of something
+
+    def all(self) -> list[DamagedReplica]:
+        """Of this node."""
+        return [
+            DamagedReplica(partition_id=replica.id, reason=str(replica.damage))
+            for replica in self._replicas.values()
+            if replica.damage is not None and replica.role is not Role.REMOVED
+        ]
+
+    async def close(self) -> None:
+        """Wait for what is under way, and begin nothing more."""
+        self._closing = True
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _give_up(self, replica: Replica) -> None:
+        if replica.damage is None:
+            return
+        self._committer.give_up(replica, Code.OUTCOME_UNKNOWN, str(replica.damage))
+        if (leadership := self._leaderships.get(replica.id)) is not None:
+            leadership.row_changed()
+        self._following.damaged(replica)
+        self._notify(replica.id)
+
+    async def _mend(self, replica: Replica) -> None:
+        try:
+            async with replica.lock:
+                if replica.damage is not None and replica.role is not Role.REMOVED and replica.is_in_log:
+                    await replica.data.close()
+                    await remove_folder(replica.data.path)
+                    replica.begin_again(self._new_data(replica.id))
+        except MinkaError as error:
+            log.error("a copy could not be mended", extra={"partition": replica.id, "reason": str(error)})
+        finally:
+            replica.mending = False
+        if replica.damage is not None:
+            self._give_up(replica)
+            return
+        self._committer.advance(replica)
+        self._notify(replica.id)

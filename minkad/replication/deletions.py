@@ -1,0 +1,86 @@
+"""Deleting what the node is not to have any more."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minkad.failpoints import failpoint
+from minkad.replication.flusher import Flusher
+from minkad.replication.receiving import Receiving
+from minkad.replication.replica import Replica, Role, meta_key
+from minkad.storage.checkpoint import remove_folder
+from minkad.storage.log_database import LogDatabase
+
+_AT_ONCE: Final = 4
+
+
+class Deletions:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        replicas: dict[int, Replica],
+        failed: dict[int, MinkaError],
+        log_db: LogDatabase,
+        folder: Path,
+        flusher: Flusher,
+        receiving: Receiving,
+        gone: Callable[[Replica], None],
+    ) -> None:
+        """What is deleted is removed from `replicas` and `failed`. `folder` has those of the partitions."""
+        self._replicas = replicas
+        self._failed = failed
+        self._log_db = log_db
+        self._folder = folder
+        self._flusher = flusher
+        self._receiving = receiving
+        self._gone = gone
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    def __contains__(self, partition_id: int) -> bool:
+        """Whether it is being deleted."""
+        return partition_id in self._under_way
+
+    async def delete(self, row: Partition) -> None:
+        """Nothing is left of the partition when this returns. Raises STORAGE_FAILED."""
+        if row.id not in self._under_way:
+            if row.id not in self._replicas and not self._path(row.id).exists():
+                return
+            task = asyncio.create_task(self._delete(row), name=f"delete {row.id}")
+            self._under_way[row.id] = task
+            task.add_done_callback(lambda _: self._under_way.pop(row.id))
+        await asyncio.shield(self._under_way[row.id])
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    async def _delete(self, row: Partition) -> None:
+        async with self._slots:
+            replica = self._replicas.get(row.id)
+            if replica is not None:
+                async with replica.lock:
+                    await self._delete_replica(replica)
+            await self._receiving.discard(row.id)
+            await remove_folder(self._path(row.id))
+            self._failed.pop(row.id, None)
+
+    @failpoint("replica.delete")
+    async def _delete_replica(self, replica: Replica) -> None:
+        """First what makes it a replica, durably; a folder without that is never served."""
+        assert replica.role is Role.REMOVED, f"partition {replica.id} is to be deleted as {replica.role}"
+        self._flusher.forget(replica)
+        replica.drop_pending()
+        replica.log.reset(0, 0)
+        self._log_db.delete(meta_key(replica.id))
+        await self._log_db.sync()
+        await replica.data.close()
+        del self._replicas[replica.id]
+        self._gone(replica)
+
+    def _path(self, partition_id: int) -> Path:
+        return self._folder / str(partition_id)

@@ -1,0 +1,88 @@
+"""When data in memory goes to disk: it bounds memory, the log's length, and what is replayed after a crash."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minkad.replication.replica import Replica, Role
+from minkad.storage.log_database import LogDatabase
+
+log: Final = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 2
+
+
+class Flusher:
+    """A replica is flushed at `flush_bytes` of bodies applied since the last time; all together stay below
+    `total_bytes`, for which the one with the most goes first.
+    """
+
+    def __init__(
+        self, log_db: LogDatabase, replicas: Mapping[int, Replica], flush_bytes: int, total_bytes: int
+    ) -> None:
+        self._log_db = log_db
+        self._replicas = replicas
+        self._flush_bytes = flush_bytes
+        self._total_bytes = total_bytes
+        self._total = 0
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def applied(self, replica: Replica, size: int) -> None:
+        """So many bytes of bodies were applied."""
+        replica.unflushed += size
+        self._total += size
+        if replica.unflushed >= self._flush_bytes:
+            self._start(replica)
+        elif self._total > self._total_bytes:
+            waiting = [replica for replica in self._replicas.values() if not replica.flushing]
+            if waiting:
+                self._start(max(waiting, key=lambda replica: replica.unflushed))
+
+    def forget(self, replica: Replica) -> None:
+        """The replica is gone."""
+        self._total -= replica.unflushed
+        replica.unflushed = 0
+
+    async def flush(self, replica: Replica) -> None:
+        """Flush, and trim the log. Raises STORAGE_FAILED."""
+        self.forget(replica)
+        if not replica.data.is_open:
+            return
+        data = replica.data
+        if replica.is_async:
+            await self._log_db.sync()  # the data must not be durable before the log
+        applied = await data.flush()
+        if replica.data is not data or replica.role is Role.REMOVED:
+            return  # its content was replaced meanwhile
+        # Not a marker before what it asks for is done: it has to be in the log until then.
+        replica.flushed = max(replica.flushed, min(applied.offset, replica.applied))
+        replica.trim()
+        replica.stage_meta(self._log_db)  # it has the size
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.gather(*self._tasks)
+
+    def _start(self, replica: Replica) -> None:
+        if replica.flushing:
+            return
+        replica.flushing = True
+        self.forget(replica)
+        task = asyncio.get_running_loop().create_task(self._flush(replica), name=f"flush {replica.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _flush(self, replica: Replica) -> None:
+        try:
+            async with self._slots:
+                if self._replicas.get(replica.id) is replica and replica.role is not Role.REMOVED:
+                    await self.flush(replica)
+        except MinkaError as error:
+            log.error("a partition could not be flushed", extra={"partition": replica.id, "reason": str(error)})
+            if error.code is not Code.CORRUPT_DATA:  # that is this partition's alone: see damage.py
+                self._log_db.fail(error)
+        finally:
+            replica.flushing = False

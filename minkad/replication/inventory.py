@@ -1,0 +1,90 @@
+"""What a node has on its disks, by reading it; and where to divide what it leads."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.v1.admin_pb2 import PartitionCount
+from minka.v1.cluster_pb2 import Partition
+from minkad.replication.replica import Replica, Role
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.split_keys import split_keys
+
+_MAX_PARTS: Final = 1000
+_POLL_SECONDS: Final = 1.0
+
+
+class Inventory:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        log_db: LogDatabase,
+        folder: Path,
+        new_data: Callable[[int], DataDatabase],
+        changed: Callable[[int], asyncio.Future[None]],
+    ) -> None:
+        """`folder` has those of the partitions; `changed` is done when a partition's row or replica changes."""
+        self._replicas = replicas
+        self._log_db = log_db
+        self._folder = folder
+        self._new_data = new_data
+        self._changed = changed
+
+    async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
+        """What is on this node's disks, counted by reading it; of all partitions if none is named. Also of those that
+        it should not have; not of what is deleted meanwhile. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """
+        ids = partition_ids or sorted({*self._replicas, *self._folders()})
+        counts = []
+        for id_ in ids:
+            replica = self._replicas.get(id_)
+            data = self._new_data(id_) if replica is None else replica.data
+            row = Partition() if replica is None else replica.row
+            try:
+                if replica is not None and replica.log.base:
+                    replica.open()  # a folder that is gone is no empty one
+                size = await data.count(KeyRange(row.start_key, row.end_key))
+            except MinkaError as error:
+                if error.code is not Code.SHUTTING_DOWN:
+                    raise
+                continue  # it was deleted or replaced meanwhile
+            if replica is None:
+                await data.close()
+            leads = replica is not None and replica.is_ready
+            counts.append(
+                PartitionCount(
+                    partition_id=id_, keys=size.keys, bytes=size.bytes, leader=leads, generation=row.generation
+                )
+            )
+        return counts
+
+    def _folders(self) -> list[int]:
+        path = self._folder
+        return [int(entry.name) for entry in path.iterdir() if entry.name.isdigit()] if path.exists() else []
+
+    async def split_keys(self, partition_id: int, parts: int) -> list[bytes]:
+        """Keys that divide a partition that this node leads into so many parts of about the same bytes; see
+        `minkad.storage.split_keys`. Raises UNKNOWN_PARTITION, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
+        """
+        if not 2 <= parts <= _MAX_PARTS:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{parts} parts: 2 to {_MAX_PARTS} are possible")
+        replica = self._replicas.get(partition_id)
+        if replica is None:
+            raise MinkaError(Code.UNKNOWN_PARTITION, f"this node has no partition {partition_id}")
+        while replica.untrimmed and replica.role is Role.LEADER:
+            await asyncio.wait([self._changed(replica.id)], timeout=_POLL_SECONDS)
+        if not replica.is_ready:
+            text = f"partition {partition_id} is led by {replica.row.leader or 'nobody'}"
+            raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
+        if replica.is_async:
+            await self._log_db.sync()  # the data is flushed, and must not be durable before the log
+        keys = await split_keys(replica.data, parts)
+        if not keys:
+            raise MinkaError(Code.NO_SPLIT_KEY, f"partition {partition_id} has no two keys")
+        return keys

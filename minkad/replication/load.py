@@ -1,0 +1,135 @@
+"""How much each replica is used: how many keys are read and written a second, and a sample of which.
+
+Counting is an addition for each group of a request. Of what is too busy, and of nothing else, about a thousand of the
+keys and scans of the last ten seconds are kept.
+"""
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from minkad.core.load_split import Span
+
+if TYPE_CHECKING:
+    from minkad.replication.replica import Replica
+
+# A row of a page costs a tenth of the time of a key that is read alone (0.5 and 5 µs), and the page as much as a key.
+ROWS_AS_ONE_KEY: Final = 10
+_SAMPLED: Final = 1000
+_SAMPLED_SECONDS: Final = 10
+_HALF_LIFE_S: Final = 1.0  # of what is known of the load
+
+
+class Sample:
+    """One of about `stride` operations, picked at random, so that no rhythm of the requests hides some of them."""
+
+    __slots__ = ("_skip", "spans", "stride")
+
+    def __init__(self, stride: int) -> None:
+        self.stride = stride
+        self.spans: deque[Span] = deque(maxlen=_SAMPLED)
+        self._skip = 0
+
+    def add(self, keys: Sequence[bytes]) -> None:
+        """Each is one operation."""
+        skip = self._skip - len(keys)
+        while skip < 0:
+            self.spans.append((keys[skip], keys[skip]))
+            skip += random.randint(1, 2 * self.stride - 1)
+        self._skip = skip
+
+    def add_scan(self, span: Span, operations: int) -> None:
+        """A scan that counts as so many."""
+        skip = self._skip - operations
+        while skip < 0:
+            self.spans.append(span)
+            skip += random.randint(1, 2 * self.stride - 1)
+        self._skip = skip
+
+
+class Load:
+    """Of one replica."""
+
+    __slots__ = ("cpu_percent", "generation", "last", "looked_at", "not_split", "ops", "sample", "served")
+
+    def __init__(self) -> None:
+        self.served = 0  # since the last tick
+        self.ops = 0.0  # a second, of late
+        self.last = 0.0  # a second, between the last two ticks
+        self.cpu_percent = 0.0
+        self.sample: Sample | None = None  # while it is too busy
+        self.looked_at = 0.0  # for a key to split at; at first, since when it is too busy
+        self.generation = 0  # at which it has been so
+        self.not_split = ""  # why it is not split although it is too busy
+
+    def count(self, keys: Sequence[bytes]) -> None:
+        """Keys that are read or written."""
+        self.served += len(keys)
+        if self.sample is not None:
+            self.sample.add(keys)
+
+    def count_page(self, start: bytes, end: bytes, rows: int) -> None:
+        """A page of a scan: what it asked for, up to where it came."""
+        operations = 1 + rows // ROWS_AS_ONE_KEY
+        self.served += operations
+        if self.sample is not None:
+            self.sample.add_scan((start, end), operations)
+
+    @property
+    def steady_ops(self) -> float:
+        """A second, where it lasts: a peak is over at once, though what is known of late forgets it by and by."""
+        return min(self.ops, 2 * self.last)
+
+    def begin(self, now: float, generation: int) -> None:
+        """It is too busy: look closer."""
+        if self.sample is None or self.generation != generation:
+            self.cool()
+            self.sample, self.looked_at, self.generation = Sample(1), now, generation
+        self.sample.stride = max(1, round(self.ops * _SAMPLED_SECONDS / _SAMPLED))
+
+    def cool(self) -> None:
+        """It is not."""
+        self.sample, self.not_split = None, ""
+
+    def reported(self) -> tuple[int, int, str]:
+        """What others are told."""
+        return round(self.ops), round(self.cpu_percent), self.not_split
+
+
+class Meter:
+    """The rates of all replicas of a node, smoothed."""
+
+    def __init__(
+        self,
+        replicas: Mapping[int, "Replica"],
+        clock: Callable[[], float],
+        cpu_time: Callable[[], float] = time.process_time,
+    ) -> None:
+        """`cpu_time`: how many seconds of a processor the process has used."""
+        self.ops = 0.0  # of all replicas
+        self.processors = 0.0  # that the process keeps busy
+        self._replicas = replicas
+        self._clock = clock
+        self._cpu_time = cpu_time
+        self._at, self._cpu_at = clock(), cpu_time()
+
+    def tick(self) -> list["Replica"]:
+        """Bring the rates up to now. Those replicas that were used of late, or were until now."""
+        now, cpu = self._clock(), self._cpu_time()
+        seconds = max(1e-3, now - self._at)
+        kept = 0.5 ** (seconds / _HALF_LIFE_S)
+        used = [replica for replica in self._replicas.values() if replica.load.served or replica.load.ops]
+        served = sum(replica.load.served for replica in used)
+        self.ops = self.ops * kept + served / seconds * (1 - kept)
+        self.processors = self.processors * kept + (cpu - self._cpu_at) / seconds * (1 - kept)
+        for replica in used:
+            load = replica.load
+            load.last = load.served / seconds
+            ops = load.ops * kept + load.last * (1 - kept)
+            load.ops = ops if load.served or ops >= 0.5 else 0.0
+            load.cpu_percent = 100 * self.processors * load.ops / self.ops
+            load.served = 0
+        self._at, self._cpu_at = now, cpu
+        return used

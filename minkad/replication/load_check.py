@@ -1,0 +1,119 @@
+"""Partitions that are too busy are proposed to be split (load-based splitting, as CockroachDB has it)."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.v1.cluster_pb2 import Partition
+from minka.v1.coordinator_pb2 import ProposeSplitRequest
+from minkad.core.load_split import NoCut, best_cut
+from minkad.replication.background import BackgroundTask
+from minkad.replication.context import KnownKeyspace
+from minkad.replication.load import Meter
+from minkad.replication.replica import Replica
+from minkad.storage.log_database import LogDatabase
+
+log: Final = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 1.0
+_SUSTAINED_S: Final = 5.0
+# A node is busy from so many processors on: Python runs on one.
+_BUSY_PROCESSORS: Final = 0.8
+_SHARE_OF_NODE: Final = 0.5
+_LEAST_OPS: Final = 500  # with fewer, something else keeps the node busy: a compaction, a checkpoint
+
+
+class LoadCheck:
+    """Looks once a second. A partition is too busy with more than `max_ops`, or with half of the operations of a node
+    whose process has hardly anything left of a processor; and it is split if it has been so for five seconds. Each
+    half has to be too busy for as long by itself before it is split in turn, so there are never more partitions than
+    the load fills.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        replicas: Mapping[int, Replica],
+        log_db: LogDatabase,
+        known_keyspace: KnownKeyspace,
+        propose: Callable[[ProposeSplitRequest], Awaitable[list[Partition]]],
+        learn: Callable[[Partition], None],
+        changed: Callable[[Replica], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`changed`: its figures are others than before; last for one that was used, when they are 0."""
+        self._node_id = node_id
+        self._known_keyspace = known_keyspace
+        self._propose = propose
+        self._learn = learn
+        self._changed = changed
+        self._clock = clock
+        self._meter = Meter(replicas, clock)
+        self._task = BackgroundTask("load check", self._run, log_db.fail)
+
+    def start(self) -> None:
+        """Begin."""
+        self._task.start()
+
+    async def close(self) -> None:
+        """End."""
+        await self._task.close()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            used = self._meter.tick()
+            for replica in used:
+                await self._look(replica)
+                self._changed(replica)
+
+    async def _look(self, replica: Replica) -> None:
+        load, now = replica.load, self._clock()
+        if not self._is_too_busy(replica):
+            load.cool()
+            return
+        load.begin(now, replica.row.generation)
+        if now - load.looked_at < _SUSTAINED_S:
+            return
+        load.looked_at = now
+        try:
+            await self._split(replica)
+        except MinkaError as error:
+            if error.code is Code.SPLIT_REFUSED:
+                load.not_split = f"too busy, and not split yet: {error.message}"
+            log.info("a busy partition is not split yet", extra={"partition": replica.id, "reason": str(error)})
+        await asyncio.sleep(0)  # it took milliseconds, and others wait
+
+    def _is_too_busy(self, replica: Replica) -> bool:
+        if not replica.is_ready or replica.row.splitting:
+            return False
+        keyspace = self._known_keyspace(replica.row.keyspace_id)
+        if keyspace is None or not keyspace.max_ops:
+            return False
+        ops, meter = replica.load.steady_ops, self._meter
+        is_busy_node = meter.processors >= _BUSY_PROCESSORS and ops >= _LEAST_OPS
+        return ops > keyspace.max_ops or (is_busy_node and ops >= _SHARE_OF_NODE * meter.ops)
+
+    async def _split(self, replica: Replica) -> None:
+        """Raises MinkaError; then it is looked at again later."""
+        load, row = replica.load, replica.row
+        assert load.sample is not None, "what is too busy is sampled"
+        cut = best_cut(load.sample.spans, KeyRange(row.start_key, row.end_key))
+        if isinstance(cut, NoCut):
+            if cut.reason and not load.not_split:
+                log.warning("a busy partition can't be split", extra={"partition": row.id, "reason": cut.reason})
+            load.not_split = cut.reason and f"too busy, and {cut.reason}"
+            return
+        request = ProposeSplitRequest(
+            node_id=self._node_id, partition_id=row.id, generation=row.generation, key=cut.key
+        )
+        figures = {"partition": row.id, "ops": round(load.ops), "cpu_percent": round(load.cpu_percent)}
+        for new in await self._propose(request):
+            self._learn(new)
+        load.cool()
+        log.info(
+            "a partition was too busy", extra=figures | {"below": round(cut.below, 2), "above": round(cut.above, 2)}
+        )

@@ -1,0 +1,161 @@
+"""A checkpoint that comes from the leader and takes the place of a follower's data."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.wire import UNDECODABLE
+from minkad.failpoints import failpoint
+from minkad.replication.frames import KeptFile, ShipHeader, Shipped, decode_header, decode_trailer, encode
+from minkad.replication.replica import Replica, Role
+from minkad.storage.checkpoint import CheckpointFile, Incoming
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.log_database import LogDatabase
+
+_MAX_KEPT: Final = 10_000  # files of one checkpoint
+_AT_ONCE: Final = 32  # checkpoints; who sends one more tries again soon
+
+
+class Receiving:
+    """Nothing of a replica is changed until the whole checkpoint has come. Of one that broke, whole files are kept."""
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        log_db: LogDatabase,
+        incoming: Path,
+        new_data: Callable[[int], DataDatabase],
+        check_room: Callable[[int], None],
+    ) -> None:
+        self._replicas = replicas
+        self._log_db = log_db
+        self._incoming = incoming
+        self._new_data = new_data
+        self._check_room = check_room
+        self._kept: dict[int, list[KeptFile]] = {}
+        self._under_way = 0
+
+    def kept(self, partition_id: int) -> list[KeptFile]:
+        """What is left of a checkpoint that broke."""
+        return self._kept.get(partition_id, [])
+
+    async def discard(self, partition_id: int) -> None:
+        """Nothing is left of it any more. Raises STORAGE_FAILED."""
+        if self._kept.pop(partition_id, None) is not None:
+            await Incoming(self._path(partition_id), []).discard()
+
+    async def install(self, messages: AsyncIterator[bytes]) -> bytes:
+        """Take a checkpoint in and put it in place; a `Shipped`, encoded.
+
+        Raises NOT_LEADER, OVERLOADED, DISK_LOW, INVALID_ARGUMENT, CORRUPT_DATA, STORAGE_FAILED.
+        """
+        header = await _decoded_header(messages)
+        replica = self._following(header)
+        if replica.installing:
+            raise MinkaError(Code.OVERLOADED, f"partition {header.partition_id} is being received already")
+        if self._under_way >= _AT_ONCE:
+            raise MinkaError(Code.OVERLOADED, f"{_AT_ONCE} checkpoints are being received already")
+        self._check_room(sum(size for name, size in header.files if name not in header.kept))
+        incoming = self._announced(header)
+        self._under_way += 1
+        replica.installing = True
+        try:
+            await self._receive(incoming, messages)
+            async with replica.lock:
+                if self._following(header) is not replica:
+                    raise MinkaError(Code.NOT_LEADER, f"partition {replica.id} has changed hands")
+                self._kept.pop(replica.id, None)
+                await self._install(replica, incoming)
+                return encode(Shipped(replica.durable))
+        except MinkaError as error:
+            if error.code in (Code.CORRUPT_DATA, Code.NOT_LEADER, Code.STORAGE_FAILED):
+                self._kept.pop(replica.id, None)
+                await incoming.discard()
+            raise
+        finally:
+            replica.installing = False
+            self._under_way -= 1
+            if replica.id in self._kept:
+                self._keep(header, incoming)
+
+    def _announced(self, header: ShipHeader) -> Incoming:
+        there = {file.name: file.checksum for file in self.kept(header.partition_id)}
+        if missing := set(header.kept) - there.keys():
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{len(missing)} files are not here, such as {missing.pop()!r}")
+        files = [CheckpointFile(*file) for file in header.files]
+        incoming = Incoming(self._path(header.partition_id), files, {name: there[name] for name in header.kept})
+        self._kept[header.partition_id] = []
+        return incoming
+
+    def _keep(self, header: ShipHeader, incoming: Incoming) -> None:
+        sizes = dict(header.files)
+        files = [KeptFile(name, sizes[name], checksum) for name, checksum in incoming.finished().items()]
+        self._kept[header.partition_id] = files[:_MAX_KEPT]
+
+    def _path(self, partition_id: int) -> Path:
+        return self._incoming / str(partition_id)
+
+    def _following(self, header: ShipHeader) -> Replica:
+        replica = self._replicas.get(header.partition_id)
+        if replica is None or replica.role is not Role.FOLLOWER or replica.row.leader_epoch != header.leader_epoch:
+            text = f"partition {header.partition_id} is not followed here at leader_epoch {header.leader_epoch}"
+            raise MinkaError(Code.NOT_LEADER, text)
+        return replica
+
+    @failpoint("following.receive")
+    async def _receive(self, incoming: Incoming, messages: AsyncIterator[bytes]) -> None:
+        found = await incoming.write(_content(incoming, messages))
+        try:
+            trailer = decode_trailer(await anext(messages))
+        except (StopAsyncIteration, *UNDECODABLE) as error:
+            raise MinkaError(Code.INVALID_ARGUMENT, "a checkpoint without its checksums") from error
+        incoming.check(trailer.checksums, found)
+        await incoming.verify()
+
+    async def _install(self, replica: Replica, incoming: Incoming) -> None:
+        await self._clear(replica)
+        await self._put_in_place(replica, incoming)
+        await self._take_over(replica)
+
+    @failpoint("following.clear")
+    async def _clear(self, replica: Replica) -> None:
+        """From here on, durably, what is on disk is not to be used."""
+        replica.complete = False
+        replica.drop_pending()
+        replica.log.reset(0, 0)
+        replica.stage_meta(self._log_db)
+        await self._log_db.sync()
+        await replica.data.close()
+
+    @failpoint("following.install")
+    async def _put_in_place(self, replica: Replica, incoming: Incoming) -> None:
+        await incoming.install(replica.data.path)
+        replica.data = self._new_data(replica.id)
+        replica.data.open()
+
+    @failpoint("following.take_over")
+    async def _take_over(self, replica: Replica) -> None:
+        """The log goes on behind the checkpoint."""
+        applied = replica.data.applied
+        replica.log.reset(applied.offset, applied.leader_epoch)
+        replica.complete = True
+        replica.untrimmed = bool(replica.row.start_key or replica.row.end_key)  # as its sender's may be
+        replica.durable = replica.high_watermark = replica.applied = replica.flushed = applied.offset
+        replica.stage_meta(self._log_db)
+        await self._log_db.sync()
+
+
+async def _decoded_header(messages: AsyncIterator[bytes]) -> ShipHeader:
+    try:
+        return decode_header(await anext(messages))
+    except (StopAsyncIteration, *UNDECODABLE) as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a checkpoint without its header") from error
+
+
+async def _content(incoming: Incoming, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while not incoming.complete:
+        try:
+            yield await anext(messages)
+        except StopAsyncIteration:
+            return

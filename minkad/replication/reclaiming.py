@@ -1,0 +1,69 @@
+"""While the disk is low, what was deleted or overwritten gives its room back at once, not when RocksDB comes to it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from minka.errors import MinkaError
+from minkad.replication.background import BackgroundTask
+from minkad.replication.replica import Replica, Role
+from minkad.storage.disk_space import DiskWatch
+
+log: Final = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 1.0
+_LEAST_BYTES: Final = 1024 * 1024  # to gain; and of a partition's tables
+_LEAST_SHARE: Final = 0.1
+
+
+class Reclaiming:
+    """One partition at a time, that with most to gain. A compaction writes what remains before it removes what was
+    there, so one for which there is no room has to wait for others.
+    """
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        disk: DiskWatch,
+        flush: Callable[[Replica], Awaitable[None]],
+        fail: Callable[[MinkaError], None],
+    ) -> None:
+        """`fail`: it can't go on, so neither can the node."""
+        self._replicas = replicas
+        self._disk = disk
+        self._flush = flush
+        self._task = BackgroundTask("reclaiming", self._run, fail)
+
+    def start(self) -> None:
+        """Begin."""
+        self._task.start()
+
+    async def close(self) -> None:
+        """End."""
+        await self._task.close()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            if not self._disk.is_low:
+                continue
+            replica = max(self._replicas.values(), key=self._gain, default=None)
+            if replica is None or not self._gain(replica):
+                continue
+            try:
+                await self._flush(replica)
+                if replica.data.is_open:
+                    await replica.data.compact()
+            except MinkaError as error:
+                log.info("no room was made", extra={"partition": replica.id, "reason": str(error)})
+
+    def _gain(self, replica: Replica) -> int:
+        """Bytes, about; 0 where it isn't worth it, or there is no room for it."""
+        data = replica.data
+        if not data.is_open or replica.role is Role.REMOVED or replica.installing:
+            return 0
+        size, at_most = data.size().bytes, data.size_at_most().bytes
+        gain = at_most - size
+        is_worth_it = gain >= max(_LEAST_BYTES, _LEAST_SHARE * at_most)
+        return gain if is_worth_it and 2 * size < self._disk.space.free_bytes else 0

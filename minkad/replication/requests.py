@@ -1,0 +1,544 @@
+"""Requests of clients: routing to replicas, waiting where that helps, reading, and the beginning of a write."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minka.ranges import MAX_KEY_BYTES, KeyRange
+from minka.v1.cluster_pb2 import Partition
+from minka.wire import Group, Op, Request, Response, WriteBody
+from minkad.memory import Share
+from minkad.replication.committer import Committer
+from minkad.replication.following import Following
+from minkad.replication.replica import Pending, Replica, Role, Ticket, too_large
+from minkad.storage.data_database import MAX_PASSED
+from minkad.storage.rocks import DeletedAheadError
+
+# Up to so many keys, reading them at once is faster than on another thread.
+_INLINE_KEYS: Final = 64
+_POLL_SECONDS: Final = 0.1
+_MAX_TIMEOUT_SECONDS: Final = 3600.0
+_ANSWER_SECONDS: Final = 0.1
+_READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.SCAN})
+# Of a page of a scan, which holds the loop: about 2 ms.
+MAX_PAGE_ROWS: Final = 2000
+MAX_PAGE_BYTES: Final = 512 * 1024
+_PAGE_SECONDS: Final = 0.01  # where many deleted keys are between them
+_KEYS_AT_ONCE: Final = 4  # read before it is looked at how large they are
+
+
+class Requests:
+    """Serves while the node has clearance. A refusal means that nothing was done."""
+
+    def __init__(
+        self,
+        node_id: str,
+        replicas: Mapping[int, Replica],
+        committer: Committer,
+        following: Following,
+        has_clearance: Callable[[], bool],
+        newest_row: Callable[[int], Partition | None],
+        is_gone: Callable[[int], bool],
+        learn_keyspace: Callable[[Replica], None],
+        clear: Callable[[Replica, KeyRange, bool], Awaitable[KeyRange]],
+        max_pending_bytes: int,
+        low_disks: Callable[[], Collection[str]],
+    ) -> None:
+        """`newest_row`: what this node knows of a partition, replica here or not; `is_gone`: it was merged into another
+        one. `learn_keyspace` looks for what its keyspace asks for; `min_insync` is 0 before that is known. `clear`: see
+        `DataDatabase.clear`. `low_disks`: the nodes that are short of disk space.
+        """
+        self._node_id = node_id
+        self._replicas = replicas
+        self._committer = committer
+        self._following = following
+        self._has_clearance = has_clearance
+        self._newest_row = newest_row
+        self._is_gone = is_gone
+        self._learn_keyspace = learn_keyspace
+        self._clear = clear
+        self._max_pending_bytes = max_pending_bytes
+        self._low_disks = low_disks
+        self._changed: dict[int, asyncio.Future[None]] = {}
+        self._waiting_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def handle(self, request: Request, share: Share) -> Response:
+        """A result for each group, at the latest at the request's deadline. What is read counts for `share`, and
+        waits while that has no room: the bodies of the results are the caller's to give back.
+        """
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            return await self._handle(request, share)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    async def _handle(self, request: Request, share: Share) -> Response:
+        ticket = Ticket(len(request.groups), share)
+        timeout = min(request.timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
+        deadline = asyncio.get_running_loop().time() + timeout
+        # What waits gives up a little earlier, so that its reason is there in time.
+        give_up = deadline - min(timeout / 10, _ANSWER_SECONDS)
+        for index, group in enumerate(request.groups):
+            self._begin(group, ticket, index, give_up)
+        if ticket.missing:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await ticket.done
+            except TimeoutError:
+                for index, group in enumerate(request.groups):
+                    text = f"partition {group.partition_id}: not done within {request.timeout_ms} ms"
+                    ticket.fail(index, MinkaError(Code.DEADLINE_EXCEEDED, text))
+        return Response(request.id, [result for result in ticket.results if result is not None])
+
+    def notify(self, partition_id: int) -> None:
+        """The partition's row or its replica's state has changed: whoever waits looks again."""
+        future = self._changed.pop(partition_id, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def changed(self, partition_id: int) -> asyncio.Future[None]:
+        """Done at the next `notify`. Wait for it with asyncio.wait: others do, too."""
+        future = self._changed.get(partition_id)
+        if future is None:
+            future = self._changed[partition_id] = asyncio.get_running_loop().create_future()
+        return future
+
+    async def drain(self) -> None:
+        """Refuse what has not begun, and answer the rest."""
+        self._stopping = True
+        for partition_id in list(self._changed):
+            self.notify(partition_id)
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """End everything that waits."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, group: Group, ticket: Ticket, index: int, deadline: float, *, has_reserved: bool = False) -> None:
+        try:
+            replica = self._route(group) if group.op != Op.READ_STALE else self._route_stale(group)
+            if replica is None:
+                if self._committer.pending_bytes + self._waiting_bytes + len(group.body) > self._max_pending_bytes:
+                    raise self._overloaded()
+                self._spawn(self._wait(group, ticket, index, deadline))
+            elif group.op == Op.WRITE:
+                self._write(replica, group.body, ticket, index)
+            elif group.op not in _READS:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
+            elif not (has_reserved or ticket.share.has_plenty or ticket.share.has_room(_expected(replica, group))):
+                self._spawn(self._wait_for_room(_expected(replica, group), group, ticket, index, deadline))
+            elif group.op == Op.READ:
+                self._read(replica, group, ticket, index, deadline)
+            elif group.op == Op.READ_STALE:
+                self._read_stale(replica, group, ticket, index, deadline)
+            else:
+                self._scan(replica, group, ticket, index, deadline)
+        except MinkaError as error:
+            self._refuse(group, ticket, index, deadline, error)
+
+    def _refuse(self, group: Group, ticket: Ticket, index: int, deadline: float, error: MinkaError) -> None:
+        """A read that has just found damage waits for who can answer it; anything else is refused."""
+        replica = self._replicas.get(group.partition_id)
+        is_damaged = error.code is Code.CORRUPT_DATA and replica is not None and group.op != Op.WRITE
+        if replica is not None and is_damaged and self._may_be_mended(replica):
+            self._spawn(self._wait(group, ticket, index, deadline))
+        else:
+            ticket.fail(index, error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Routing
+
+    def _route(self, group: Group) -> Replica | None:
+        """The replica that serves the group now, or None if that will be known later. Raises the refusal."""
+        if self._stopping:
+            raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
+        replica = self._replicas.get(group.partition_id)
+        if not self._has_clearance():
+            raise MinkaError(Code.NO_CLEARANCE, "this node has no clearance from the active controller")
+        if replica is None or replica.role is not Role.LEADER or group.generation != replica.row.generation:
+            self._check_row(group)
+            return None
+        if not replica.is_ready or replica.handing_over:
+            if replica.damage is not None and not self._may_be_mended(replica):
+                raise replica.damage
+            return None
+        if group.op == Op.WRITE and (
+            replica.fenced or replica.frozen or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
+        ):
+            return None
+        return replica
+
+    def _has_enough_replicas(self, replica: Replica) -> bool:
+        """Raises NOT_ENOUGH_REPLICAS; False if it isn't known what is enough."""
+        if replica.min_insync == 0:
+            self._learn_keyspace(replica)
+        in_sync = len(replica.row.isr)
+        if in_sync < replica.min_insync:
+            text = f"partition {replica.id} has {in_sync} of {replica.min_insync} replicas in sync"
+            raise MinkaError(Code.NOT_ENOUGH_REPLICAS, text, partitions=[replica.row])
+        return replica.min_insync > 0
+
+    @staticmethod
+    def _may_be_mended(replica: Replica) -> bool:
+        """Whether the partition may be served again in a moment, by another replica or by this one."""
+        return replica.mending or len(replica.row.isr) > 1
+
+    def _route_stale(self, group: Group) -> Replica | None:
+        """A replica that can say how old it is, clearance or not; None if there may be one later."""
+        replica = self._replicas.get(group.partition_id)
+        if replica is None or replica.role is Role.REMOVED or group.generation != replica.row.generation:
+            self._check_row(group)
+            return None
+        if replica.damage is not None and not replica.mending:
+            if len(replica.row.replicas) == 1:
+                raise replica.damage
+            text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
+            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
+        if not replica.complete or replica.installing or self._age(replica) == math.inf:
+            text = f"partition {replica.id}: this replica has not heard its leader yet"
+            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
+        return replica
+
+    def _age(self, replica: Replica) -> float:
+        """How many seconds ago the replica was certainly the newest; infinite if it can't say."""
+        if replica.role is not Role.LEADER:
+            return self._following.age(replica)
+        return 0.0 if replica.is_ready and not replica.handing_over and self._has_clearance() else math.inf
+
+    def _check_row(self, group: Group) -> None:
+        """Raises the refusal, unless this node is to serve the group and is yet to be told so."""
+        row = self._newest_row(group.partition_id)
+        if row is None and self._is_gone(group.partition_id):
+            text = f"partition {group.partition_id} is part of another one by now"
+            raise MinkaError(Code.STALE_GENERATION, text)
+        if row is None or group.generation > row.generation:
+            return
+        if group.generation < row.generation:
+            text = f"partition {row.id} is at generation {row.generation}, the request is for {group.generation}"
+            raise MinkaError(Code.STALE_GENERATION, text, partitions=self._with_neighbour(row))
+        if not row.leader:
+            raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader", partitions=[row])
+        if row.leader != self._node_id:
+            text = f"partition {row.id} is led by {row.leader}"
+            raise MinkaError(Code.NOT_LEADER, text, partitions=[row], leader=row.leader)
+
+    def _with_neighbour(self, row: Partition) -> list[Partition]:
+        """The row, and that of what was last split off from it; of what is part of another one by now, that one's."""
+        rows = {one.id: one for one in map(self._remaining, (row, self._newest_row(row.split_to))) if one is not None}
+        return list(rows.values())
+
+    def _remaining(self, row: Partition | None) -> Partition | None:
+        """The row of the partition of which this one is a part, if it was merged."""
+        while row is not None and row.merge_into and not row.replicas:
+            row = self._newest_row(row.merge_into)
+        return row
+
+    def _check_in_range(self, replica: Replica, keys: list[bytes]) -> None:
+        """KEY_OUT_OF_RANGE for a key that isn't the partition's."""
+        row = replica.row
+        bounded = keys and (row.start_key or row.end_key)
+        if bounded and (min(keys) < row.start_key or (row.end_key and max(keys) >= row.end_key)):
+            text = f"partition {row.id} has the keys {KeyRange(row.start_key, row.end_key)}, and others are asked for"
+            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_neighbour(row))
+
+    async def _wait(self, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiting_bytes += len(group.body)
+        try:
+            route = self._route_stale if group.op == Op.READ_STALE else self._route
+            while (replica := route(group)) is None:
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise self._in_vain(group)
+                await asyncio.wait([self.changed(group.partition_id)], timeout=min(left, _POLL_SECONDS))
+        except MinkaError as error:
+            ticket.fail(index, error)
+            return
+        finally:
+            self._waiting_bytes -= len(group.body)
+        assert replica is not None
+        self._begin(group, ticket, index, deadline)
+
+    async def _wait_for_room(self, size: int, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+        if await ticket.share.reserve(size, deadline):
+            self._begin(group, ticket, index, deadline, has_reserved=True)
+            ticket.share.give(size)
+        else:
+            text = "answers that clients have not taken yet leave no memory for this one"
+            ticket.fail(index, MinkaError(Code.OVERLOADED, text))
+
+    def _in_vain(self, group: Group) -> MinkaError:
+        replica = self._replicas.get(group.partition_id)
+        if replica is None:
+            return MinkaError(Code.UNKNOWN_PARTITION, f"this node was not told of partition {group.partition_id}")
+        if replica.damage is not None:
+            return replica.damage
+        generation = replica.row.generation
+        what = f"its generation is {generation} here, the request is for {group.generation}"
+        if generation == group.generation:
+            what = "it is being handed over" if replica.fenced else "it is being made ready"
+            if replica.frozen:
+                what = "it is about to be part of another partition"
+            if replica.counted and not replica.is_ready:
+                what = "it waits for its in-sync set to have what may be acknowledged"
+        return MinkaError(Code.DEADLINE_EXCEEDED, f"partition {group.partition_id}: {what}; nothing was done")
+
+    # Writing
+
+    def _write(self, replica: Replica, body: bytes, ticket: Ticket, index: int) -> None:
+        write = _checked_write(body)
+        self._check_in_range(replica, write.keys)
+        self._check_room(replica, write)
+        committer = self._committer
+        if committer.pending_bytes + self._waiting_bytes + len(body) > self._max_pending_bytes:
+            raise self._overloaded()
+        committer.pending_bytes += len(body)
+        replica.load.count(write.keys)
+        epoch = replica.row.leader_epoch
+        offset = replica.log.append(epoch, body)
+        replica.pending.append(Pending(offset, epoch, write, len(body), ticket, index))
+        committer.staged(replica)
+
+    def _check_room(self, replica: Replica, write: WriteBody) -> None:
+        """DISK_LOW for what is more than deletes, where a replica in sync has no room for it: it would have to fail, or
+        fall behind and need more room than before to come back.
+        """
+        low_disks = self._low_disks()
+        if not low_disks or all(value is None for value in write.values):
+            return
+        low = [node for node in replica.row.isr if node in low_disks]
+        if low:
+            text = f"partition {replica.id}: the disk of {', '.join(low)} is low; nothing was done"
+            raise MinkaError(Code.DISK_LOW, text, partitions=[replica.row])
+
+    def _overloaded(self) -> MinkaError:
+        return MinkaError(Code.OVERLOADED, f"writes of {self._max_pending_bytes >> 20} MiB are under way at this node")
+
+    # Reading
+
+    def _read(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+        keys = _checked_read(group.body)
+        self._check_in_range(replica, keys)
+        replica.load.count(keys)
+        replica.open()
+        if len(keys) > _INLINE_KEYS:
+            self._spawn(self._read_many(replica, keys, group, ticket, index, deadline))
+            return
+        values = _values(replica, keys, ticket)
+        if not self._has_clearance():
+            raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the read was answered")
+        ticket.answer(index, wire.encode(values))
+
+    def _scan(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+        body = _checked_scan(group.body)
+        if ticket.size >= wire.MAX_ANSWER_BYTES:
+            raise too_large()
+        asked, mine = KeyRange(body.start, body.end), KeyRange(replica.row.start_key, replica.row.end_key)
+        if not asked.overlaps(mine):
+            text = f"partition {replica.id} has the keys {mine}, and those of {asked} are asked for"
+            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_neighbour(replica.row))
+        wanted = asked.clip(mine)
+        replica.open()
+        try:
+            page = self._page(replica, body, wanted, MAX_PASSED)
+        except DeletedAheadError:
+            self._spawn(self._scan_cleared(replica, body, wanted, group, ticket, index, deadline))
+            return
+        ticket.answer(index, wire.encode(page))
+
+    def _page(self, replica: Replica, body: wire.ScanBody, wanted: KeyRange, max_passed: int) -> wire.ScanPage:
+        """A page, at one moment: nothing else runs meanwhile. Raises DeletedAheadError."""
+        start, end = wanted
+        rows, size = min(body.max_rows, MAX_PAGE_ROWS), min(body.max_bytes, MAX_PAGE_BYTES)
+        keys, values, is_all = replica.data.page(start, end, body.reverse, rows, size, max_passed, _PAGE_SECONDS)
+        if not self._has_clearance():
+            raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the scan was answered")
+        if not is_all and body.reverse:
+            start = keys[-1]
+        elif not is_all:
+            end = keys[-1] + b"\x00"
+        replica.load.count_page(start, end, len(keys))
+        return wire.ScanPage(keys, values, start, end)
+
+    async def _scan_cleared(
+        self,
+        replica: Replica,
+        body: wire.ScanBody,
+        wanted: KeyRange,
+        group: Group,
+        ticket: Ticket,
+        index: int,
+        deadline: float,
+    ) -> None:
+        """A page of the beginning of what is wanted, once the deleted keys are cleared away there."""
+        row, max_passed = replica.row, MAX_PASSED
+        try:
+            while not ticket.done.done():
+                part = await self._clear(replica, wanted, body.reverse)
+                if self._route(group) is not replica or replica.row is not row:
+                    break
+                max_passed *= 2  # so that it comes to an end however much is deleted meanwhile
+                with suppress(DeletedAheadError):
+                    page = self._page(replica, body, part, max_passed)
+                    ticket.answer(index, wire.encode(page))
+                    return
+        except MinkaError as error:
+            self._refuse(group, ticket, index, deadline, error)
+            return
+        self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
+
+    def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+        keys = _checked_read(group.body)
+        self._check_in_range(replica, keys)
+        age_ms = math.ceil(self._age(replica) * 1000)
+        replica.load.count(keys)
+        replica.open()
+        if len(keys) > _INLINE_KEYS:
+            self._spawn(self._read_many_stale(replica, keys, age_ms, group, ticket, index, deadline))
+        else:
+            ticket.answer(index, wire.encode(wire.StaleResult(age_ms, _values(replica, keys, ticket))))
+
+    async def _read_many_stale(
+        self,
+        replica: Replica,
+        keys: list[bytes],
+        age_ms: int,
+        group: Group,
+        ticket: Ticket,
+        index: int,
+        deadline: float,
+    ) -> None:
+        try:
+            values = await _many_values(replica, keys, ticket)
+            ticket.answer(index, wire.encode(wire.StaleResult(age_ms, values)))
+        except MinkaError as error:
+            self._refuse(group, ticket, index, deadline, error)
+
+    async def _read_many(
+        self, replica: Replica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float
+    ) -> None:
+        epoch = replica.row.leader_epoch
+        try:
+            values = await _many_values(replica, keys, ticket)
+            if self._route(group) is replica and replica.row.leader_epoch == epoch:
+                ticket.answer(index, wire.encode(values))
+                return
+        except MinkaError as error:
+            self._refuse(group, ticket, index, deadline, error)
+            return
+        self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
+
+
+def _expected(replica: Replica, group: Group) -> int:
+    """About how many bytes the answer will have."""
+    if group.op == Op.SCAN:
+        return wire.weight(MAX_PAGE_BYTES)
+    return wire.weight(min(_count(group.body) * _mean_size(replica) + len(group.body), wire.MAX_ANSWER_BYTES))
+
+
+def _mean_size(replica: Replica) -> int:
+    size = replica.data.size()
+    return size.bytes // max(size.keys, 1)
+
+
+def _count(body: bytes) -> int:
+    """How many elements a MessagePack array has, by its first bytes; 0 if it is none."""
+    if body[:1] == b"\xdc":
+        return int.from_bytes(body[1:3], "big")
+    if body[:1] == b"\xdd":
+        return int.from_bytes(body[1:5], "big")
+    return body[0] & 0x0F if body and body[0] >> 4 == 9 else 0
+
+
+def _values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
+    """Raises TOO_LARGE when the answer would be: before much more than that is read."""
+    if len(keys) <= _KEYS_AT_ONCE and not ticket.size:
+        return replica.data.get(keys)
+    values: list[bytes | None] = []
+    left = wire.MAX_ANSWER_BYTES - ticket.size
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        if left < 0:
+            raise too_large()
+        part = replica.data.get(keys[start : start + _KEYS_AT_ONCE])
+        left -= sum([len(value) for value in part if value])
+        values += part
+    return values
+
+
+async def _many_values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
+    """The same on another thread; what may come counts from the beginning."""
+    expected = min(len(keys) * _mean_size(replica), wire.MAX_ANSWER_BYTES)
+    ticket.share.take(expected)
+    try:
+        return await replica.data.get_many(keys, wire.MAX_ANSWER_BYTES - ticket.size)
+    finally:
+        ticket.share.give(expected)
+
+
+def _checked_write(body: bytes) -> WriteBody:
+    """The pairs. Raises INVALID_ARGUMENT, TOO_LARGE."""
+    if len(body) > wire.MAX_BODY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
+    try:
+        write = wire.decode_write(body)
+    except wire.UNDECODABLE as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a write: {error}") from error
+    keys, values = write.keys, write.values
+    if not keys or len(keys) != len(values):
+        text = f"the body of a write has {len(keys)} keys and {len(values)} values"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
+    _check_keys(keys, len(body))
+    if len(body) > wire.MAX_VALUE_BYTES and max(len(value or b"") for value in values) > wire.MAX_VALUE_BYTES:
+        raise MinkaError(Code.TOO_LARGE, "a value is over its limit")
+    return write
+
+
+def _checked_read(body: bytes) -> list[bytes]:
+    """The keys. Raises INVALID_ARGUMENT, TOO_LARGE."""
+    if len(body) > wire.MAX_BODY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
+    try:
+        keys = wire.decode_read(body)
+    except wire.UNDECODABLE as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a read: {error}") from error
+    _check_keys(keys, len(body))
+    return keys
+
+
+def _checked_scan(body: bytes) -> wire.ScanBody:
+    """Raises INVALID_ARGUMENT, TOO_LARGE."""
+    try:
+        scan = wire.decode_scan(body)
+    except wire.UNDECODABLE as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a scan: {error}") from error
+    if max(len(scan.start), len(scan.end)) > MAX_KEY_BYTES + 1:
+        raise MinkaError(Code.TOO_LARGE, "a bound of a scan is over the limit of a key")
+    if (scan.end and scan.start >= scan.end) or scan.max_rows < 1 or scan.max_bytes < 1:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a scan of nothing")
+    return scan
+
+
+def _check_keys(keys: list[bytes], size: int) -> None:
+    # A key can't be longer than what it came in.
+    if size > MAX_KEY_BYTES and max(map(len, keys), default=0) > MAX_KEY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, "a key is over its limit")
+    if b"" in keys:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a key is empty")

@@ -1,0 +1,167 @@
+"""The leader's side of a checkpoint: taken while it serves, sent file by file with checksums as raw bytes."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from minka.errors import Code, MinkaError
+from minkad.failpoints import failpoint
+from minkad.replication.feed import Follower
+from minkad.replication.frames import KeptFile, ShipHeader, ShipTrailer, decode_shipped, encode
+from minkad.storage import checkpoint
+from minkad.storage.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from minkad.replication.context import LeaderContext
+
+log: Final = logging.getLogger(__name__)
+
+_BURST_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 1.0  # so that a limit that was raised counts soon
+_MIN_PART_BYTES: Final = 1024
+
+
+class RateLimit:
+    """So many bytes a second, for all who take part; it may change at any time. 0: no limit."""
+
+    def __init__(self, clock: Callable[[], float], bytes_per_s: Callable[[], int]) -> None:
+        self._clock = clock
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+
+    def parts(self, data: bytes) -> Iterator[bytes]:
+        """The data in pieces that are sent one after the other: so that a low limit is kept, and progress is seen."""
+        start = 0
+        while start < len(data):
+            limit = self._bytes_per_s()
+            end = start + max(int(limit * _BURST_S), _MIN_PART_BYTES) if limit else len(data)
+            yield data[start:end]
+            start = end
+
+    async def take(self, size: int) -> None:
+        """Wait until so many bytes may be sent."""
+        limit = self._bytes_per_s()
+        if not limit:
+            return
+        now = self._clock()
+        self._free_at = min(max(self._free_at, now - _BURST_S) + size / limit, now + _LONGEST_WAIT_S)
+        await asyncio.sleep(min(self._free_at - self._clock(), _LONGEST_WAIT_S))
+
+
+class Shipment:
+    """One checkpoint's way to one follower: a task, which tries once; when it fails, the follower is asked again where
+    it stands.
+    """
+
+    def __init__(self, context: "LeaderContext", follower: Follower, kept: Sequence[KeptFile], failures: int) -> None:
+        """`kept`: what the follower has of a checkpoint that broke. `failures`: tries in vain, one after the other."""
+        self.phase = "checkpoint"
+        self.blocked_by = ""
+        self.bytes_total = self.bytes_done = 0
+        self.failures = failures
+        self._context = context
+        self._follower = follower
+        self._kept = kept
+        name = f"checkpoint of {follower.replica.id} to {follower.node_id}"
+        self._task = asyncio.create_task(self._run(), name=name)
+
+    @property
+    def running(self) -> bool:
+        """Whether it is under way."""
+        return not self._task.done()
+
+    def cancel(self) -> None:
+        """Stop."""
+        self._task.cancel()
+
+    async def wait(self) -> None:
+        """Until it has ended."""
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            offset = await self._ship()
+        except MinkaError as error:
+            self.blocked_by = str(error)
+            names = {"partition": self._follower.replica.id, "target": self._follower.node_id, "reason": str(error)}
+            log.warning("a checkpoint did not arrive; it is tried again", extra=names)
+            settings = self._context.settings
+            await asyncio.sleep(min(settings.first_backoff * 2.0 ** min(self.failures, 10), settings.longest_backoff))
+            self.failures += 1
+            self._follower.probe()
+            return
+        self.phase = "follow"
+        self._follower.start(offset)
+
+    async def _ship(self) -> int:
+        """Send a checkpoint; the offset up to which the follower has everything with it."""
+        replica = self._follower.replica
+        async with self._context.shipping:
+            # From here on the log is kept for the follower.
+            replica.retain[self._follower.node_id] = replica.flushed
+            taken = await self._take()
+            try:
+                self.bytes_total = taken.size
+                self.phase = "ship"
+                return await self._send(taken, await self._left(taken))
+            except MinkaError as error:
+                if error.code is Code.CORRUPT_DATA:
+                    await self._verify(taken)
+                raise
+            finally:
+                await taken.remove()
+
+    async def _verify(self, taken: Checkpoint) -> None:
+        """The target has read damage in what came: it is this leader's own, or it came about on the way."""
+        data = self._follower.replica.data
+        try:
+            await taken.verify()
+        except MinkaError as error:
+            if error.code is Code.CORRUPT_DATA:
+                data.condemn(error)
+            raise
+
+    async def _left(self, taken: Checkpoint) -> dict[str, int]:
+        """The CRC-32 of the files that the follower has already: the same name, size and content."""
+        there = {file.name: file for file in self._kept}
+        left: dict[str, int] = {}
+        for file in taken.files:
+            kept = there.get(file.name)
+            if kept is not None and kept.size == file.size and kept.checksum == await taken.checksum(file):
+                left[file.name] = kept.checksum
+                self.bytes_done += file.size
+        return left
+
+    @failpoint("migration.checkpoint")
+    async def _take(self) -> Checkpoint:
+        replica = self._follower.replica
+        replica.open()
+        return await checkpoint.take(replica.data, self._context.outgoing / f"{replica.id}-{self._follower.node_id}")
+
+    @failpoint("migration.ship")
+    async def _send(self, taken: Checkpoint, left: Mapping[str, int]) -> int:
+        replica = self._follower.replica
+        answer = decode_shipped(await self._context.links.ship(self._follower.node_id, self._messages(taken, left)))
+        if not replica.log.base <= answer.offset <= replica.high_watermark:
+            raise MinkaError(Code.INTERNAL, f"the target has a checkpoint up to {answer.offset}, which can't be")
+        return answer.offset
+
+    async def _messages(self, taken: Checkpoint, left: Mapping[str, int]) -> AsyncIterator[bytes]:
+        files = [(file.name, file.size) for file in taken.files]
+        yield encode(ShipHeader(self._follower.replica.id, self._follower.leader_epoch, files, list(left)))
+        sent: list[int] = []
+        async for chunk, checksum in taken.read(self._context.settings.chunk_bytes, left):
+            for part in self._context.rate_limit.parts(chunk):
+                await self._context.rate_limit.take(len(part))
+                yield part
+                self.bytes_done += len(part)
+            if checksum is not None:
+                await self._file_shipped()
+                sent.append(checksum)
+        checksums = iter(sent)
+        yield encode(ShipTrailer([left[name] if name in left else next(checksums) for name, _ in files]))
+
+    @failpoint("migration.ship_file")
+    async def _file_shipped(self) -> None:
+        """Between two files."""

@@ -1,0 +1,139 @@
+"""Partitions that have grown too large are proposed to be split (Key-Range Partitions, Patterns of Distributed Systems:
+the split check). And sizes that have become too uncertain are measured.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minka.v1.coordinator_pb2 import ProposeSplitRequest
+from minkad.replication.background import BackgroundTask
+from minkad.replication.context import KnownKeyspace
+from minkad.replication.replica import Replica
+from minkad.storage.log_database import LogDatabase
+from minkad.turns import turn
+
+log: Final = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 1.0
+_RECHECK_S: Final = 10.0
+_AT_ONCE: Final = 500  # looked at before the loop gets its turn
+MAX_ERROR: Final = 0.03  # then the size is within 10 % for all but one in a thousand
+_SURE: Final = 3.0  # standard errors
+
+
+@dataclass(slots=True)
+class _Checked:
+    """When a partition was last measured or proposed in vain, and its bytes then."""
+
+    at: float
+    bytes: int
+
+
+class SizeCheck:
+    """One partition at a time. To measure is to compact, outside of the GIL. It is done where the estimate may be off
+    by too much, or where it does not say on which side of the maximum the partition is.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        replicas: Mapping[int, Replica],
+        log_db: LogDatabase,
+        known_keyspace: KnownKeyspace,
+        split_keys: Callable[[int, int], Awaitable[list[bytes]]],
+        propose: Callable[[ProposeSplitRequest], Awaitable[list[Partition]]],
+        learn: Callable[[Partition], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._node_id = node_id
+        self._replicas = replicas
+        self._log_db = log_db
+        self._known_keyspace = known_keyspace
+        self._split_keys = split_keys
+        self._propose = propose
+        self._learn = learn
+        self._clock = clock
+        self._checked: dict[int, _Checked] = {}
+        self._task = BackgroundTask("size check", self._run, log_db.fail)
+
+    def start(self) -> None:
+        """Begin."""
+        self._task.start()
+
+    async def close(self) -> None:
+        """End."""
+        await self._task.close()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            self._checked = {id_: checked for id_, checked in self._checked.items() if id_ in self._replicas}
+            with_data = (replica for replica in list(self._replicas.values()) if replica.data.is_open)
+            for number, replica in enumerate(with_data, 1):
+                if number % _AT_ONCE == 0:
+                    await turn()
+                if self._is_to_be_checked(replica):
+                    try:
+                        await self._check(replica)
+                    except MinkaError as error:
+                        names = {"partition": replica.id, "reason": str(error)}
+                        log.info("a partition's size can't be dealt with yet", extra=names)
+
+    def _is_to_be_checked(self, replica: Replica) -> bool:
+        row = replica.row
+        is_changing = row.splitting or row.merge_from or row.merge_into
+        return replica.is_ready and not is_changing and not replica.untrimmed and replica.data.is_open
+
+    async def _check(self, replica: Replica) -> None:
+        """Raises MinkaError; then it is looked at again later."""
+        keyspace, data = self._known_keyspace(replica.row.keyspace_id), replica.data
+        limit = keyspace.max_bytes if keyspace is not None else 0
+        is_large = 0 < limit < data.size().bytes
+        if not is_large:
+            replica.not_split = ""
+        is_uncertain = self._is_uncertain(replica, limit)
+        if not (is_uncertain or is_large) or not self._is_due(replica, limit):
+            return
+        if is_uncertain:
+            if replica.is_async:
+                await self._log_db.sync()  # the data must not be durable before the log
+            await data.compact()
+        self._checked[replica.id] = _Checked(self._clock(), data.size().bytes)
+        if 0 < limit < data.size().bytes and self._is_to_be_checked(replica):
+            await self._split(replica, limit)
+            del self._checked[replica.id]
+
+    def _is_uncertain(self, replica: Replica, limit: int) -> bool:
+        """Of the size or, if there is a limit, of whether it is above it."""
+        data = replica.data
+        size, error = data.size().bytes, data.size_error()
+        if error > MAX_ERROR:
+            return True
+        return 0 < limit < data.size_at_most().bytes and abs(size - limit) < _SURE * error * size
+
+    def _is_due(self, replica: Replica, limit: int) -> bool:
+        """Not again and again what is overwritten all the time or can't be split now."""
+        checked = self._checked.get(replica.id)
+        if checked is None or self._clock() - checked.at >= _RECHECK_S:
+            return True
+        return limit > 0 and replica.data.size().bytes - checked.bytes >= limit // 4
+
+    async def _split(self, replica: Replica, limit: int) -> None:
+        size = replica.data.size().bytes
+        generation = replica.row.generation
+        try:
+            (key,) = await self._split_keys(replica.id, 2)
+        except MinkaError as error:
+            if error.code is Code.NO_SPLIT_KEY and not replica.not_split:
+                replica.not_split = "too large, and no key divides it"
+                log.warning("a partition is too large, and one key's", extra={"partition": replica.id, "bytes": size})
+            raise
+        request = ProposeSplitRequest(node_id=self._node_id, partition_id=replica.id, generation=generation, key=key)
+        for row in await self._propose(request):
+            self._learn(row)
+        log.info("a partition was too large", extra={"partition": replica.id, "bytes": size, "max": limit})

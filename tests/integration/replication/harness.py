@@ -1,0 +1,597 @@
+"""Nodes without a coordinator: the test plays the controller."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf import text_format
+
+from minka import wire
+from minka._grpc import channel_options
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Durability, Keyspace, Partition, PartitionState
+from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    FinishMergeRequest,
+    FinishSplitRequest,
+    HandOverRequest,
+    IsrChange,
+    IsrResult,
+    ProposeSplitRequest,
+    UpdateReplicasRequest,
+    UpdateReplicasResponse,
+)
+from minka.v1.errors_pb2 import Error
+from minkactl.playground import free_addresses
+from minkad.core.controller import FinishMerge, merges
+from minkad.core.state import State
+from minkad.memory import Memory, Share
+from minkad.replication.context import ControllerCalls, ReplicationSettings
+from minkad.replication.manager import ReplicaManager, StorageSettings
+from minkad.replication.replica import Replica
+from minkad.rpc.channels import CONNECT_TIMEOUT
+from minkad.rpc.interceptor import Interceptor
+from minkad.rpc.kv import kv_handler
+from minkad.rpc.replication import GrpcLinks, replication_handler
+from minkad.storage.disk_space import DiskWatch
+from minkad.storage.log_database import LogDatabase
+from minkad.telemetry import Telemetry
+from tests.unit.storage.crash import crashed_copy
+
+OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Poll until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.002)
+
+
+def share() -> Share:
+    """Of a client that is alone."""
+    return Memory(256 * 1024 * 1024, time.monotonic).share()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    return int(free_addresses(1)[0].rpartition(":")[2])
+
+
+class Refused(Exception):
+    """A group's error, as a client sees it."""
+
+    def __init__(self, error: MinkaError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class TestNode:
+    """A replica manager behind a gRPC server; `stop` and `start` restart it, `crash` loses what no sync has saved."""
+
+    __test__ = False
+
+    def __init__(self, cluster: "Cluster", node_id: str, path: Path) -> None:
+        self.cluster = cluster
+        self.id = node_id
+        self.path = path
+        self.clearance = True
+        self.running = False
+        self.port = free_port()
+        self.fences: list[float] = []
+        self.asking: set[asyncio.Task[Any]] = set()  # tasks of the test that wait for an answer
+
+    async def start(self) -> None:
+        """Open, and listen."""
+        self.log_db = LogDatabase.open(self.path / "log")
+        self.disk = DiskWatch(self.path, 0)  # never low by itself
+        telemetry = self.telemetry = Telemetry()
+        identity = (("minka-cluster", "test"), ("minka-node", self.id))
+        self.links = GrpcLinks(self.cluster.channel_to, identity, telemetry)
+        self.manager = ReplicaManager(
+            self.id,
+            self.path,
+            self.log_db,
+            self.links,
+            has_clearance=lambda: self.clearance,
+            controller=ControllerCalls(
+                self.cluster.hand_over,
+                self.cluster.alter_isr,
+                self.cluster.propose_split,
+                self.cluster.finish_split,
+                self.cluster.finish_merge,
+            ),
+            clock=time.monotonic,
+            settings=self.cluster.settings,
+            storage=self.cluster.storage,
+            is_gone=lambda partition_id: partition_id in self.cluster.gone,
+            known_keyspace=lambda _: self.cluster.keyspace,
+            is_absent=lambda node_id: node_id in self.cluster.dead & self.cluster.failed,
+            on_fence=self.fences.append,
+            on_isr_change=telemetry.isr_changed,
+            low_disks=lambda: self.cluster.low_disks,
+            disk=self.disk,
+            on_damage=telemetry.damage_found,
+        )
+        await self.manager.start()
+        self.running = True
+        memory = Memory(256 * 1024 * 1024, time.monotonic)
+        self.server = grpc.aio.server(interceptors=[Interceptor("test", memory)], options=OPTIONS)
+        self.server.add_generic_rpc_handlers(
+            (kv_handler(self.manager, telemetry, memory), replication_handler(self.manager, telemetry))
+        )
+        for _ in range(20):
+            try:
+                self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+                break
+            except RuntimeError:
+                self.port = free_port()
+        await self.server.start()
+        self.cluster.ports[self.id] = self.port
+
+    async def stop(self) -> None:
+        """In order."""
+        if not self.running:
+            return
+        self.running = False
+        await self.server.stop(0)
+        await self.manager.close()
+        for task in self.asking:
+            task.cancel()
+        self.log_db.close()
+
+    async def kill(self) -> None:
+        """As by kill -9: what is on disk is what was written until now. `start` brings it back."""
+        # From the copy on it must say nothing to anybody: neither as a leader to clients, nor as a follower to leaders.
+        self.clearance = False
+        await self.server.stop(0)
+        left = crashed_copy(self.path, self.path.with_name(f"{self.id}-killed"))
+        await self.stop()
+        shutil.rmtree(self.path)
+        left.rename(self.path)
+        self.clearance = True
+
+    def replica(self, partition_id: int = 1) -> Replica:
+        """As it is in memory."""
+        return self.manager._replicas[partition_id]
+
+    async def tell(self, *rows: Partition, term: int = 1) -> UpdateReplicasResponse:
+        """What the controller says."""
+        return await self.manager.update_replicas(UpdateReplicasRequest(controller_term=term, partitions=rows))
+
+    async def ask(self, op: wire.Op, partition_id: int, generation: int, body: bytes, timeout_ms: int = 5000) -> bytes:
+        """One group. Raises Refused."""
+        group = wire.Group(op, partition_id, generation, body)
+        task = asyncio.current_task()
+        assert task is not None
+        self.asking.add(task)
+        try:
+            response = await self.manager.handle(wire.Request(1, timeout_ms, [group]), share())
+        except asyncio.CancelledError:
+            if self.running:
+                raise
+            task.uncancel()
+            raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} is gone")) from None
+        finally:
+            self.asking.discard(task)
+        (result,) = response.results
+        if result.error is not None:
+            raise Refused(MinkaError.from_proto(Error.FromString(result.error)))
+        return result.body or b""
+
+    async def put(
+        self, partition_id: int, pairs: Mapping[bytes, bytes | None], generation: int = 1, timeout_ms: int = 5000
+    ) -> None:
+        """Write a batch; a value of None deletes. Raises Refused."""
+        body = wire.encode(wire.WriteBody(list(pairs), list(pairs.values())))
+        await self.ask(wire.Op.WRITE, partition_id, generation, body, timeout_ms)
+
+    async def get(
+        self, partition_id: int, *keys: bytes, generation: int = 1, timeout_ms: int = 5000
+    ) -> list[bytes | None]:
+        """Read. Raises Refused."""
+        body = await self.ask(wire.Op.READ, partition_id, generation, wire.encode(list(keys)), timeout_ms)
+        return wire.decode_values(body)
+
+    async def get_stale(self, partition_id: int, *keys: bytes, generation: int = 1) -> wire.StaleResult:
+        """Read what this replica has. Raises Refused."""
+        body = await self.ask(wire.Op.READ_STALE, partition_id, generation, wire.encode(list(keys)))
+        return wire.decode_stale(body)
+
+    async def count(self) -> dict[int, int]:
+        """Keys on disk, by partition."""
+        return {count.partition_id: count.keys for count in await self.manager.inventory.count_keys([])}
+
+
+class Cluster:
+    """The nodes, and the rows as the controller has them."""
+
+    def __init__(
+        self, path: Path, settings: ReplicationSettings | None = None, storage: StorageSettings | None = None
+    ) -> None:
+        self.path = path
+        self.settings = settings or ReplicationSettings(lag_timeout=0.5)
+        self.storage = storage or StorageSettings(block_cache=8 << 20)
+        self.nodes: dict[str, TestNode] = {}
+        self.ports: dict[str, int] = {}
+        self.rows: dict[int, Partition] = {}
+        self.keyspace = Keyspace(min_insync=1, durability=Durability.DURABILITY_SYNC)
+        self.low_disks: set[str] = set()
+        self.dead: set[str] = set()  # nodes that the controller does not take into an in-sync set
+        self.failed: set[str] = set()  # of those, whom the table says to be gone
+        self.requests = 0  # to change in-sync sets
+        self.isr_changes: list[IsrChange] = []
+        self.before_alter_isr: list[MinkaError] = []  # raised instead, one a request
+        self.after_alter_isr: list[MinkaError] = []  # raised although it was recorded
+        self.hand_overs: list[HandOverRequest] = []
+        self.before_hand_over: list[MinkaError] = []  # raised instead, one a request
+        self.after_hand_over: list[MinkaError] = []  # raised although it was recorded
+        self.proposed: list[ProposeSplitRequest] = []
+        self.before_finish_split: list[MinkaError] = []  # raised instead, one a request
+        self.gone: dict[int, Partition] = {}  # what was merged into another one: the last rows
+        self.before_finish_merge: list[MinkaError] = []  # raised instead, one a request
+        self.after_finish_merge: list[MinkaError] = []  # raised although it was recorded
+        self._channels: dict[int, grpc.aio.Channel] = {}
+
+    async def add(self, *node_ids: str) -> list[TestNode]:
+        """Start nodes."""
+        for node_id in node_ids:
+            self.nodes[node_id] = TestNode(self, node_id, self.path / node_id)
+            await self.nodes[node_id].start()
+        return [self.nodes[node_id] for node_id in node_ids]
+
+    def hold_hand_over(self) -> None:
+        """Refuse, until `before_hand_over` is cleared."""
+        self.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 100_000
+
+    def folders(self) -> set[str]:
+        """What there is of partitions on the nodes' disks."""
+        return {
+            f"{node}/{kind}/{entry.name}"
+            for node in self.nodes
+            for kind in ("partitions", "incoming", "outgoing")
+            if (self.path / node / kind).exists()
+            for entry in (self.path / node / kind).iterdir()
+        }
+
+    def channel_to(self, node_id: str) -> grpc.aio.Channel:
+        """One channel a port."""
+        port = self.ports[node_id]
+        if port not in self._channels:
+            options = [*channel_options(CONNECT_TIMEOUT), *OPTIONS, ("grpc.max_reconnect_backoff_ms", 50)]
+            self._channels[port] = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
+        return self._channels[port]
+
+    def standing(self) -> str:
+        """Where everybody stands, a line each."""
+        lines = [f"row {row}" for row in map(_one_line, self.rows.values())]
+        for node in self.nodes.values():
+            lines.append(f"{node.id} {'runs' if node.running else 'has stopped'}: {node.log_db.error}")
+            lines += [
+                f"  {replica}{' making' if replica.making else ''} {_one_line(replica.row)}"
+                for replica in node.manager._replicas.values()
+            ]
+            for leadership in node.manager._leaderships.values():
+                for name, follower in leadership._followers.items():
+                    shipment = leadership._shipments.get(name)
+                    phase = shipment.phase if shipment is not None and shipment.running else ""
+                    state = f"up to {follower.matched}, {follower.sending=} {follower._asked=} {follower.error} {phase}"
+                    lines.append(f"  {name} follows {leadership.replica.id} {state}")
+            lines.append(f"  {node.manager._following._asked=} {node.manager._failed=}")
+        return "\n".join(lines)
+
+    async def close(self) -> None:
+        """Stop what runs."""
+        for node in self.nodes.values():
+            await node.stop()
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def create(self, leader: str, *partition_ids: int, followers: Sequence[str] = ()) -> list[Partition]:
+        """New partitions; all replicas are in sync."""
+        for id_ in partition_ids:
+            self.rows[id_] = Partition(
+                id=id_,
+                replicas=[leader, *followers],
+                isr=[leader, *followers],
+                leader=leader,
+                leader_epoch=1,
+                partition_epoch=1,
+                generation=1,
+                state=PartitionState.PARTITION_STATE_ASSIGNED,
+            )
+        rows = [self.rows[id_] for id_ in partition_ids]
+        await asyncio.gather(*(self.nodes[node].tell(*rows) for node in (leader, *followers)))
+        return rows
+
+    def change(self, partition_id: int, change: Callable[[Partition], None]) -> Partition:
+        """The next row."""
+        row = Partition()
+        row.CopyFrom(self.rows[partition_id])
+        change(row)
+        row.partition_epoch += 1
+        self.rows[partition_id] = row
+        return row
+
+    def add_target(self, partition_id: int, target: str) -> Partition:
+        """The row that begins a move of the leader's replica."""
+
+        def change(row: Partition) -> None:
+            row.target_replicas[:] = [target if node == row.leader else node for node in row.replicas]
+            row.replicas.append(target)
+            row.adding_replicas.append(target)
+
+        return self.change(partition_id, change)
+
+    def add_replica(self, partition_id: int, node: str) -> Partition:
+        """The row with one replica more."""
+
+        def change(row: Partition) -> None:
+            row.replicas.append(node)
+            row.adding_replicas.append(node)
+
+        return self.change(partition_id, change)
+
+    def remove_replica(self, partition_id: int, node: str) -> Partition:
+        """The row that a replica has to leave."""
+
+        def change(row: Partition) -> None:
+            for nodes in (row.replicas, row.isr):
+                if node in nodes:
+                    nodes.remove(node)
+            row.removing_replicas.append(node)
+
+        return self.change(partition_id, change)
+
+    def cancel(self, partition_id: int, target: str) -> Partition:
+        """The row that ends a move before its hand-over."""
+
+        def change(row: Partition) -> None:
+            for nodes in (row.replicas, row.adding_replicas, row.isr):
+                if target in nodes:
+                    nodes.remove(target)
+            row.ClearField("target_replicas")
+            row.ClearField("successor")
+            row.removing_replicas.append(target)
+
+        return self.change(partition_id, change)
+
+    def succeed(self, partition_id: int, successor: str) -> Partition:
+        """The row by which the leader is to hand over."""
+        return self.change(partition_id, lambda row: setattr(row, "successor", successor))
+
+    def elect(self, partition_id: int, leader: str, *, without: Sequence[str] = ()) -> Partition:
+        """The row of a new leadership, without some in its in-sync set."""
+
+        def change(row: Partition) -> None:
+            row.leader = leader
+            row.leader_epoch += 1
+            row.ClearField("successor")
+            row.isr[:] = [node for node in row.isr if node not in without]
+
+        return self.change(partition_id, change)
+
+    async def move(self, target: str, *partition_ids: int) -> None:
+        """Begin migrations, as the controller does: both sides are told."""
+        rows = [self.add_target(id_, target) for id_ in partition_ids]
+        by_source: dict[str, list[Partition]] = {}
+        for row in rows:
+            by_source.setdefault(row.leader, []).append(row)
+        await asyncio.gather(
+            self.nodes[target].tell(*rows), *(self.nodes[node].tell(*rows) for node, rows in by_source.items())
+        )
+
+    async def fail(self, node_id: str) -> None:
+        """The controller's part when a node fails: others lead; who leads takes it out of the in-sync sets."""
+        self.dead.add(node_id)
+        self.failed.add(node_id)
+        for row in list(self.rows.values()):
+            others = [node for node in row.isr if node not in self.dead]
+            if row.leader == node_id and others:
+                self.elect(row.id, others[0])
+        await self.tell_all(*self.rows)
+        for node in self.nodes.values():
+            if node.running:
+                node.manager.nodes_changed()
+
+    async def back(self, node_id: str) -> None:
+        """The controller's part when it is there again."""
+        self.dead.discard(node_id)
+        self.failed.discard(node_id)
+        for row in list(self.rows.values()):
+            if row.leader == node_id:
+                self.elect(row.id, node_id)
+        await self.tell_all(*self.rows)
+
+    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
+        """The controller's part; whoever has a replica is told at once."""
+        self.requests += 1
+        if self.before_alter_isr:
+            raise self.before_alter_isr.pop(0)
+        results = [self._alter(request.node_id, change) for change in request.changes]
+        if self.after_alter_isr:
+            raise self.after_alter_isr.pop(0)
+        return AlterIsrResponse(results=results)
+
+    def _alter(self, node_id: str, change: IsrChange) -> IsrResult:
+        row = self.rows[change.partition_id]
+        result = IsrResult(partition_id=row.id, partition=row)
+        if row.leader != node_id or (row.leader_epoch, row.partition_epoch) != (
+            change.leader_epoch,
+            change.partition_epoch,
+        ):
+            result.error = Code.STALE_EPOCH.name
+        elif not set(change.isr) <= set(row.replicas) - set(row.removing_replicas) - self.dead or (
+            row.splitting and not row.split_to and set(change.isr) - set(row.isr)
+        ):
+            result.error = Code.INELIGIBLE_REPLICA.name
+        elif node_id not in change.isr:  # its copy is damaged: another one leads
+            self.isr_changes.append(change)
+            out = [node for node in row.isr if node not in change.isr]
+            elected = self.elect(row.id, change.isr[0], without=out)
+            for node in elected.replicas:
+                self._tell_later(node, elected)
+            result.partition.CopyFrom(elected)
+        else:
+            self.isr_changes.append(change)
+            for id_ in (row.id, row.split_to or row.split_from) if row.splitting else (row.id,):
+                changed = self.change(id_, lambda row: _alter_isr(row, change.isr))
+                for node in row.replicas:
+                    self._tell_later(node, changed)
+            result.partition.CopyFrom(self.rows[row.id])
+        return result
+
+    def split(self, partition_id: int, key: bytes) -> tuple[Partition, Partition]:
+        """The rows of a split."""
+        child_id = max(self.rows) + 1
+        child = Partition()
+        child.CopyFrom(self.rows[partition_id])
+
+        def change(row: Partition) -> None:
+            row.end_key, row.split_to, row.splitting = key, child_id, True
+            row.generation += 1
+
+        parent = self.change(partition_id, change)
+        child.id = child.slot = child_id
+        child.start_key, child.split_from, child.splitting = key, partition_id, True
+        child.generation, child.partition_epoch = parent.generation, 1
+        child.ClearField("split_to")
+        self.rows[child_id] = child
+        return parent, child
+
+    async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
+        """The controller's part; everybody is told at once."""
+        self.proposed.append(request)
+        row = self.rows[request.partition_id]
+        if row.splitting or row.generation != request.generation:
+            raise MinkaError(Code.SPLIT_REFUSED, "not now", partitions=[row])
+        halves = self.split(row.id, request.key)
+        for half in halves:
+            for node in half.replicas:
+                self._tell_later(node, half)
+        return list(halves)
+
+    async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
+        """The controller's part; whoever has a replica is told at once."""
+        if self.before_finish_split:
+            raise self.before_finish_split.pop(0)
+        child = self.rows[request.partition_id]
+        if child.splitting:
+            if (child.leader, child.leader_epoch) != (request.node_id, request.leader_epoch):
+                raise MinkaError(Code.STALE_EPOCH, "another leads", partitions=[child])
+            for id_ in (child.split_from, child.id):
+                row = self.change(id_, lambda row: row.ClearField("splitting"))
+                for node in row.replicas:
+                    self._tell_later(node, row)
+        return [self.rows[child.split_from], self.rows[child.id]]
+
+    def merge(self, before_id: int, behind_id: int) -> None:
+        """The rows of two that are to be merged."""
+        self.change(before_id, lambda row: setattr(row, "merge_from", behind_id))
+        self.change(behind_id, lambda row: setattr(row, "merge_into", before_id))
+
+    async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
+        """The controller's part; whoever has a replica is told at once."""
+        if self.before_finish_merge:
+            raise self.before_finish_merge.pop(0)
+        before = self.rows[request.partition_id]
+        if request.merged_id not in self.gone:
+            behind = self.rows[request.merged_id]
+            epochs = (before.partition_epoch, behind.partition_epoch)
+            if epochs != (request.partition_epoch, request.merged_epoch) or not before.merge_from:
+                raise MinkaError(Code.STALE_EPOCH, "a row has changed", partitions=[before, behind])
+            state = State(partitions=dict(self.rows), next_partition_id=max(self.rows) + 1)
+            command = FinishMerge(request.node_id, before.id, epochs[0], behind.id, epochs[1])
+            (record,) = merges.finish(state, command, 0)
+            self.rows[before.id] = before = record.partitions_merged.remaining
+            self.gone[behind.id] = record.partitions_merged.gone
+            del self.rows[behind.id]
+        if self.after_finish_merge:
+            raise self.after_finish_merge.pop(0)
+        gone = self.gone[request.merged_id]
+        for row, nodes in ((before, before.replicas), (gone, gone.removing_replicas)):
+            for node in nodes:
+                self._tell_later(node, row)
+        return [before, gone]
+
+    async def hand_over(self, request: HandOverRequest) -> Partition:
+        """The controller's part; whoever has a replica is told at once."""
+        self.hand_overs.append(request)
+        if self.before_hand_over:
+            raise self.before_hand_over.pop(0)
+        row = self.rows[request.partition_id]
+        if row.leader != request.target:
+            if row.partition_epoch != request.partition_epoch:
+                raise MinkaError(Code.STALE_EPOCH, "the row has changed", partitions=[row])
+            row = self.change(request.partition_id, lambda row: _hand_over(row, request))
+        if self.after_hand_over:
+            raise self.after_hand_over.pop(0)
+        for node in {*row.replicas, *row.removing_replicas}:
+            self._tell_later(node, row)
+        return row
+
+    def _tell_later(self, node_id: str, row: Partition) -> None:
+        if not self.nodes[node_id].running:
+            return
+        task = asyncio.create_task(self.nodes[node_id].tell(row))
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+
+    async def tell_all(self, *partition_ids: int) -> None:
+        """Everybody is told of the rows as they are."""
+        rows = [self.rows[id_] for id_ in partition_ids]
+        await asyncio.gather(*(node.tell(*rows) for node in self.nodes.values() if node.running))
+
+
+_tasks: set[asyncio.Task[UpdateReplicasResponse]] = set()
+
+
+def _one_line(row: Partition) -> str:
+    return text_format.MessageToString(row, as_one_line=True)
+
+
+def _without(node: str, row: Partition) -> None:
+    row.isr.remove(node)
+
+
+def _alter_isr(row: Partition, isr: Sequence[str]) -> None:
+    row.isr[:] = isr
+    if set(row.adding_replicas) <= set(isr):
+        row.ClearField("adding_replicas")
+        if row.target_replicas and row.leader not in row.target_replicas:
+            row.successor = next((node for node in row.target_replicas if node in isr), "")
+
+
+def _hand_over(row: Partition, request: HandOverRequest) -> None:
+    row.leader = request.target
+    row.leader_epoch += 1
+    row.ClearField("successor")
+    if row.target_replicas:
+        left = [node for node in row.replicas if node not in row.target_replicas]
+        row.replicas[:] = row.target_replicas
+        row.isr[:] = [node for node in row.isr if node not in left]
+        row.removing_replicas.extend(left)
+        row.generation += 1
+        row.ClearField("target_replicas")
+
+
+@asynccontextmanager
+async def cluster(
+    path: Path, settings: ReplicationSettings | None = None, storage: StorageSettings | None = None
+) -> AsyncIterator[Cluster]:
+    """A cluster for the length of a test; one that fails shows where everybody stands."""
+    made = Cluster(path, settings, storage)
+    try:
+        yield made
+    except BaseException as error:
+        error.add_note(made.standing())
+        raise
+    finally:
+        await made.close()

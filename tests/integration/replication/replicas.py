@@ -1,0 +1,64 @@
+"""Partitions with three replicas: they are made, cut off, and compared."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from tests.integration.replication.harness import Cluster, Refused, TestNode, until
+
+NAMES = ("athens", "byzantium", "cyrene")
+
+
+async def three(c: Cluster, *partition_ids: int) -> list[TestNode]:
+    """Partitions with three replicas each, led by athens."""
+    nodes = await c.add(*NAMES)
+    await c.create("athens", *(partition_ids or (1,)), followers=NAMES[1:])
+    return nodes
+
+
+async def same_everywhere(c: Cluster, partition_id: int = 1) -> None:
+    """All replicas are in sync, with the same log, and have applied it."""
+    row = c.rows[partition_id]
+    await until(lambda: set(c.rows[partition_id].isr) == set(row.replicas))
+    replicas = [c.nodes[node].replica(partition_id) for node in row.replicas]
+    await until(lambda: len({replica.applied for replica in replicas}) == 1)
+    assert {replica.log.end for replica in replicas} == {replicas[0].applied}
+    start = max(replica.log.base for replica in replicas) + 1
+    end = replicas[0].log.end
+    if start <= end:
+        logs = [[(e.leader_epoch, e.body) for e in replica.log.read(start, end, 1 << 30)] for replica in replicas]
+        assert logs[0] == logs[1] == logs[-1]
+
+
+async def led_by(c: Cluster, node: TestNode) -> None:
+    """The controller's table says so."""
+    await until(lambda: c.rows[1].leader == node.id)
+
+
+async def applied(node: TestNode, offset: int) -> None:
+    """So much is visible there."""
+    await until(lambda: node.replica().applied == offset)
+
+
+def cut_off(node: TestNode) -> Callable[[], None]:
+    """Nothing that the node appends gets to others, until the function that is the answer is called."""
+    for feed in node.manager._feeds.values():
+        feed._collect = lambda: None  # type: ignore[method-assign]
+
+    def mend() -> None:
+        for feed in node.manager._feeds.values():
+            feed.__dict__.pop("_collect", None)
+            feed.wake()
+
+    return mend
+
+
+async def until_fresh(node: TestNode, age_ms: int) -> None:
+    """It says that it is no older."""
+    deadline = asyncio.get_running_loop().time() + 5
+    while True:
+        with contextlib.suppress(Refused):
+            if (await node.get_stale(1, b"a")).age_ms <= age_ms:
+                return
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.01)

@@ -1,0 +1,315 @@
+"""Damaged data: refused each time, never taken for keys that aren't there; and made again where that is safe."""
+
+import asyncio
+import random
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minkad.replication.context import ReplicationSettings
+from minkad.storage.data_database import DataDatabase
+from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
+from tests.integration.replication.replicas import three, until_fresh
+from tests.integration.replication.test_restart import lead_again, restart_from
+from tests.unit.storage.crash import crashed_copy
+
+ROWS: dict[bytes, bytes | None] = {b"key %04d" % i: random.Random(i).randbytes(200) for i in range(400)}
+KEYS = list(ROWS)
+SLOW = ReplicationSettings(lag_timeout=60.0)  # nobody leaves the in-sync set because of that
+
+
+def run(path: Path, scenario: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def within() -> None:
+        async with cluster(path, SLOW) as c:
+            await scenario(c)
+
+    asyncio.run(within())
+
+
+async def flushed(node: TestNode, partition_id: int = 1) -> None:
+    """Its data is in tables, and its log is trimmed up to the flush before."""
+    await node.manager._flusher.flush(node.replica(partition_id))
+    await node.log_db.sync()
+
+
+def newest(node: TestNode, pattern: str, partition_id: int = 1) -> Path:
+    return max((node.path / "partitions" / str(partition_id)).glob(pattern))
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+async def alone(c: Cluster) -> TestNode:
+    """One node with data that its log has no more."""
+    (athens,) = await c.add("athens")
+    await c.create("athens", 1)
+    await athens.put(1, ROWS)
+    await athens.stop()
+    return athens
+
+
+async def trimmed(c: Cluster) -> list[TestNode]:
+    """Three replicas with data that their logs have no more."""
+    nodes = await three(c)
+    for part in (KEYS[:200], KEYS[200:]):
+        await nodes[0].put(1, {key: ROWS[key] for key in part})
+        for node in nodes:
+            await until(lambda node=node: node.replica().applied == nodes[0].replica().log.end)  # type: ignore[misc]
+            await flushed(node)
+    assert all(node.replica().log.base for node in nodes)
+    return nodes
+
+
+async def refusals(node: TestNode) -> set[str]:
+    """The codes with which each kind of read is refused. AssertionError for an answer that isn't right."""
+    codes: set[str] = set()
+
+    async def expect(read: Awaitable[object]) -> None:
+        try:
+            found = await read
+        except Refused as refused:
+            codes.add(refused.error.code.name)
+        except MinkaError as error:
+            codes.add(error.code.name)
+        else:
+            pytest.fail(f"it answers {found}")
+
+    scan = wire.encode(wire.ScanBody(b"", b"", False, 1000, 1 << 20))
+    for _ in range(2):
+        await expect(node.get(1, *KEYS[:5], timeout_ms=500))
+        await expect(node.get(1, *KEYS, timeout_ms=500))
+        await expect(node.ask(wire.Op.SCAN, 1, 1, scan, 500))
+        await expect(node.count())
+        await expect(node.get_stale(1, KEYS[0]))
+    return codes
+
+
+async def whole_again(c: Cluster) -> None:
+    """All are in sync, with all rows, and nothing is damaged."""
+    await until(lambda: len(c.rows[1].isr) == 3)
+    leader = c.nodes[c.rows[1].leader]
+    assert await leader.get(1, *KEYS) == list(ROWS.values())
+    for node in c.nodes.values():
+        assert node.manager.damaged() == []
+        await until(lambda node=node: node.replica().applied == leader.replica().applied)  # type: ignore[misc]
+        assert (await node.count())[1] == len(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "harm"),
+    [
+        ("CURRENT", Path.unlink),
+        ("CURRENT", truncate),
+        ("MANIFEST-*", Path.unlink),
+        ("MANIFEST-*", truncate),
+        ("MANIFEST-*", zero),
+        ("*.sst", Path.unlink),
+        ("*.sst", truncate),
+        ("*.sst", zero),
+    ],
+)
+def test_the_only_copy_is_refused_each_time(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
+    """Whatever is asked, also after a further start; and its file is named. When that is restored, it is served."""
+
+    async def scenario(c: Cluster) -> None:
+        athens = await alone(c)
+        file = newest(athens, pattern)
+        content = file.read_bytes()
+        harm(file)
+        for _ in range(2):
+            await athens.start()
+            await athens.tell(c.elect(1, "athens"))
+            assert await refusals(athens) == {"CORRUPT_DATA"}
+            (damaged,) = athens.manager.damaged()
+            assert "partitions/1" in damaged.reason
+            assert athens.telemetry.damages == 1
+            await athens.stop()
+        if pattern != "MANIFEST-*" or harm is Path.unlink:  # by a shorter one RocksDB has removed what it doesn't name
+            file.write_bytes(content)
+            await athens.start()
+            await lead_again(c, athens, 1)
+            assert await athens.get(1, *KEYS) == list(ROWS.values())
+
+    run(tmp_path, scenario)
+
+
+def test_a_folder_that_is_gone_is_not_counted_as_empty(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        athens = await alone(c)
+        shutil.rmtree(athens.path / "partitions")
+        await athens.start()
+        with pytest.raises(MinkaError, match="CORRUPT_DATA"):
+            await athens.count()
+
+    run(tmp_path, scenario)
+
+
+def test_a_block_that_is_found_damaged_while_it_is_read(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        athens = await alone(c)
+        await athens.start()
+        await lead_again(c, athens, 1)
+        flip(newest(athens, "*.sst"))
+        with pytest.raises(Refused, match="CORRUPT_DATA"):
+            await athens.get(1, *KEYS)
+        assert await refusals(athens) == {"CORRUPT_DATA"}, "also where the keys are in other blocks"
+        with pytest.raises(Refused, match="CORRUPT_DATA"):
+            await athens.put(1, {b"new": b"x"}, timeout_ms=300)
+        assert athens.log_db.error is None, "other partitions go on"
+
+    run(tmp_path, scenario)
+
+
+def test_what_its_log_still_has_is_made_of_the_log(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        await athens.replica().data.flush()
+        flip(newest(athens, "*.sst"))
+        assert await athens.get(1, *KEYS) == list(ROWS.values())
+        assert athens.telemetry.damages == 1
+        await athens.put(1, {b"new": b"x"})
+        assert (await athens.count())[1] == len(ROWS) + 1
+        await athens.kill()
+        newest(athens, "MANIFEST-*").unlink()
+        await athens.start()
+        await lead_again(c, athens, 1)
+        assert await athens.get(1, *KEYS, b"new") == [*ROWS.values(), b"x"]
+
+    run(tmp_path, scenario)
+
+
+def test_nothing_is_served_before_all_is_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a copy that is made of its log."""
+    held = False
+    monkeypatch.setattr(DataDatabase, "is_stalled", lambda _: held)
+
+    async def scenario(c: Cluster) -> None:
+        nonlocal held
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        await athens.replica().data.flush()
+        flip(newest(athens, "*.sst"))
+        held = True
+        for _ in range(2):
+            with pytest.raises(Refused, match="nothing was done"):
+                await athens.get(1, *KEYS, timeout_ms=200)
+        held = False
+        assert await athens.get(1, *KEYS) == list(ROWS.values())
+
+    run(tmp_path, scenario)
+
+
+def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path) -> None:
+    """Whoever reads meanwhile waits; what is in sync has everything at any time."""
+
+    async def scenario(c: Cluster) -> None:
+        athens, *_ = await trimmed(c)
+        flip(newest(athens, "*.sst"))
+        with pytest.raises(Refused) as caught:
+            await athens.get(1, *KEYS)
+        assert caught.value.error.code is Code.NOT_LEADER
+        assert c.rows[1].leader != "athens"
+        await whole_again(c)
+        assert "athens" not in c.isr_changes[0].isr
+
+    run(tmp_path, scenario)
+
+
+def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: Path) -> None:
+    """Else it would be elected with nothing if its leader died meanwhile."""
+
+    async def scenario(c: Cluster) -> None:
+        athens, byzantium, _ = await trimmed(c)
+        in_sync: list[bool] = []
+        install = byzantium.manager._receiving._install
+
+        async def watched(*args: object) -> None:
+            in_sync.append("byzantium" in c.rows[1].isr)
+            await install(*args)  # type: ignore[arg-type]
+
+        byzantium.manager._receiving._install = watched  # type: ignore[method-assign, assignment]
+        await until_fresh(byzantium, 60_000)
+        flip(newest(byzantium, "*.sst"))
+        with pytest.raises(Refused) as caught:
+            await byzantium.get_stale(1, *KEYS)
+        assert caught.value.error.code is Code.AGE_UNKNOWN, "the client asks another one"
+        await until(lambda: bool(in_sync))
+        await whole_again(c)
+        assert in_sync == [False]
+        assert athens.replica().row.leader == "athens"
+
+    run(tmp_path, scenario)
+
+
+def test_a_damaged_leader_that_is_alone_in_sync_lets_others_catch_up_by_its_log(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        athens, byzantium, cyrene = await trimmed(c)
+        for node in (byzantium, cyrene):
+            await node.stop()
+            await c.fail(node.id)
+        await athens.put(1, {b"alone": b"x"})
+        flip(newest(athens, "*.sst"))
+        with pytest.raises(Refused, match="CORRUPT_DATA"):
+            await athens.get(1, *KEYS, timeout_ms=300)
+        await byzantium.start()
+        await c.back("byzantium")
+        await byzantium.tell(c.rows[1])
+        await until(lambda: c.rows[1].leader == "byzantium")
+        assert await byzantium.get(1, *KEYS, b"alone") == [*ROWS.values(), b"x"]
+        await until(lambda: "athens" in c.rows[1].isr)
+
+    run(tmp_path, scenario)
+
+
+def test_a_leader_does_not_ship_damage(tmp_path: Path) -> None:
+    """Whoever receives a checkpoint reads all of it before it takes the place of anything."""
+
+    async def scenario(c: Cluster) -> None:
+        athens, *_ = await trimmed(c)
+        (ephesus,) = await c.add("ephesus")
+        flip(newest(athens, "*.sst"))
+        c.add_replica(1, "ephesus")
+        await c.tell_all(1)
+        await until(lambda: c.rows[1].leader != "athens")
+        await until(lambda: {"athens", "ephesus"} <= set(c.rows[1].isr))
+        assert (await ephesus.count())[1] == len(ROWS)
+        assert (await athens.count())[1] == len(ROWS)
+
+    run(tmp_path, scenario)
+
+
+def test_a_follower_with_an_older_log_leaves_at_once(tmp_path: Path) -> None:
+    """It lacks what it has acknowledged, so it doesn't count until it has caught up."""
+
+    async def scenario(c: Cluster) -> None:
+        athens, byzantium, _ = await three(c)
+        await athens.put(1, {b"a": b"1"})
+        await until(lambda: byzantium.replica().durable == 1)
+        old = crashed_copy(byzantium.path, tmp_path / "old")
+        await athens.put(1, ROWS)
+        await restart_from(byzantium, old)
+        await byzantium.tell(c.rows[1])
+        await until(lambda: len(c.isr_changes) == 2)
+        assert ["byzantium" in change.isr for change in c.isr_changes] == [False, True]
+        await until(lambda: byzantium.replica().applied == 2)
+        assert (await byzantium.count())[1] == len(ROWS) + 1
+
+    run(tmp_path, scenario)

@@ -1,0 +1,170 @@
+"""Partitions that are too busy: what their leaders say of them, and how they are split."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from minka import wire
+from minka.errors import Code
+from minkad.replication import load, load_check
+from tests.integration.replication.harness import Cluster, Refused, TestNode, until
+from tests.integration.replication.test_splitting import run
+
+KEYS = [b"%04d" % i for i in range(1000)]
+ROUNDS, KEYS_A_ROUND = 200, 10  # a second, at most
+MOST_OPS = ROUNDS * KEYS_A_ROUND
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in a twentieth of the time."""
+    monkeypatch.setattr(load_check, "_INTERVAL_S", 0.05)
+    monkeypatch.setattr(load_check, "_SUSTAINED_S", 0.25)
+    monkeypatch.setattr(load, "_HALF_LIFE_S", 0.05)
+    monkeypatch.setattr(load, "_SAMPLED_SECONDS", 1)
+
+
+class Users:
+    """They read what `pick` gives, some keys at a time, each from the partition that has it; refused for nothing but
+    a row that they have yet to hear of.
+    """
+
+    def __init__(self, c: Cluster, node: TestNode, pick: list[bytes]) -> None:
+        self.c, self.node, self.pick = c, node, pick
+        self.reads = 0
+
+    async def run(self) -> None:
+        rng = random.Random(1)
+        while True:
+            keys = rng.choices(self.pick, k=KEYS_A_ROUND)
+            for row in list(self.c.rows.values()):
+                mine = [key for key in keys if row.start_key <= key and (not row.end_key or key < row.end_key)]
+                if mine:
+                    try:
+                        await self.node.get(row.id, *mine, generation=row.generation)
+                    except Refused as refused:
+                        if refused.error.code is not Code.STALE_GENERATION:
+                            raise
+                    self.reads += 1
+            await asyncio.sleep(1 / ROUNDS)
+
+
+@asynccontextmanager
+async def users(c: Cluster, node: TestNode, pick: list[bytes]) -> AsyncIterator[Users]:
+    them = Users(c, node, pick)
+    task = asyncio.create_task(them.run())
+    try:
+        yield them
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None:
+    """Where its load is; and no further, however long that lasts."""
+
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, dict.fromkeys(KEYS, b"value"))
+        hot = KEYS[900:]
+        async with users(c, athens, hot):
+            c.keyspace.max_ops = 100
+            await until(lambda: len(c.rows) >= 2)
+            assert b"0930" <= c.proposed[0].key <= b"0970", c.proposed[0].key
+            meter, replicas = athens.manager._load_check._meter, athens.manager._replicas
+            c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than both halves have, and more than each
+            await until(lambda: not any(replica.load.sample for replica in replicas.values()))
+            settled, proposed = meter._at, len(c.proposed)
+            await until(lambda: meter._at > settled + 3 * load_check._SUSTAINED_S)
+            assert len(c.proposed) == proposed
+
+    run(tmp_path, scenario)
+
+
+def test_one_hot_key_is_said(tmp_path: Path) -> None:
+    """And no longer when it is over."""
+
+    async def scenario(c: Cluster) -> None:
+        c.keyspace.max_ops = 100
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"hot": b"value"})
+        async with users(c, athens, [b"hot"]):
+            await until(lambda: bool(athens.replica().load.not_split))
+            (stats,) = athens.manager.stats(changed_only=False)
+            assert stats.not_split == "too busy, and one key, hot, has 100% of its load"
+            assert stats.ops > 100
+            assert stats.cpu_percent > 0
+            athens.replica().not_split = "too large, and no key divides it"
+            (stats,) = athens.manager.stats(changed_only=False)
+            assert stats.not_split.startswith("too large, and no key divides it; too busy, and one key")
+        await until(lambda: athens.replica().load.reported() == (0, 0, ""))
+        assert not c.proposed
+
+    run(tmp_path, scenario)
+
+
+def test_scans_across_every_key_are_said(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        c.keyspace.max_ops = 100
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, dict.fromkeys(KEYS, b"value"))
+        body = wire.encode(wire.ScanBody(b"", b"", False, 2000, 1 << 20))
+        while not athens.replica().load.not_split:
+            await athens.ask(wire.Op.SCAN, 1, 1, body)
+            await asyncio.sleep(0)
+        assert athens.replica().load.not_split == 'too busy, and no key divides its load: all of it begins at ""'
+
+    run(tmp_path, scenario)
+
+
+def test_a_busy_node_splits_what_keeps_it_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far below `max_ops`; and nothing where the keyspace has none."""
+    monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.05)
+    monkeypatch.setattr(load_check, "_LEAST_OPS", 10)
+
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, dict.fromkeys(KEYS, b"value"))
+        async with users(c, athens, KEYS) as them:
+            reads = them.reads
+            await until(lambda: them.reads > reads + 500 and athens.replica().load.ops > 10)
+            assert athens.replica().load.sample is None
+            c.keyspace.max_ops = 10**9
+            await until(lambda: bool(c.proposed))
+            assert b"0400" <= c.proposed[0].key <= b"0600"
+
+    run(tmp_path, scenario)
+
+
+def test_busy_partitions_are_reported_and_idle_ones_are_not(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1, 2)
+        del c.rows[2]  # nobody asks for it
+        await athens.put(1, {b"key": b"value"})
+        told: list[tuple[int, int]] = []
+
+        def heartbeat() -> bool:
+            told.extend((stats.partition_id, stats.ops) for stats in athens.manager.stats(changed_only=True))
+            return False
+
+        async with users(c, athens, [b"key"]):
+            await until(lambda: heartbeat() or sum(id_ == 1 and ops > 0 for id_, ops in told) >= 5)
+        told.clear()
+        await until(lambda: heartbeat() or told[-1:] == [(1, 0)])
+        assert all(id_ == 1 for id_, _ in told)
+        told.clear()
+        ticks = athens.manager._load_check._meter._at
+        await until(lambda: heartbeat() or athens.manager._load_check._meter._at > ticks + 0.3)
+        assert told == []
+
+    run(tmp_path, scenario)

@@ -1,0 +1,479 @@
+"""Merges on the nodes: one partition gets what another one has, whatever is written and whatever breaks meanwhile."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.v1.cluster_pb2 import Durability, Partition
+from minkad.replication.context import ReplicationSettings
+from minkad.replication.merging import Merging
+from minkad.replication.replica import Role
+from minkad.replication.trimming import Trimming
+from minkad.storage.size_estimate import Size
+from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
+from tests.integration.replication.test_splitting import KEY, LOWER, NODES, ROWS, UPPER, scanned
+
+GENERATION = 2  # of the one that remains, behind the merge
+
+
+async def two(c: Cluster, followers: Sequence[str] = ()) -> None:
+    """Partition 1 up to KEY and partition 2 behind it, with rows."""
+    await c.create("athens", 1, 2, followers=followers)
+    await bound(c)
+    await c.nodes["athens"].put(1, LOWER)
+    await c.nodes["athens"].put(2, UPPER)
+
+
+async def bound(c: Cluster) -> None:
+    c.change(1, lambda row: setattr(row, "end_key", KEY))
+    c.change(2, lambda row: setattr(row, "start_key", KEY))
+    await c.tell_all(1, 2)
+
+
+async def merged(c: Cluster, *nodes: TestNode) -> None:
+    """Until everybody has it, and nothing is left of the other."""
+    await until(lambda: 2 in c.gone)
+    there = nodes or tuple(c.nodes.values())
+    await until(lambda: all(node.replica(1).row.partition_epoch == c.rows[1].partition_epoch for node in there))
+    await until(lambda: all(2 not in node.manager._replicas for node in there))
+
+
+async def has_all(node: TestNode, leader: TestNode) -> None:
+    await until(lambda: node.replica(1).applied == leader.replica(1).log.end)
+
+
+def check_stale(refused: Refused) -> None:
+    assert refused.error.code is Code.STALE_GENERATION
+
+
+async def assert_has(node: TestNode, rows: dict[bytes, bytes | None]) -> None:
+    there = {key: value for key, value in rows.items() if value is not None}
+    assert await node.get(1, *rows, generation=GENERATION) == list(rows.values())
+    assert await scanned(node, 1, GENERATION) == sorted(there)
+    (counted,) = await node.manager.inventory.count_keys([1])
+    assert counted.keys == len(there)
+
+
+def run(path: Path, scenario: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with cluster(path, **options) as c:
+            await scenario(c)
+
+    asyncio.run(main())
+
+
+def test_one_serves_what_both_had(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await two(c)
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await merged(c)
+        await assert_has(athens, ROWS)
+        await until(lambda: not (athens.path / "partitions" / "2").exists())
+        with pytest.raises(Refused) as refusal:
+            await athens.get(2, b"0700")
+        assert refusal.value.error.code is Code.STALE_GENERATION
+        assert [row.id for row in refusal.value.error.partitions] == [1]
+        await athens.stop()
+        await athens.start()
+        with pytest.raises(Refused) as refusal:
+            await athens.put(2, {b"0700": b"late"})
+        assert refusal.value.error.code is Code.STALE_GENERATION
+        assert [row.id for row in refusal.value.error.partitions] in ([], [1]), "as it has been told since, or not"
+
+    run(tmp_path, scenario)
+
+
+def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
+    """Merged into one that was merged itself, and split off from one into which it was merged again."""
+
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await two(c)
+        c.split(2, b"0800")
+        await c.tell_all(2, 3)
+        await until(lambda: not c.rows[3].splitting)
+        c.merge(2, 3)
+        await c.tell_all(2, 3)
+        await until(lambda: 3 in c.gone and not c.rows[2].merge_from)
+        assert await refusal_of(athens, 2) == (Code.STALE_GENERATION, [2])
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await until(lambda: 2 in c.gone)
+        for partition_id in (1, 2, 3):
+            assert await refusal_of(athens, partition_id) == (Code.STALE_GENERATION, [1])
+
+    async def refusal_of(node: TestNode, partition_id: int) -> tuple[Code, list[int]]:
+        with pytest.raises(Refused) as refusal:
+            await node.get(partition_id, b"0900", generation=1)
+        return refusal.value.error.code, [row.id for row in refusal.value.error.partitions]
+
+    run(tmp_path, scenario)
+
+
+def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await two(c)
+        replica = athens.replica(2)
+        count = replica.data.count
+
+        async def late(wanted: KeyRange) -> Size:
+            c.merge(1, 2)
+            await c.tell_all(1, 2)
+            await merged(c)
+            await until(lambda: not replica.data.path.exists())
+            replica.data.path.mkdir()  # as it is until then
+            return await count(wanted)
+
+        replica.data.count = late  # type: ignore[method-assign, assignment]
+        assert await athens.manager.inventory.count_keys([2]) == []
+        (counted,) = await athens.manager.inventory.count_keys([1])
+        assert (counted.keys, counted.generation, counted.leader) == (len(ROWS), GENERATION, True)
+
+    run(tmp_path, scenario)
+
+
+def test_an_empty_one(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1, 2)
+        await bound(c)
+        await athens.put(1, LOWER)
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await merged(c)
+        await assert_has(athens, LOWER)
+
+    run(tmp_path, scenario)
+
+
+def test_what_was_left_there_by_a_split_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split, delete in the upper half, merge: the deleted keys are still in the lower half's data, untrimmed."""
+    monkeypatch.setattr(Trimming, "look", lambda *_: None)
+
+    async def scenario(c: Cluster) -> None:
+        nodes = await c.add(*NODES)
+        await c.create("athens", 1, followers=NODES[1:])
+        athens = nodes[0]
+        await athens.put(1, ROWS)
+        c.split(1, KEY)
+        await c.tell_all(1, 2)
+        await until(lambda: not c.rows[2].splitting)
+        gone = dict.fromkeys(list(UPPER)[::2])
+        await athens.put(2, gone, generation=2)
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await merged(c)
+        rows = {key: value for key, value in ROWS.items() if key not in gone}
+        assert await scanned(athens, 1, 3) == sorted(rows)
+        for node in nodes:
+            await has_all(node, athens)
+            (counted,) = await node.manager.inventory.count_keys([1])
+            assert counted.keys == len(rows)
+
+    run(tmp_path, scenario)
+
+
+def test_while_it_is_written_to(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        nodes = await c.add(*NODES)
+        await two(c, NODES[1:])
+        athens, expected = nodes[0], dict(ROWS)
+        stop = asyncio.Event()
+
+        async def write(number: int) -> None:
+            rng = random.Random(number)
+            mine = [key for key in ROWS if int(key) % 4 == number]
+            while not stop.is_set():
+                key = rng.choice(mine)
+                value = rng.choice([None, b"%d" % rng.randrange(1000)])
+                try:
+                    await athens.put(1 if key < KEY else 2, {key: value}, 1)
+                except Refused as refused:
+                    check_stale(refused)
+                    await athens.put(1, {key: value}, GENERATION)
+                expected[key] = value
+
+        async def read() -> None:
+            while not stop.is_set():
+                await asyncio.sleep(0)  # a read alone does not let others run
+                try:
+                    await athens.get(2, b"0700")
+                except Refused as refused:
+                    check_stale(refused)
+                    await athens.get(1, b"0700", generation=GENERATION)
+
+        tasks = [asyncio.create_task(write(number)) for number in range(4)] + [asyncio.create_task(read())]
+        await until(lambda: athens.replica(2).log.end > 50)
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await merged(c)
+        end = athens.replica().log.end
+        await until(lambda: athens.replica().log.end > end + 50)
+        stop.set()
+        await asyncio.gather(*tasks)
+        await assert_has(athens, expected)
+        for node in nodes[1:]:
+            await has_all(node, athens)
+            there = {key: value for key, value in expected.items() if value is not None}
+            (counted,) = await node.manager.inventory.count_keys([1])
+            assert counted.keys == len(there)
+
+    run(tmp_path, scenario)
+
+
+def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await two(c)
+        go_on, original = asyncio.Event(), Merging._append
+
+        async def slowly(self: Merging, *args: Any) -> None:
+            await go_on.wait()
+            await original(self, *args)
+
+        monkeypatch.setattr(Merging, "_append", slowly)
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await until(lambda: bool(athens.replica(2).retain))
+        for number in range(5):
+            await athens.put(2, {b"0700": b"%d" % number, b"080%d" % number: None})
+            await athens.manager._flusher.flush(athens.replica(2))
+        go_on.set()
+        await merged(c)
+        await assert_has(athens, {**ROWS, b"0700": b"4", **{b"080%d" % number: None for number in range(5)}})
+
+    run(tmp_path, scenario)
+
+
+def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path: Path) -> None:
+    """Also in a keyspace whose writes are acknowledged before: a power cut must not take what was written long ago."""
+
+    async def scenario(c: Cluster) -> None:
+        c.keyspace.durability = Durability.DURABILITY_ASYNC
+        athens, byzantium, _ = await c.add(*NODES)
+        await two(c, NODES[1:])
+        stands_still: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sync = byzantium.log_db.sync
+        byzantium.log_db.sync = lambda: stands_still  # type: ignore[method-assign]
+        try:
+            c.merge(1, 2)
+            await athens.tell(c.rows[1], c.rows[2])
+            await until(lambda: athens.replica(2).frozen or 2 in c.gone)
+            await until(lambda: not athens.replica(2).frozen or 2 in c.gone)  # it has taken too long
+            assert 2 not in c.gone
+            await athens.put(2, {b"0700": b"new"})
+        finally:
+            byzantium.log_db.sync = sync  # type: ignore[method-assign]
+            await sync()
+            stands_still.set_result(None)
+        await merged(c)
+        await assert_has(athens, {**ROWS, b"0700": b"new"})
+
+    run(tmp_path, scenario, settings=ReplicationSettings(lag_timeout=30))
+
+
+def test_an_answer_that_is_lost(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await two(c)
+        c.before_finish_merge = [MinkaError(Code.UNREACHABLE, "no way") for _ in range(2)]
+        c.after_finish_merge = [MinkaError(Code.OUTCOME_UNKNOWN, "lost") for _ in range(2)]
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        write = asyncio.create_task(athens.put(2, {b"0700": b"late"}))
+        await merged(c)
+        try:
+            await write
+            late: bytes | None = b"late"
+        except Refused as refused:
+            check_stale(refused)
+            late = ROWS[b"0700"]
+        await assert_has(athens, {**ROWS, b"0700": late})
+
+    run(tmp_path, scenario)
+
+
+def test_no_write_while_the_end_is_in_doubt(tmp_path: Path) -> None:
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await two(c)
+        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await until(lambda: len(c.before_finish_merge) < 10_000)
+        assert await athens.get(2, b"0700") == [ROWS[b"0700"]]
+        with pytest.raises(Refused) as refusal:
+            await athens.put(2, {b"0700": b"late"}, timeout_ms=300)
+        assert refusal.value.error.code is Code.DEADLINE_EXCEEDED
+        await athens.put(1, {b"0100": b"new"})
+        c.before_finish_merge.clear()
+        await merged(c)
+        await assert_has(athens, {**ROWS, b"0100": b"new"})
+
+    run(tmp_path, scenario)
+
+
+def test_given_up(tmp_path: Path) -> None:
+    """The rows say that it is off: writes go on, and what was copied is removed everywhere."""
+
+    async def scenario(c: Cluster) -> None:
+        nodes = await c.add(*NODES)
+        await two(c, NODES[1:])
+        athens = nodes[0]
+        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await until(lambda: len(c.before_finish_merge) < 10_000)
+        c.change(1, lambda row: row.ClearField("merge_from"))
+        c.change(2, lambda row: row.ClearField("merge_into"))
+        await c.tell_all(1, 2)
+        await athens.put(2, {b"0700": b"late"})
+        c.before_finish_merge.clear()
+        await until(lambda: not athens.replica(1).untrimmed)
+        for node in nodes:
+            await has_all(node, athens)
+            assert len(node.replica(1).data.page(b"", b"", False, 10_000, 1 << 30)[0]) == len(LOWER)
+        assert 2 not in c.gone
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("place", ["_start", "_freeze", "_ask"])
+def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one begins anew, with what was copied already in its data."""
+
+    async def scenario(c: Cluster) -> None:
+        nodes = await c.add(*NODES)
+        await two(c, NODES[1:])
+        athens, byzantium = nodes[0], nodes[1]
+        reached = asyncio.Event()
+        original = getattr(Merging, place)
+
+        def stuck(self: Merging, *args: Any) -> Any:
+            if self._node_id != "athens":
+                return original(self, *args)
+            reached.set()
+            if place == "_start":
+                raise MinkaError(Code.NO_CONTROLLER, "not now")
+            return asyncio.Event().wait()
+
+        monkeypatch.setattr(Merging, place, stuck)
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await reached.wait()
+        await athens.kill()
+        for id_ in (1, 2):
+            c.elect(id_, "byzantium", without=["athens"])
+        c.before_finish_merge = [MinkaError(Code.STALE_EPOCH, "not yet")] * 10_000
+        await c.tell_all(1, 2)
+        await byzantium.put(2, {b"0700": None})
+        c.before_finish_merge.clear()
+        await merged(c, *nodes[1:])
+        rows = {**ROWS, b"0700": None}
+        await until(lambda: byzantium.replica(1).is_ready)
+        await assert_has(byzantium, rows)
+        await athens.start()
+        c.dead.discard("athens")
+        await athens.tell(c.rows[1], c.gone[2])
+        await until(lambda: athens.replica(1).applied == byzantium.replica(1).log.end)
+        (counted,) = await athens.manager.inventory.count_keys([1])
+        assert counted.keys == len(rows) - 1
+        assert 2 not in athens.manager._replicas
+
+    run(tmp_path, scenario)
+
+
+def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
+    """The controller's rows come before the answer, and first that of the one that remains: from then on nothing is
+    served by the other.
+    """
+
+    async def scenario(c: Cluster) -> None:
+        (athens,) = await c.add("athens")
+        await two(c)
+        c.after_finish_merge = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")] * 10_000
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await until(lambda: 2 in c.gone)
+        await athens.tell(c.rows[1])
+        assert athens.replica(2).role is Role.IDLE
+        await athens.put(1, {b"0700": b"new"}, GENERATION)
+        with pytest.raises(Refused) as refusal:
+            await athens.get(2, b"0700", generation=1, timeout_ms=300)
+        assert refusal.value.error.code in (Code.STALE_GENERATION, Code.DEADLINE_EXCEEDED)
+        c.after_finish_merge.clear()
+        await athens.tell(c.gone[2])
+        await merged(c)
+        await assert_has(athens, {**ROWS, b"0700": b"new"})
+
+    run(tmp_path, scenario)
+
+
+def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
+    """A follower that hears of the row before it has the data says nothing, rather than that there is none."""
+
+    async def scenario(c: Cluster) -> None:
+        nodes = await c.add(*NODES)
+        await two(c, NODES[1:])
+        athens, cyrene = nodes[0], nodes[2]
+        cyrene.replica(1).making = True  # it applies nothing from here on
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await until(lambda: 2 in c.gone)
+        await cyrene.tell(c.rows[1])
+        with pytest.raises(Refused) as refusal:
+            await cyrene.get_stale(1, b"0700", generation=GENERATION)
+        assert refusal.value.error.code is Code.AGE_UNKNOWN
+        cyrene.replica(1).making = False
+        cyrene.manager._committer.advance(cyrene.replica(1))
+
+        async def answer() -> wire.StaleResult | None:
+            try:
+                return await cyrene.get_stale(1, b"0700", generation=GENERATION)
+            except Refused:
+                return None
+
+        while (found := await answer()) is None:
+            await asyncio.wait([cyrene.manager._requests.changed(1)], timeout=0.05)
+        assert found.values == [ROWS[b"0700"]]
+        assert await athens.get(1, b"0700", generation=GENERATION) == [ROWS[b"0700"]]
+
+    run(tmp_path, scenario)
+
+
+def test_a_checkpoint_taken_meanwhile(tmp_path: Path) -> None:
+    """A replica that gets the data while it is being copied has the rest through the log."""
+
+    async def scenario(c: Cluster) -> None:
+        nodes = await c.add(*NODES)
+        await two(c, NODES[1:2])
+        athens, cyrene = nodes[0], nodes[2]
+        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await until(lambda: len(c.before_finish_merge) < 10_000)
+        await athens.manager._flusher.flush(athens.replica(1))
+        await athens.manager._flusher.flush(athens.replica(1))
+
+        def add(row: Partition) -> None:
+            row.replicas.append("cyrene")
+
+        c.change(1, add)
+        await c.tell_all(1)
+        c.before_finish_merge.clear()
+        await merged(c, *nodes[:2])
+        await until(lambda: cyrene.replica(1).applied == athens.replica(1).log.end)
+        (counted,) = await cyrene.manager.inventory.count_keys([1])
+        assert counted.keys == len(ROWS)
+
+    run(tmp_path, scenario)

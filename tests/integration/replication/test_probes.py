@@ -1,0 +1,53 @@
+"""A leader asks a follower where it stands before the follower has heard who leads."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from minkad.replication.frames import Ack, Append, Frame, decode_answer, encode
+from tests.integration.replication.harness import TestNode, cluster
+
+
+class Leader:
+    """A leader's stream, by hand."""
+
+    def __init__(self, node: TestNode) -> None:
+        self._frames: asyncio.Queue[bytes] = asyncio.Queue()
+        self._answers = node.manager.follow(self._read())
+        self._acks: list[Ack] = []
+
+    async def _read(self) -> AsyncIterator[bytes]:
+        while True:
+            yield await self._frames.get()
+
+    async def ask(self, partition_id: int, leader_epoch: int) -> None:
+        """Probe, and wait until that has come."""
+        probe = Append(partition_id, leader_epoch, 0, 0, 0, [], probe=True)
+        await self._frames.put(encode(Frame([probe], [], 0.0)))
+        self._acks = decode_answer(await anext(self._answers)).acks
+
+    async def answer(self) -> Ack:
+        """The first there is."""
+        while not self._acks:
+            self._acks = decode_answer(await anext(self._answers)).acks
+        return self._acks[0]
+
+
+def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> None:
+    """It was cut off and knows of no other: its question must not take the place of the new leader's."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path) as c, asyncio.timeout(10):
+            athens, _ = await c.add("athens", "byzantium")
+            await c.create("byzantium", 1, followers=["athens"])
+            new, former = Leader(athens), Leader(athens)
+            row = c.change(1, lambda row: setattr(row, "leader_epoch", 7))
+            await new.ask(1, 7)
+            await former.ask(1, 6)
+            await athens.tell(row)
+            ack = await new.answer()
+            assert (ack.partition_id, ack.leader_epoch) == (1, 7)
+            await former._answers.aclose()  # type: ignore[attr-defined]
+            await new._answers.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(scenario())

@@ -1,0 +1,58 @@
+"""Pages of a scan where very many keys were deleted."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minka import wire
+from minkad.storage.data_database import MAX_PASSED
+from tests.integration.replication.harness import Cluster, TestNode
+
+KEYS = [b"%06d" % n for n in range(3 * MAX_PASSED)]
+LEFT = [KEYS[0], KEYS[-1]]
+BATCH = 5000
+
+
+def run(folder: Path, scenario: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        c = Cluster(folder)
+        try:
+            await scenario(c)
+        finally:
+            await c.close()
+
+    asyncio.run(main())
+
+
+async def page(node: TestNode, start: bytes, end: bytes, reverse: bool) -> wire.ScanPage:
+    body = wire.encode(wire.ScanBody(start, end, reverse, 1000, 1 << 20))
+    return wire.decode_page(await node.ask(wire.Op.SCAN, 1, 1, body, 20_000))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("durability", [1, 2])
+def test_deleted_keys(tmp_path: Path, durability: int, reverse: bool) -> None:
+    """The page in front of them ends there; the next waits until they are cleared away, and nobody else does."""
+
+    async def scenario(c: Cluster) -> None:
+        c.keyspace.durability = durability  # type: ignore[assignment]  # an enum by its number
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        for value in (b"v", None):
+            for place in range(0, len(KEYS), BATCH):
+                await athens.put(1, {key: value for key in KEYS[place : place + BATCH] if key not in LEFT or value})
+        first, last = reversed(LEFT) if reverse else LEFT
+        found = await page(athens, b"", b"", reverse)
+        assert found.keys == [first]
+        start, end = (b"", found.start) if reverse else (found.end, b"")
+        behind = asyncio.gather(*(page(athens, start, end, reverse) for _ in range(3)))
+        await asyncio.sleep(0)
+        assert await athens.get(1, KEYS[0], KEYS[1]) == [b"v", None]
+        assert not behind.done()
+        for found in await behind:
+            assert (found.keys, found.start, found.end) == ([last], start, end)
+
+    run(tmp_path, scenario)

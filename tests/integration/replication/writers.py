@@ -1,0 +1,94 @@
+"""Load on replicated partitions: writers that know what was acknowledged, and a watch over the watermarks."""
+
+import asyncio
+import contextlib
+import random
+
+from minka.errors import Code, MinkaError
+from minkad.replication.replica import Replica
+from tests.integration.replication.harness import Cluster, Refused, TestNode, until
+
+# Refusals of a node that did nothing: the writer goes elsewhere.
+ELSEWHERE = (Code.STALE_GENERATION, Code.NOT_LEADER, Code.NO_CLEARANCE, Code.PARTITION_OFFLINE, Code.UNKNOWN_PARTITION)
+
+
+class Watch:
+    """Looks all the time that no high watermark and nothing applied goes back while a process lives."""
+
+    def __init__(self, c: Cluster) -> None:
+        self._c = c
+        self._seen: dict[Replica, tuple[int, int]] = {}
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            for node in self._c.nodes.values():
+                for replica in node.manager._replicas.values() if node.running else ():
+                    now = (replica.high_watermark, replica.applied)
+                    before = self._seen.get(replica, (0, 0))
+                    assert now[0] >= before[0], f"{node.id}: {replica} was at {before}"
+                    assert now[1] >= before[1], f"{node.id}: {replica} was at {before}"
+                    self._seen[replica] = now
+            await asyncio.sleep(0.001)
+
+    async def stop(self) -> None:
+        """Raises what it saw."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
+class Writers:
+    """Go on while nodes die; each key is written once, so that the sum shows what was lost."""
+
+    def __init__(self, c: Cluster, count: int = 6, partition_id: int = 1) -> None:
+        self.c = c
+        self.partition_id = partition_id
+        self.acknowledged: dict[bytes, bytes] = {}
+        self.unknown: dict[bytes, bytes] = {}
+        self.refused: list[MinkaError] = []
+        self._stop = False
+        self._tasks = [asyncio.create_task(self._write(random.Random(number), number)) for number in range(count)]
+
+    async def stop(self) -> None:
+        """And wait for the last."""
+        self._stop = True
+        await asyncio.gather(*self._tasks)
+
+    async def more(self, count: int = 50) -> None:
+        """Until so many more were acknowledged."""
+        goal = len(self.acknowledged) + count
+        await until(lambda: len(self.acknowledged) >= goal)
+
+    async def _write(self, rng: random.Random, number: int) -> None:
+        count = 0
+        while not self._stop:
+            count += 1
+            await self._put(b"%d/%d" % (number, count), rng.randbytes(rng.choice((10, 300))))
+
+    async def _put(self, key: bytes, value: bytes) -> None:
+        while True:
+            row = self.c.rows[self.partition_id]
+            node = self.c.nodes.get(row.leader)
+            await asyncio.sleep(0)
+            if node is None or not node.running:
+                await asyncio.sleep(0.002)
+                continue
+            try:
+                await node.put(self.partition_id, {key: value}, row.generation, 3000)
+                self.acknowledged[key] = value
+                return
+            except Refused as refused:
+                self.refused.append(refused.error)
+                if refused.error.code not in ELSEWHERE:
+                    self.unknown[key] = value
+                    return
+
+    async def check(self, node: TestNode) -> None:
+        """Nothing that was acknowledged is lost, and nothing is there that nobody wrote."""
+        row = self.c.rows[self.partition_id]
+        expected = {**self.acknowledged, **self.unknown}
+        found = dict(zip(expected, await node.get(row.id, *expected, generation=row.generation), strict=True))
+        lost = [key for key in self.acknowledged if found[key] != self.acknowledged[key]]
+        assert not lost, f"{len(lost)} of {len(self.acknowledged)} are lost, such as {lost[0]!r}"
+        assert all(found[key] in (None, self.unknown[key]) for key in self.unknown)

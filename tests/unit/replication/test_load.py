@@ -1,0 +1,121 @@
+"""What a node knows of the load of its replicas."""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from minkad.replication.load import Load, Meter, Sample
+from minkad.replication.replica import Replica
+
+
+@dataclass
+class Stub:
+    """A replica has a load."""
+
+    id: int
+    load: Load = field(default_factory=Load)
+
+
+class Node:
+    """Replicas, a clock, and what the process has used of a processor."""
+
+    def __init__(self, count: int) -> None:
+        self.now = self.cpu = 0.0
+        self.stubs = {id_: Stub(id_) for id_ in range(1, count + 1)}
+        self.meter = Meter(cast(dict[int, Replica], self.stubs), lambda: self.now, lambda: self.cpu)
+
+    def second(self, cpu: float = 0.0, **ops: int) -> list[int]:
+        """Those that were used."""
+        for name, count in ops.items():
+            self.stubs[int(name[1:])].load.served += count
+        self.now += 1
+        self.cpu += cpu
+        return [replica.id for replica in self.meter.tick()]
+
+
+def test_rates_follow_and_come_to_rest() -> None:
+    node = Node(3)
+    for _ in range(8):
+        assert node.second(cpu=0.9, p1=3000, p2=1000) == [1, 2]
+    ops, cpu_percent, _ = node.stubs[1].load.reported()
+    assert 2980 <= ops <= 3000
+    assert 66 <= cpu_percent <= 68
+    assert node.stubs[2].load.reported()[1] == 22
+    seconds = 0
+    while node.second(cpu=0.01):
+        seconds += 1
+    assert 8 < seconds < 20, "it is forgotten by halves"
+    assert node.stubs[1].load.reported() == (0, 0, "")
+
+
+def test_a_peak_does_not_last() -> None:
+    """Whatever its height: two seconds are two seconds, not those as well in which the rate is forgotten."""
+    node = Node(1)
+    load = node.stubs[1].load
+    for _ in range(2):
+        node.second(p1=100_000)
+    assert load.steady_ops > 50_000
+    node.second(p1=10)
+    assert load.ops > 30_000
+    assert load.steady_ops == 20
+    for _ in range(20):
+        node.second(p1=600)
+        node.second(p1=1000)
+    assert load.steady_ops > 600, "what goes up and down lasts"
+
+
+def test_a_late_tick_is_a_longer_second() -> None:
+    node = Node(1)
+    for _ in range(10):
+        node.second(p1=100)
+    node.now += 4
+    node.second(p1=500)
+    assert round(node.stubs[1].load.ops) == 100
+
+
+def test_a_page_counts_less_than_its_rows() -> None:
+    load = Load()
+    load.count_page(b"a", b"b", 0)
+    load.count_page(b"a", b"b", 2000)
+    load.count([b"a"] * 100)
+    assert load.served == 1 + 201 + 100
+    assert load.sample is None, "nothing is kept of what is not busy"
+
+
+def test_a_sample_is_even_and_bounded() -> None:
+    """Whether keys come one by one or in batches, and scans by what they cost."""
+    sample = Sample(10)
+    for i in range(1000):
+        sample.add([b"batch-%d" % (i % 2)] * 9)
+        sample.add([b"alone"])
+        sample.add_scan((b"from", b"to"), 10)
+    assert len(sample.spans) == 1000
+    kinds = [span[0].split(b"-")[0] for span in sample.spans]
+    assert 380 <= kinds.count(b"batch") <= 520
+    assert 20 <= kinds.count(b"alone") <= 85
+    assert 430 <= kinds.count(b"from") <= 570
+    assert set(sample.spans) == {(b"batch-0",) * 2, (b"batch-1",) * 2, (b"alone",) * 2, (b"from", b"to")}
+
+
+def test_all_of_a_little_is_kept() -> None:
+    sample = Sample(1)
+    sample.add([b"a", b"b", b"c"])
+    sample.add([b"d"])
+    assert [span[0] for span in sample.spans] == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_split_begins_a_new_sample() -> None:
+    load = Load()
+    load.ops = 100_000.0
+    load.begin(1.0, generation=1)
+    assert load.sample is not None
+    assert load.sample.stride == 1000
+    load.count([b"k"] * 5000)
+    assert load.sample.spans
+    load.not_split = "too busy"
+    load.begin(2.0, generation=1)
+    assert (load.looked_at, load.not_split) == (1.0, "too busy")
+    load.begin(3.0, generation=2)
+    assert not load.sample.spans
+    assert (load.looked_at, load.not_split) == (3.0, "")
+    load.cool()
+    assert load.sample is None

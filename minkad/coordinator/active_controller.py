@@ -33,16 +33,16 @@ from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
     AlterIsr,
     CancelMigration,
-    ColdNeighbours,
     Command,
+    ControllerFailover,
     CreateKeyspace,
     FailNodes,
     FailureDetector,
+    LoadBalancer,
+    MergeChecker,
     MigrationCaps,
     Register,
     ReportReplicas,
-    ResumeAll,
-    Spreading,
     check_caller,
     facts,
     isr_refusal,
@@ -127,8 +127,8 @@ class ActiveController:
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # the last of each node
         self._schedule_due = False
-        self._cold = ColdNeighbours()
-        self._spreading = Spreading()
+        self._merge_checker = MergeChecker()
+        self._load_balancer = LoadBalancer()
         self._judging: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()  # of those who change the table
         self._is_closed = False
@@ -384,7 +384,7 @@ class ActiveController:
 
     async def _tick(self) -> None:
         async with self._turn:
-            await self._perform(ResumeAll())
+            await self._perform(ControllerFailover())
         while not self.failed:
             async with self._turn:
                 self._before_tick()
@@ -431,7 +431,7 @@ class ActiveController:
             self.replicas = {key: stats for key, stats in self.replicas.items() if key in leaders}
 
     def _merge_cold(self) -> None:
-        command = self._cold.look(self.decided, self.leader_stats, self._now(), self.settings.merge_after)
+        command = self._merge_checker.look(self.decided, self.leader_stats, self._now(), self.settings.merge_after)
         if command is None:
             return
         try:
@@ -440,7 +440,7 @@ class ActiveController:
             log.info("small neighbours are not merged", extra={"keyspace": command.keyspace, "reason": str(error)})
 
     def _spread_load(self) -> None:
-        command = self._spreading.look(self.decided, self.leader_stats, self._now(), self.disks)
+        command = self._load_balancer.look(self.decided, self.leader_stats, self._now(), self.disks)
         if command is not None and (records := list(self._decide(command))):
             log.info("moving a partition by load", extra={"partition": command.partition_id, "reason": command.reason})
             self._record(records)

@@ -1,4 +1,4 @@
-"""The data plane of a simulated node: what `minkad.replication` does with rows, by/architecture.md.
+"""The data plane of a simulated node: what `minkad.replication` does with rows, by docs/architecture.md.
 
 A partition's log is a list of numbers, one a write, each used once: so two logs are the same as far as their numbers
 are. What is committed is applied.

@@ -1,7 +1,6 @@
 """The controller: commands in, records out or a refusal. Pure; the time is an argument."""
 
 from minkad.core.controller.blockers import blockers_of, what_blocks
-from minkad.core.controller.cold_neighbours import ColdNeighbours
 from minkad.core.controller.commands import (
     AlterIsr,
     ApplyPlan,
@@ -9,6 +8,7 @@ from minkad.core.controller.commands import (
     CancelOperation,
     Command,
     ControlledShutdown,
+    ControllerFailover,
     CreateCluster,
     CreateKeyspace,
     DrainNode,
@@ -25,7 +25,6 @@ from minkad.core.controller.commands import (
     Register,
     RemoveNode,
     ReportReplicas,
-    ResumeAll,
     Split,
     SpreadLoad,
     UndrainNode,
@@ -33,8 +32,9 @@ from minkad.core.controller.commands import (
 from minkad.core.controller.decide import decide, facts
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.isr import check_caller, isr_refusal
+from minkad.core.controller.load_balancer import LoadBalancer
+from minkad.core.controller.merge_checker import MergeChecker
 from minkad.core.controller.schedule import MigrationCaps, schedule, unfinished
-from minkad.core.controller.spreading import Spreading
 from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 
 __all__ = [
@@ -42,9 +42,9 @@ __all__ = [
     "ApplyPlan",
     "CancelMigration",
     "CancelOperation",
-    "ColdNeighbours",
     "Command",
     "ControlledShutdown",
+    "ControllerFailover",
     "CreateCluster",
     "CreateKeyspace",
     "DrainNode",
@@ -56,17 +56,17 @@ __all__ = [
     "HandOver",
     "Leave",
     "LimitOperation",
+    "LoadBalancer",
     "Merge",
+    "MergeChecker",
     "MigrationCaps",
     "PauseOperation",
     "ProposeSplit",
     "Register",
     "RemoveNode",
     "ReportReplicas",
-    "ResumeAll",
     "Split",
     "SpreadLoad",
-    "Spreading",
     "UndrainNode",
     "VoterSettings",
     "blockers_of",

@@ -86,7 +86,7 @@ class ApplyPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeAll:
+class ControllerFailover:
     """A new active controller takes up what its predecessor left."""
 
 
@@ -254,7 +254,7 @@ Command = (
     | ApplyPlan
     | HandOver
     | CancelMigration
-    | ResumeAll
+    | ControllerFailover
     | AlterIsr
     | ElectLeaders
     | DrainNode

@@ -8,6 +8,7 @@ from minkad.core.controller import (
     hand_over,
     isr,
     keyspaces,
+    load_balancer,
     membership,
     merges,
     node_events,
@@ -15,7 +16,6 @@ from minkad.core.controller import (
     preferred,
     replicas,
     splits,
-    spreading,
 )
 from minkad.core.controller.commands import (
     AlterIsr,
@@ -24,6 +24,7 @@ from minkad.core.controller.commands import (
     CancelOperation,
     Command,
     ControlledShutdown,
+    ControllerFailover,
     CreateCluster,
     CreateKeyspace,
     DrainNode,
@@ -40,7 +41,6 @@ from minkad.core.controller.commands import (
     Register,
     RemoveNode,
     ReportReplicas,
-    ResumeAll,
     Split,
     SpreadLoad,
     UndrainNode,
@@ -90,7 +90,7 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
             return hand_over.hand_over(state, command)
         case CancelMigration():
             return operations.cancel_migration(state, command, now_ms)
-        case ResumeAll():
+        case ControllerFailover():
             return node_events.on_controller_failover(state)
         case AlterIsr():
             return isr.alter_isr(state, command)
@@ -119,4 +119,4 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
         case FinishMerge():
             return merges.finish(state, command, now_ms)
         case SpreadLoad():
-            return spreading.spread_load(state, command, now_ms)
+            return load_balancer.spread_load(state, command, now_ms)

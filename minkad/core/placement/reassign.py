@@ -9,9 +9,9 @@ from minka.plans import plan_digest
 from minka.v1.admin_pb2 import AssignedReplicas, Move, NodeBalance, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, NodeState, OperationKind, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
-from minkad.core.placement.evening import NO_DISKS, Evening, Layout, Step, Wishes, holders
 from minkad.core.placement.leaders import spread_leaders
 from minkad.core.placement.plan import refuse_if_running
+from minkad.core.placement.rebalance import NO_DISKS, Layout, Rebalance, Step, Wishes, holders
 from minkad.core.state import State, partition_name
 
 
@@ -103,7 +103,7 @@ def _low_disks(targets: Sequence[str], disks: Mapping[str, DiskSpace]) -> list[s
     return [f"nothing goes to {n}: its disk is low" for n in targets if n in disks and disks[n].is_low]
 
 
-# Evening out
+# Rebalance out
 
 
 def _evening_moves(
@@ -121,15 +121,15 @@ def _evening_moves(
                 Code.NOT_ENOUGH_NODES,
                 f"{keyspace.name} keeps {keyspace.replicas} replicas, and {len(wishes.targets)} nodes would be left",
             )
-        evening = Evening(state, keyspace, layout, wishes)
-        evening.run()
-        minimum += evening.minimum
-        notes += evening.notes
+        rebalance = Rebalance(state, keyspace, layout, wishes)
+        rebalance.run()
+        minimum += rebalance.minimum
+        notes += rebalance.notes
         reordered = []
         if keyspace.replicas > 1 and not wishes.gently:
             orders = {p.id: layout.replicas[p.id] for p in rows}
             reordered = spread_leaders(orders, wishes.targets, wishes.weights)
-        moves += _in_order(state, sizes, layout, evening.steps, reordered)
+        moves += _in_order(state, sizes, layout, rebalance.steps, reordered)
     return moves, minimum, notes
 
 

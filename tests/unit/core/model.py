@@ -11,6 +11,7 @@ from minkad.core.controller import (
     AlterIsr,
     ApplyPlan,
     Command,
+    ControllerFailover,
     CreateCluster,
     CreateKeyspace,
     FailNodes,
@@ -18,7 +19,6 @@ from minkad.core.controller import (
     MigrationCaps,
     Register,
     ReportReplicas,
-    ResumeAll,
     decide,
     schedule,
 )
@@ -79,7 +79,7 @@ class Controller:
         rows = [*self.state.partitions.values(), *self.state.merged.values()]
         everything = [(n, p.id) for p in rows for n in (*p.replicas, *p.removing_replicas)]
         self.undelivered = [NotifyNode(node, partition_id) for node, partition_id in everything]
-        self.run(ResumeAll())
+        self.run(ControllerFailover())
 
     # Nodes
 

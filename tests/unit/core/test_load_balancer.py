@@ -10,8 +10,8 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, Operation, OperationState, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkad.core.controller import CancelOperation, CreateKeyspace, DrainNode, SpreadLoad
+from minkad.core.controller.load_balancer import AFTER_FAILURE_S, SETTLE_S, SUSTAINED_S, LoadBalancer
 from minkad.core.controller.rows import changed
-from minkad.core.controller.spreading import AFTER_FAILURE_S, SETTLE_S, SUSTAINED_S, Spreading
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, Shift, best_shift
 from minkad.core.state import AUTOMATIC, State
 from minkad.core.state.state import KEPT_OPERATIONS
@@ -221,12 +221,12 @@ class Clock:
 
     def __init__(self, c: Controller, ops: Mapping[int, int]) -> None:
         self.c, self.ops, self.now = c, ops, 100.0
-        self.spreading = Spreading()
+        self.balancer = LoadBalancer()
 
     def look(self) -> SpreadLoad | None:
         self.now += 1
         stats = [ReplicaStats(partition_id=id_, ops=ops) for id_, ops in self.ops.items()]
-        return self.spreading.look(self.c.state, lambda: stats, self.now)
+        return self.balancer.look(self.c.state, lambda: stats, self.now)
 
     def until_due(self, limit: int = 200) -> tuple[SpreadLoad, int]:
         for seconds in range(limit):

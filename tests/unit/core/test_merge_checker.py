@@ -4,7 +4,7 @@ import pytest
 
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.coordinator_pb2 import ReplicaStats
-from minkad.core.controller import ColdNeighbours, CreateKeyspace, Merge, ProposeSplit
+from minkad.core.controller import CreateKeyspace, Merge, MergeChecker, ProposeSplit
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import NODES, finish, rows_of, split
 
@@ -25,7 +25,7 @@ class Cold:
             self.split_itself(key)
         self.now = 1000.0
         self.stats = {row.id: ReplicaStats(partition_id=row.id, bytes=1000, ops=1) for row in rows_of(c)}
-        self.cold = ColdNeighbours()
+        self.cold = MergeChecker()
 
     def split_itself(self, key: bytes) -> None:
         row = rows_of(self.c)[0]
@@ -76,7 +76,7 @@ def test_the_time_begins_anew() -> None:
     cold.stats[first.id].ops = 0
     assert cold.keys(10) == [b"d"], "not the first"
     assert cold.keys(AFTER) == [b"b", b"f"]
-    cold.cold = ColdNeighbours()
+    cold.cold = MergeChecker()
     assert cold.keys(AFTER) == [], "another controller"
 
 

@@ -7,7 +7,7 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, Operation
 from minka.v1.coordinator_pb2 import DiskSpace, ReplicaStats
 from minka.v1.records_pb2 import OperationStarted, Record
 from minkad.core.controller.commands import SpreadLoad
-from minkad.core.placement.evening import NO_DISKS
+from minkad.core.placement.rebalance import NO_DISKS
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, best_shift
 from minkad.core.state import AUTOMATIC, State
 
@@ -17,7 +17,7 @@ SETTLE_S: Final = 2.0  # from the end of a move on, until most of what is report
 AFTER_FAILURE_S: Final = 60.0  # instead, where a person or a problem has ended it
 
 
-class Spreading:
+class LoadBalancer:
     """One move at a time, where the nodes have been uneven for a while. Times are seconds of the active controller's
     monotonic clock.
     """

@@ -89,7 +89,7 @@ def holders(partition: Partition) -> list[str]:
     return [r for r in partition.replicas if r not in partition.adding_replicas]
 
 
-class Evening:
+class Rebalance:
     """One keyspace's steps."""
 
     def __init__(self, state: State, keyspace: Keyspace, layout: Layout, wishes: Wishes) -> None:

@@ -23,7 +23,7 @@ AT_ONCE: Final = 16  # bounds in one operation
 _Pair = tuple[int, int, int, int]  # ids and generations
 
 
-class ColdNeighbours:
+class MergeChecker:
     """Times are seconds of the active controller's monotonic clock. A new controller begins to count anew."""
 
     def __init__(self) -> None:

@@ -721,7 +721,7 @@ class StateSnapshot(_message.Message):
     NEXT_PARTITION_ID_FIELD_NUMBER: _builtins.int
     NEXT_OPERATION_ID_FIELD_NUMBER: _builtins.int
     REMOVED_DATA_IDS_FIELD_NUMBER: _builtins.int
-    MERGED_FIELD_NUMBER: _builtins.int
+    TOMBSTONES_FIELD_NUMBER: _builtins.int
     next_raft_id: _builtins.int
     next_keyspace_id: _builtins.int
     next_partition_id: _builtins.int
@@ -735,7 +735,7 @@ class StateSnapshot(_message.Message):
     @_builtins.property
     def removed_data_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
-    def merged(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
+    def tombstones(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
         """partitions that are part of another one now, and have yet to be deleted somewhere"""
 
     def __init__(
@@ -749,11 +749,11 @@ class StateSnapshot(_message.Message):
         next_partition_id: _builtins.int = ...,
         next_operation_id: _builtins.int = ...,
         removed_data_ids: _abc.Iterable[_builtins.str] | None = ...,
-        merged: _abc.Iterable[Global___Partition] | None = ...,
+        tombstones: _abc.Iterable[Global___Partition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["merged", b"merged", "migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "removed_data_ids", b"removed_data_ids", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "removed_data_ids", b"removed_data_ids", "table", b"table", "tombstones", b"tombstones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

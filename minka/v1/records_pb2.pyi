@@ -62,7 +62,7 @@ class Record(_message.Message):
     OPERATION_CHANGED_FIELD_NUMBER: _builtins.int
     PARTITION_SPLIT_FIELD_NUMBER: _builtins.int
     PARTITIONS_MERGED_FIELD_NUMBER: _builtins.int
-    MERGED_DELETED_FIELD_NUMBER: _builtins.int
+    TOMBSTONE_CHANGED_FIELD_NUMBER: _builtins.int
     PARTITIONS_CREATED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def cluster_created(self) -> _cluster_pb2.Cluster: ...
@@ -87,7 +87,7 @@ class Record(_message.Message):
     @_builtins.property
     def partitions_merged(self) -> Global___PartitionsMerged: ...
     @_builtins.property
-    def merged_deleted(self) -> _cluster_pb2.Partition:
+    def tombstone_changed(self) -> _cluster_pb2.Partition:
         """where copies of a partition that was merged into another one are yet to be deleted"""
 
     @_builtins.property
@@ -106,14 +106,14 @@ class Record(_message.Message):
         operation_changed: _cluster_pb2.Operation | None = ...,
         partition_split: Global___PartitionSplit | None = ...,
         partitions_merged: Global___PartitionsMerged | None = ...,
-        merged_deleted: _cluster_pb2.Partition | None = ...,
+        tombstone_changed: _cluster_pb2.Partition | None = ...,
         partitions_created: Global___PartitionsCreated | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "merged_deleted", b"merged_deleted", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "merged_deleted", b"merged_deleted", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "merged_deleted", "partitions_created"]  # noqa: Y015
+    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "tombstone_changed", "partitions_created"]  # noqa: Y015
     _WhichOneofArgType_fact: _TypeAlias = _typing.Literal["fact", b"fact"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 

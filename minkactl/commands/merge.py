@@ -33,7 +33,7 @@ MERGE_COLUMNS = (
     "--partition",
     metavar="NAME",
     shell_complete=complete_partition,
-    help="Give it the range behind it, too: authors/7, or 7.",
+    help="Give it the range to its right, too: authors/7, or 7.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be merged, and stop.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
@@ -72,7 +72,7 @@ def _end_of(status: "GetStatusResponse", keyspace: str, partition: str) -> bytes
 
     row = row_named(rows_by_range(status, keyspace), keyspace, partition)
     if not row.end_key:
-        raise MinkaError(Code.NO_BOUND, f"no partition of {keyspace} is behind {keyspace}/{row.slot}")
+        raise MinkaError(Code.NO_BOUND, f"no partition of {keyspace} is right of {keyspace}/{row.slot}")
     return row.end_key
 
 
@@ -88,7 +88,7 @@ def _merges(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> li
     remains = rows[0]
     for key in sorted(set(keys)):
         if key not in places:
-            raise MinkaError(Code.NO_BOUND, f"no partition of {keyspace} begins at {readable(key)}, behind another one")
+            raise MinkaError(Code.NO_BOUND, f"no partition of {keyspace} begins at {readable(key)}, after another one")
         before, row = rows[places[key] - 1], rows[places[key]]
         if before.start_key not in keys:
             remains = before

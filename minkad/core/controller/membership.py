@@ -133,5 +133,5 @@ def remove(state: State, command: RemoveNode) -> list[Record]:
     rows = list(state.partitions_on(node.id))
     if held := sum(node.id in row.replicas for row in rows):
         raise MinkaError(Code.NODE_IN_USE, f"node {node.id} holds {held} partitions", node=node.id)
-    left = [deleted_at(row, node.id, is_merged=row.id in state.merged) for row in rows]
+    left = [deleted_at(row, node.id, is_tombstone=row.id in state.tombstones) for row in rows]
     return [*left, Record(node_removed=node)]

@@ -62,12 +62,12 @@ class MergeChecker:
     ) -> Merge | None:
         keys: list[bytes] = []
         taken: set[int] = set()
-        for before, behind in _pairs(state, keyspace, known):
-            pair = (before.id, behind.id, before.generation, behind.generation)
+        for left, right in _pairs(state, keyspace, known):
+            pair = (left.id, right.id, left.generation, right.generation)
             since[pair] = self._since.get(pair, now)
-            if now - since[pair] >= after and before.id not in taken and len(keys) < AT_ONCE:
-                taken.add(behind.id)
-                keys.append(behind.start_key)
+            if now - since[pair] >= after and left.id not in taken and len(keys) < AT_ONCE:
+                taken.add(right.id)
+                keys.append(right.start_key)
         if not keys or not _is_free(state, keyspace):
             return None
         sizes = {id_: one.bytes for id_, one in known.items()}
@@ -91,16 +91,16 @@ def _pairs(
     state: State, keyspace: Keyspace, known: Mapping[int, ReplicaStats]
 ) -> Iterator[tuple[Partition, Partition]]:
     """The neighbours that are small and cold, in order."""
-    for before, behind in pairwise(Ranges(state, keyspace.id).rows):
-        one, other = known.get(before.id), known.get(behind.id)
-        if one is None or other is None or behind.keeps_start:
+    for left, right in pairwise(Ranges(state, keyspace.id).rows):
+        one, other = known.get(left.id), known.get(right.id)
+        if one is None or other is None or right.keeps_start:
             continue
-        if obstacle(state, before) is not None or obstacle(state, behind) is not None:
+        if obstacle(state, left) is not None or obstacle(state, right) is not None:
             continue
         is_small = one.bytes + other.bytes <= SHARE * keyspace.max_bytes if keyspace.max_bytes else _fits(one, other)
         is_cold = not keyspace.max_ops or one.ops + other.ops <= SHARE * keyspace.max_ops
         if is_small and is_cold:
-            yield before, behind
+            yield left, right
 
 
 def _fits(one: ReplicaStats, other: ReplicaStats) -> bool:

@@ -1,9 +1,9 @@
-"""Merging neighbours in a keyspace by ranges: the partition before the bound remains and gets the range of the one
-behind it, which is gone.
+"""Merging neighbours in a keyspace by ranges: the partition on the left of the bound remains and gets the range
+of the one on its right, which is gone.
 
 Its leader copies what the other has through its own log, so that its replicas have it as they have everything; for
 that it has to lead both. So what comes first is that both have a replica on one node (a migration where they don't)
-and that it leads them; then both rows say that they are being merged, and behind that the leader reports the end.
+and that it leads them; then both rows say that they are being merged, and after that the leader reports the end.
 A leader that is lost in between changes nothing: the next one begins anew.
 """
 
@@ -42,10 +42,10 @@ MERGES_AT_ONCE = 4  # in the cluster: each copies a partition
 
 
 class Pair(NamedTuple):
-    """Two partitions, one behind the other."""
+    """Two neighbours, in the order of their keys."""
 
-    before: Partition
-    behind: Partition
+    left: Partition
+    right: Partition
 
 
 def request(state: State, command: Merge, now_ms: int) -> list[Record]:
@@ -64,7 +64,7 @@ def request(state: State, command: Merge, now_ms: int) -> list[Record]:
         reason=command.reason,
         created_ms=now_ms,
         keyspace_id=keyspace.id,
-        merge_keys=[pair.behind.start_key for pair in pairs],
+        merge_keys=[pair.right.start_key for pair in pairs],
     )
     migrations = list(_bring_together(operation, pairs))
     if migrations:
@@ -83,7 +83,7 @@ def pairs_at(state: State, keyspace: Keyspace, keys: Iterable[bytes]) -> list[Pa
     for key in wanted:
         pair = ranges.pair_at(key)
         if pair is None:
-            text = f"no partition of {keyspace.name} begins at {readable(key)}, behind another one"
+            text = f"no partition of {keyspace.name} begins at {readable(key)}, after another one"
             raise MinkaError(Code.NO_BOUND, text)
         found.append(Pair(*pair))
     return found
@@ -94,31 +94,31 @@ def _refuse_large(keyspace: Keyspace, pairs: list[Pair], command: Merge) -> None
     if not keyspace.max_bytes:
         return
     total, end = 0, b""
-    for before, behind in pairs:
-        if before.start_key != end or not total:
-            total = command.sizes.get(before.id, 0)
-        total, end = total + command.sizes.get(behind.id, 0), behind.start_key
+    for left, right in pairs:
+        if left.start_key != end or not total:
+            total = command.sizes.get(left.id, 0)
+        total, end = total + command.sizes.get(right.id, 0), right.start_key
         if total > keyspace.max_bytes:
-            text = f"the partition that ends at {readable(behind.end_key)} would have {total} bytes, and max_bytes is "
+            text = f"the partition that ends at {readable(right.end_key)} would have {total} bytes, and max_bytes is "
             raise MinkaError(Code.MERGE_REFUSED, text + f"{keyspace.max_bytes}: it would be split again")
 
 
 def _bring_together(operation: Operation, pairs: list[Pair]) -> Iterator[Migration]:
-    """Of those behind that have no node in common with the one before: one of their replicas goes to its leader."""
+    """Of the right ones that have no node in common with the left one: one of their replicas goes to its leader."""
     first: dict[int, Partition] = {}  # into which they are merged in the end
-    for before, behind in pairs:
-        into = first[behind.id] = first.get(before.id, before)
-        if set(into.replicas) & set(behind.replicas):
+    for left, right in pairs:
+        into = first[right.id] = first.get(left.id, left)
+        if set(into.replicas) & set(right.replicas):
             continue
-        source, target = behind.replicas[-1], into.leader or into.replicas[0]
+        source, target = right.replicas[-1], into.leader or into.replicas[0]
         yield Migration(
             operation_id=operation.id,
-            partition_id=behind.id,
+            partition_id=right.id,
             source=source,
             target=target,
             state=MigrationState.MIGRATION_STATE_PENDING,
             reason=f"to be merged into partition {into.id}",
-            target_replicas=replace(behind.replicas, source, target),
+            target_replicas=replace(right.replicas, source, target),
         )
 
 
@@ -135,13 +135,13 @@ def next_merges(state: State) -> list[Record]:
     for operation in _running(state):
         moving = _to_be_moved(state, operation)
         for pair in _pairs(state, operation):
-            before, behind = pair
-            is_begun = before.merge_from == behind.id
-            if {before.id, behind.id} & (rows.keys() | moving) or (not is_begun and free <= 0):
+            left, right = pair
+            is_begun = left.merge_from == right.id
+            if {left.id, right.id} & (rows.keys() | moving) or (not is_begun and free <= 0):
                 continue
             if _obstacle(state, pair, live) is not None:
                 continue
-            if before.leader != behind.leader:
+            if left.leader != right.leader:
                 rows.update((row.id, row) for row in _under_one_leader(pair, live))
             elif not is_begun and not operation.paused:
                 free -= 1
@@ -169,26 +169,26 @@ def _to_be_moved(state: State, operation: Operation) -> set[int]:
 
 def _obstacle(state: State, pair: Pair, live: Live) -> str | None:
     """Why the two can't be merged now, or their leaderships be brought together."""
-    before, behind = pair
+    left, right = pair
     for row in pair:
         name = partition_name(state.keyspaces, row)
-        is_begun = before.merge_from == behind.id
+        is_begun = left.merge_from == right.id
         if not is_begun and (row.merge_from or row.merge_into):
             return f"{name} is being merged with another one"
         if not is_begun and state.running_migration(row.id) is not None:
             return f"{name}: it is being reassigned"
         if (reason := obstacle(state, row, ignore_merge=is_begun)) is not None:
             return f"{name}: {reason}"
-    if before.leader != behind.leader and not _under_one_leader(pair, live):
-        return f"{before.leader} and {behind.leader} lead them, and no node has both in sync"
+    if left.leader != right.leader and not _under_one_leader(pair, live):
+        return f"{left.leader} and {right.leader} lead them, and no node has both in sync"
     return None
 
 
 def _under_one_leader(pair: Pair, live: Live) -> list[Partition]:
     """The rows with the successors that make one node lead both; none where there is no such node."""
-    before, behind = pair
-    common = [node for node in before.isr if node in behind.isr]
-    leaders = [node for node in (before.leader, behind.leader) if node in common]
+    left, right = pair
+    common = [node for node in left.isr if node in right.isr]
+    leaders = [node for node in (left.leader, right.leader) if node in common]
     leader = live.first([*leaders, *common])
     if leader is None:
         return []
@@ -196,24 +196,24 @@ def _under_one_leader(pair: Pair, live: Live) -> list[Partition]:
 
 
 def _begin(pair: Pair) -> list[Partition]:
-    before, behind = pair
+    left, right = pair
 
     def merge_from(row: Partition) -> None:
-        row.merge_from = behind.id
+        row.merge_from = right.id
 
     def merge_into(row: Partition) -> None:
-        row.merge_into = before.id
+        row.merge_into = left.id
 
-    return [changed(before, merge_from), changed(behind, merge_into)]
+    return [changed(left, merge_from), changed(right, merge_into)]
 
 
 def given_up(state: State, operation: Operation) -> list[Partition]:
     """The rows as they are when the operation is cancelled: what has been copied is removed."""
     rows = []
-    for before, behind in _pairs(state, operation):
-        if before.merge_from == behind.id:
-            rows.append(changed(before, lambda row: row.ClearField("merge_from")))
-            rows.append(changed(behind, lambda row: row.ClearField("merge_into")))
+    for left, right in _pairs(state, operation):
+        if left.merge_from == right.id:
+            rows.append(changed(left, lambda row: row.ClearField("merge_from")))
+            rows.append(changed(right, lambda row: row.ClearField("merge_into")))
     return rows
 
 
@@ -221,12 +221,12 @@ def blockers(state: State, operation: Operation) -> list[Blocker]:
     """What the merges of an operation wait for."""
     found, moving, live = [], _to_be_moved(state, operation), Live.of(state)
     for pair in _pairs(state, operation):
-        if pair.behind.id in moving or (reason := _obstacle(state, pair, live)) is None:
+        if pair.right.id in moving or (reason := _obstacle(state, pair, live)) is None:
             continue
-        name = partition_name(state.keyspaces, pair.behind)
-        text = f"to be merged at {readable(pair.behind.start_key)}: {reason}"
+        name = partition_name(state.keyspaces, pair.right)
+        text = f"to be merged at {readable(pair.right.start_key)}: {reason}"
         remedy = f"minkactl operations cancel {operation.id}"
-        found.append(Blocker(partition_id=pair.behind.id, partition=name, reason=text, remedy=remedy))
+        found.append(Blocker(partition_id=pair.right.id, partition=name, reason=text, remedy=remedy))
     return found
 
 
@@ -236,8 +236,8 @@ def outcome(state: State, operation: Operation) -> str | None:
     """
     if not operation.cancelled:
         moving = _to_be_moved(state, operation)
-        for before, behind in _pairs(state, operation):
-            if behind.id in moving or set(before.replicas) & set(behind.replicas):
+        for left, right in _pairs(state, operation):
+            if right.id in moving or set(left.replicas) & set(right.replicas):
                 return None
     return f"{operation.merged} of {operation.merged + len(operation.merge_keys)} merged"
 
@@ -246,35 +246,35 @@ def outcome(state: State, operation: Operation) -> str | None:
 
 
 def finish(state: State, command: FinishMerge, now_ms: int) -> list[Record]:
-    """The range of the one behind is the other's; nothing where it is already.
+    """The range of the right one is the left one's; nothing where it is already.
 
     Raises UNKNOWN_PARTITION, NOT_LEADER and STALE_EPOCH with the rows: both have to be as the leader knew them, so that
     nobody can have written to the one that goes since it was fenced.
     """
-    before, behind = state.partitions.get(command.partition_id), state.partitions.get(command.merged_id)
-    if before is None:
+    left, right = state.partitions.get(command.partition_id), state.partitions.get(command.merged_id)
+    if left is None:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
-    if behind is None:
-        if command.merged_id in state.merged or command.merged_id < state.next_partition_id:
+    if right is None:
+        if command.merged_id in state.tombstones or command.merged_id < state.next_partition_id:
             return []
         raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.merged_id} does not exist")
-    rows = [before, behind]
-    if before.leader != command.node_id or behind.leader != command.node_id:
-        text = f"partitions {before.id} and {behind.id} are led by {before.leader or '-'} and {behind.leader or '-'}"
+    rows = [left, right]
+    if left.leader != command.node_id or right.leader != command.node_id:
+        text = f"partitions {left.id} and {right.id} are led by {left.leader or '-'} and {right.leader or '-'}"
         raise MinkaError(Code.NOT_LEADER, text, partitions=rows)
-    epochs = (before.partition_epoch, behind.partition_epoch)
+    epochs = (left.partition_epoch, right.partition_epoch)
     is_known = epochs == (command.partition_epoch, command.merged_epoch)
-    if not is_known or (before.merge_from, behind.merge_into) != (behind.id, before.id):
-        text = f"partitions {before.id} and {behind.id} are at epochs {epochs[0]} and {epochs[1]}"
+    if not is_known or (left.merge_from, right.merge_into) != (right.id, left.id):
+        text = f"partitions {left.id} and {right.id} are at epochs {epochs[0]} and {epochs[1]}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=rows)
-    return [_merged(before, behind), *_progress(state, behind), *_no_moves(state, behind, before.id, now_ms)]
+    return [_merged(left, right), *_progress(state, right), *_no_moves(state, right, left.id, now_ms)]
 
 
-def _merged(before: Partition, behind: Partition) -> Record:
-    generation = max(before.generation, behind.generation) + 1
+def _merged(left: Partition, right: Partition) -> Record:
+    generation = max(left.generation, right.generation) + 1
 
     def grow(row: Partition) -> None:
-        row.end_key = behind.end_key
+        row.end_key = right.end_key
         row.generation = generation
         # Followers hear anew how far its leader is, whose log has more than their range had.
         row.leader_epoch += 1
@@ -286,22 +286,22 @@ def _merged(before: Partition, behind: Partition) -> Record:
         row.state, row.leader, row.successor = PartitionState.PARTITION_STATE_OFFLINE, "", ""
         del row.replicas[:], row.isr[:]
 
-    return Record(partitions_merged=PartitionsMerged(remaining=changed(before, grow), gone=changed(behind, go)))
+    return Record(partitions_merged=PartitionsMerged(remaining=changed(left, grow), gone=changed(right, go)))
 
 
-def _progress(state: State, behind: Partition) -> list[Record]:
+def _progress(state: State, right: Partition) -> list[Record]:
     def change(row: Operation) -> None:
-        row.merge_keys.remove(behind.start_key)
+        row.merge_keys.remove(right.start_key)
         row.merged += 1
 
     return [
         Record(operation_changed=operation_with(operation, change))
         for operation in _running(state)
-        if operation.keyspace_id == behind.keyspace_id and behind.start_key in operation.merge_keys
+        if operation.keyspace_id == right.keyspace_id and right.start_key in operation.merge_keys
     ]
 
 
-def _no_moves(state: State, behind: Partition, into: int, now_ms: int) -> list[Record]:
+def _no_moves(state: State, right: Partition, into: int, now_ms: int) -> list[Record]:
     """Migrations of what is gone that have not begun don't."""
     reason = f"it was merged into partition {into}"
     cancelled = MigrationState.MIGRATION_STATE_CANCELLED
@@ -309,13 +309,13 @@ def _no_moves(state: State, behind: Partition, into: int, now_ms: int) -> list[R
         migration_in_state(migration, cancelled, now_ms, reason)
         for operation in state.running_operations()
         for migration in state.migrations[operation.id].values()
-        if migration.partition_id == behind.id and migration.state == MigrationState.MIGRATION_STATE_PENDING
+        if migration.partition_id == right.id and migration.state == MigrationState.MIGRATION_STATE_PENDING
     ]
 
 
 def rows_after(state: State, command: FinishMerge) -> list[Partition]:
     """The remaining partition, and the last row of the one that is gone."""
-    gone = state.merged.get(command.merged_id) or Partition(
+    gone = state.tombstones.get(command.merged_id) or Partition(
         id=command.merged_id,
         partition_epoch=command.merged_epoch + 1,
         generation=state.partitions[command.partition_id].generation,

@@ -19,9 +19,9 @@ def report(state: State, command: ReportReplicas) -> list[Record]:
         partition = state.row(result.partition_id)
         if partition is None or partition.id in rows:
             continue
-        if partition.id in state.merged:
+        if partition.id in state.tombstones:
             if _is_deleted(partition, node, result):
-                merged[partition.id] = deleted_at(partition, node, is_merged=True)
+                merged[partition.id] = deleted_at(partition, node, is_tombstone=True)
             continue
         if _is_online(partition, node, result):
             rows[partition.id] = changed(partition, _go_online)

@@ -53,10 +53,10 @@ def in_pieces(rows: Iterable[Partition]) -> Iterator[Record]:
     yield from partitions_changed([*piece, *halves.values()])
 
 
-def deleted_at(partition: Partition, node: str, *, is_merged: bool) -> Record:
+def deleted_at(partition: Partition, node: str, *, is_tombstone: bool) -> Record:
     """The record that the node has nothing of the partition any more."""
     row = changed(partition, lambda row: row.removing_replicas.remove(node))
-    return Record(merged_deleted=row) if is_merged else partitions_changed([row])[0]
+    return Record(tombstone_changed=row) if is_tombstone else partitions_changed([row])[0]
 
 
 def elect(row: Partition, selection: Selection) -> None:

@@ -71,17 +71,17 @@ def check_neighbours(partitions: Mapping[int, Partition], row: Partition) -> Non
         assert partitions[row.merge_into].merge_from == row.id, row
 
 
-def check_merge(before: Partition, behind: Partition, remaining: Partition, gone: Partition) -> None:
+def check_merge(left: Partition, right: Partition, remaining: Partition, gone: Partition) -> None:
     """Assert that `remaining` has the keys that both had, each once. What held for all then holds still."""
-    rows = (before, behind, remaining, gone)
-    assert (before.merge_from, behind.merge_into) == (behind.id, before.id), rows
-    assert before.end_key == behind.start_key != b"", rows
-    assert (remaining.start_key, remaining.end_key) == (before.start_key, behind.end_key), rows
-    assert before.leader == behind.leader == remaining.leader, rows
-    assert remaining.leader_epoch > before.leader_epoch, rows
-    assert remaining.generation == gone.generation > max(before.generation, behind.generation), rows
+    rows = (left, right, remaining, gone)
+    assert (left.merge_from, right.merge_into) == (right.id, left.id), rows
+    assert left.end_key == right.start_key != b"", rows
+    assert (remaining.start_key, remaining.end_key) == (left.start_key, right.end_key), rows
+    assert left.leader == right.leader == remaining.leader, rows
+    assert remaining.leader_epoch > left.leader_epoch, rows
+    assert remaining.generation == gone.generation > max(left.generation, right.generation), rows
     assert remaining.merge_from == remaining.merge_into == 0, rows
-    assert gone.partition_epoch == behind.partition_epoch + 1, rows
+    assert gone.partition_epoch == right.partition_epoch + 1, rows
     assert gone.merge_into == remaining.id, rows
     assert not gone.replicas, rows
-    assert set(gone.removing_replicas) == {*behind.replicas, *behind.removing_replicas}, rows
+    assert set(gone.removing_replicas) == {*right.replicas, *right.removing_replicas}, rows

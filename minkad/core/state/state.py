@@ -83,7 +83,7 @@ class State:
     # by operation, by partition and its place among the partition's migrations
     migrations: dict[int, dict[tuple[int, int], Migration]] = field(default_factory=dict)
     removed_data_ids: dict[str, None] = field(default_factory=dict)  # of removed nodes, in order
-    merged: dict[int, Partition] = field(default_factory=dict)  # part of others, and yet to be deleted somewhere
+    tombstones: dict[int, Partition] = field(default_factory=dict)  # part of others, and yet to be deleted somewhere
     next_raft_id: int = 1
     next_keyspace_id: int = 1
     next_partition_id: int = 1
@@ -104,7 +104,7 @@ class State:
             dict(self.operations),
             {operation: dict(rows) for operation, rows in self.migrations.items()},
             dict(self.removed_data_ids),
-            dict(self.merged),
+            dict(self.tombstones),
             self.next_raft_id,
             self.next_keyspace_id,
             self.next_partition_id,
@@ -150,7 +150,7 @@ class State:
 
     def row(self, partition_id: int) -> Partition | None:
         """Of a partition; of one that is part of another one now, its last row while it is to be deleted somewhere."""
-        return self.partitions.get(partition_id) or self.merged.get(partition_id)
+        return self.partitions.get(partition_id) or self.tombstones.get(partition_id)
 
     def is_gone(self, partition_id: int) -> bool:
         """Whether there was such a partition, of which nothing is left: it was merged into another one."""
@@ -219,8 +219,8 @@ class State:
                 return self._apply_split(record.partition_split)
             case "partitions_merged":
                 return self._apply_merge(record.partitions_merged)
-            case "merged_deleted":
-                self._apply_merged_deleted(record.merged_deleted)
+            case "tombstone_changed":
+                self._apply_tombstone_changed(record.tombstone_changed)
                 return []
             case "operation_started":
                 return self._apply_operation_started(record.operation_started)
@@ -342,18 +342,18 @@ class State:
         self.put(remaining)
         self.put(gone)  # for the indexes
         del self.partitions[gone.id]
-        self.merged[gone.id] = gone
+        self.tombstones[gone.id] = gone
         self.version += 1
         copies = [(remaining.id, remaining.replicas), (gone.id, gone.removing_replicas)]
         return [NotifyNode(node, id_) for id_, nodes in copies for node in sorted(nodes)]
 
-    def _apply_merged_deleted(self, row: Partition) -> None:
-        assert set(row.removing_replicas) < set(self.merged[row.id].removing_replicas), row
+    def _apply_tombstone_changed(self, row: Partition) -> None:
+        assert set(row.removing_replicas) < set(self.tombstones[row.id].removing_replicas), row
         assert not row.replicas, row
-        self._index(row, self.merged[row.id])
-        self.merged[row.id] = row
+        self._index(row, self.tombstones[row.id])
+        self.tombstones[row.id] = row
         if not row.removing_replicas:
-            del self.merged[row.id]
+            del self.tombstones[row.id]
 
     def _apply_operation_started(self, started: OperationStarted) -> list[NotifyNode]:
         operation = started.operation
@@ -401,7 +401,7 @@ class State:
             table=table,
             operations=self.operations.values(),
             removed_data_ids=self.removed_data_ids,
-            merged=self.merged.values(),
+            tombstones=self.tombstones.values(),
             next_raft_id=self.next_raft_id,
             next_keyspace_id=self.next_keyspace_id,
             next_partition_id=self.next_partition_id,
@@ -440,7 +440,7 @@ class State:
             _by(snapshot.operations, lambda o: o.id),
             migrations,
             dict.fromkeys(snapshot.removed_data_ids),
-            _by(snapshot.merged, lambda p: p.id),
+            _by(snapshot.tombstones, lambda p: p.id),
             snapshot.next_raft_id,
             snapshot.next_keyspace_id,
             snapshot.next_partition_id,
@@ -450,7 +450,7 @@ class State:
             state._index(partition, None)
             if partition.leader:
                 state.led.setdefault(partition.leader, {})[partition.id] = None
-        for partition in state.merged.values():
+        for partition in state.tombstones.values():
             state._index(partition, None)
         return state
 

@@ -501,25 +501,25 @@ class Cluster:
         """The controller's part; whoever has a replica is told at once."""
         if self.before_finish_merge:
             raise self.before_finish_merge.pop(0)
-        before = self.rows[request.partition_id]
+        left = self.rows[request.partition_id]
         if request.merged_id not in self.gone:
-            behind = self.rows[request.merged_id]
-            epochs = (before.partition_epoch, behind.partition_epoch)
-            if epochs != (request.partition_epoch, request.merged_epoch) or not before.merge_from:
-                raise MinkaError(Code.STALE_EPOCH, "a row has changed", partitions=[before, behind])
+            right = self.rows[request.merged_id]
+            epochs = (left.partition_epoch, right.partition_epoch)
+            if epochs != (request.partition_epoch, request.merged_epoch) or not left.merge_from:
+                raise MinkaError(Code.STALE_EPOCH, "a row has changed", partitions=[left, right])
             state = State(partitions=dict(self.rows), next_partition_id=max(self.rows) + 1)
-            command = FinishMerge(request.node_id, before.id, epochs[0], behind.id, epochs[1])
+            command = FinishMerge(request.node_id, left.id, epochs[0], right.id, epochs[1])
             (record,) = merges.finish(state, command, 0)
-            self.rows[before.id] = before = record.partitions_merged.remaining
-            self.gone[behind.id] = record.partitions_merged.gone
-            del self.rows[behind.id]
+            self.rows[left.id] = left = record.partitions_merged.remaining
+            self.gone[right.id] = record.partitions_merged.gone
+            del self.rows[right.id]
         if self.after_finish_merge:
             raise self.after_finish_merge.pop(0)
         gone = self.gone[request.merged_id]
-        for row, nodes in ((before, before.replicas), (gone, gone.removing_replicas)):
+        for row, nodes in ((left, left.replicas), (gone, gone.removing_replicas)):
             for node in nodes:
                 self._tell_later(node, row)
-        return [before, gone]
+        return [left, gone]
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
         """The controller's part; whoever has a replica is told at once."""

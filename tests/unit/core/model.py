@@ -76,7 +76,7 @@ class Controller:
             fresh.apply_batch(RecordBatch.FromString(batch))
         assert fresh.to_snapshot() == self.state.to_snapshot()
         self.state = State.from_snapshot(fresh.to_snapshot())
-        rows = [*self.state.partitions.values(), *self.state.merged.values()]
+        rows = [*self.state.partitions.values(), *self.state.tombstones.values()]
         everything = [(n, p.id) for p in rows for n in (*p.replicas, *p.removing_replicas)]
         self.undelivered = [NotifyNode(node, partition_id) for node, partition_id in everything]
         self.run(ControllerFailover())

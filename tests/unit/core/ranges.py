@@ -63,9 +63,9 @@ def propose(c: Controller, row: Partition, key: bytes, *, node: str = "", genera
 def finish_merges(c: Controller) -> None:
     """Every leader of two that are being merged says that one has all that the other has."""
     for row in list(c.state.partitions.values()):
-        behind = c.state.partitions.get(row.merge_from)
-        if behind is not None and row.leader and row.leader == behind.leader:
-            c.run(FinishMerge(row.leader, row.id, row.partition_epoch, behind.id, behind.partition_epoch))
+        right = c.state.partitions.get(row.merge_from)
+        if right is not None and row.leader and row.leader == right.leader:
+            c.run(FinishMerge(row.leader, row.id, row.partition_epoch, right.id, right.partition_epoch))
     c.schedule()
 
 

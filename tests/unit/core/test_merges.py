@@ -24,12 +24,12 @@ def test_the_undo_of_a_split() -> None:
     assert (row.id, str(range_of(row)), row.generation) == (lower.id, '["", "")', 3)
     ended = c.state.operations[operation.id]
     assert (ended.state, ended.outcome) == (OperationState.OPERATION_STATE_SUCCEEDED, "1 of 1 merged")
-    assert list(c.state.merged[upper.id].removing_replicas) == list(upper.replicas)
+    assert list(c.state.tombstones[upper.id].removing_replicas) == list(upper.replicas)
     gone = c.state.row(upper.id)
     assert gone is not None
     assert gone.merge_into == lower.id
     c.deliver()
-    assert not c.state.merged
+    assert not c.state.tombstones
     assert c.state.row(upper.id) is None
     c.replace_controller()
 
@@ -183,9 +183,9 @@ def test_a_node_with_copies_of_what_was_merged_can_be_removed() -> None:
     c.fail(gone)
     finish(c)
     c.deliver()
-    assert [list(row.removing_replicas) for row in c.state.merged.values()] == [[gone]]
+    assert [list(row.removing_replicas) for row in c.state.tombstones.values()] == [[gone]]
     c.register("delphi")
     c.begin(c.plan(drain=[gone]))
     c.settle()
     c.run(RemoveNode(gone))
-    assert not c.state.merged
+    assert not c.state.tombstones

@@ -137,7 +137,7 @@ class Splitting(RuleBasedStateMachine):
             finish(self.c)
         assert not self.c.state.running_operations(), self.c.state.running_operations()
         assert not any(row.splitting or row.merge_from for row in self.c.state.partitions.values())
-        assert not self.c.state.merged
+        assert not self.c.state.tombstones
 
 
 Splitting.TestCase.settings = settings(max_examples=60, stateful_step_count=40)

@@ -232,11 +232,11 @@ class LocalCluster:
                     raise self._failure(node, f"was not ready within {timeout_s:g} s")
                 time.sleep(0.02)
 
-    def stop(self, in_order: bool = False) -> None:
-        """End every node, with SIGKILL unless `in_order`, and remove what is temporary."""
+    def stop(self, graceful: bool = False) -> None:
+        """End every node, with SIGKILL unless `graceful`, and remove what is temporary."""
         running = [node.process for node in self.nodes.values() if node.process is not None and node.running]
         for process in running:
-            process.send_signal(signal.SIGTERM if in_order else signal.SIGKILL)
+            process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for process in running:
             try:

@@ -54,7 +54,7 @@ class Server:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)  # the end is bounded; a second Ctrl-C must not cut it short
             self._listener.close()
-            self._cluster.stop(in_order=self._keeps_data)
+            self._cluster.stop(graceful=self._keeps_data)
             self._leftovers.remove()
 
     def _open(self) -> None:

@@ -427,7 +427,7 @@ class Partition(_message.Message):
     """bumped by a split, merge or move; fences clients"""
     state: Global___PartitionState.ValueType
     successor: _builtins.str
-    """the in-sync node to which the leader is to hand over, in order"""
+    """the in-sync node to which the leader is to hand over gracefully"""
     unclean_elections: _builtins.int
     """how often a leader was elected that was not in sync"""
     start_key: _builtins.bytes

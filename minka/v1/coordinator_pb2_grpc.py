@@ -144,7 +144,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """A node stops in order: its clearance is over, its partitions need not wait for the failure detector.
+        """A node stops gracefully: its clearance is over, its partitions need not wait for the failure detector.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,7 +51,7 @@ class CoordinatorStub:
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
     """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
     Leave: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]
-    """A node stops in order: its clearance is over, its partitions need not wait for the failure detector."""
+    """A node stops gracefully: its clearance is over, its partitions need not wait for the failure detector."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -75,7 +75,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
     """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
     Leave: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]  # type: ignore[assignment]
-    """A node stops in order: its clearance is over, its partitions need not wait for the failure detector."""
+    """A node stops gracefully: its clearance is over, its partitions need not wait for the failure detector."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     """Served by every node; answered by the active controller, refused with NOT_CONTROLLER elsewhere."""
@@ -150,7 +150,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.LeaveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.LeaveResponse, _abc.Awaitable[_coordinator_pb2.LeaveResponse]]:
-        """A node stops in order: its clearance is over, its partitions need not wait for the failure detector."""
+        """A node stops gracefully: its clearance is over, its partitions need not wait for the failure detector."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -84,7 +84,7 @@ def kill(name: str) -> None:
 @playground.command()
 @click.argument("name", shell_complete=complete_local)
 def stop(name: str) -> None:
-    """Stop a node in order, with SIGTERM."""
+    """Stop a node gracefully, with SIGTERM."""
     _tell("stop", name)
 
 

@@ -1,4 +1,4 @@
-"""A leader hands over to its successor, in order: fence, let it catch up, have it recorded.
+"""A leader hands over to its successor gracefully: fence, let it catch up, have it recorded.
 
 Source: Fixed Partitions, Patterns of Distributed Systems ("Moving partitions to newly added members"), and the planned
 changes of leader in Kafka's controller.

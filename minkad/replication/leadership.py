@@ -1,4 +1,4 @@
-"""One replica's leadership at one leader_epoch: who follows it, who of them is in sync, and how it ends in order."""
+"""One replica's leadership at one leader_epoch: who follows it, who of them is in sync, and how it is handed over."""
 
 import logging
 from dataclasses import dataclass

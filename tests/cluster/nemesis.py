@@ -185,7 +185,7 @@ class Nemesis:
         """SIGKILL of the active controller."""
         self._kill(self._lab.controller())
 
-    def restart_a_leader_in_order(self) -> None:
+    def restart_a_leader_gracefully(self) -> None:
         """SIGTERM, and a new start."""
         self._cluster.restart(self._a_leader())
 
@@ -296,7 +296,7 @@ PROCESS_FAULTS: Final[tuple[Callable[[Nemesis], None], ...]] = (
     Nemesis.kill_a_node,
     Nemesis.kill_a_leader,
     Nemesis.kill_the_controller,
-    Nemesis.restart_a_leader_in_order,
+    Nemesis.restart_a_leader_gracefully,
     Nemesis.stop_a_leader,
     Nemesis.stop_the_controller,
     Nemesis.restart_all_at_once,

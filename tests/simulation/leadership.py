@@ -1,4 +1,4 @@
-"""A modelled replica's leadership at one leader_epoch: who follows it, who is in sync, and how it ends in order."""
+"""A modelled replica's leadership at one leader_epoch: who follows it, who is in sync, and how it is handed over."""
 
 import asyncio
 import random

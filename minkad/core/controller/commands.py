@@ -26,7 +26,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A process stops in order."""
+    """A process stops gracefully."""
 
     node_id: str
     incarnation: str

@@ -1,4 +1,4 @@
-"""Emptying a node in order (Kafka Controller Internals: shutdownBroker).
+"""Emptying a node gracefully (Kafka Controller Internals: shutdownBroker).
 
 A node that is DRAINING goes on serving. Its leaderships go to other replicas in sync (step 1, `schedule`), and when it
 says goodbye, its replicas leave the in-sync sets at once (steps 2 and 3, `node_events.on_node_failure`).

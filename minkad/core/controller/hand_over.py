@@ -1,4 +1,4 @@
-"""A change of leader in order: the old one has stopped taking writes, and the new one has them all."""
+"""A graceful change of leader: the old one has stopped taking writes, and the new one has them all."""
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState

@@ -107,7 +107,7 @@ def leave(state: State, command: Leave, now_ms: int) -> Iterator[Record]:
     node = state.nodes.get(command.node_id)
     if node is None or not is_up(node) or node.incarnation != command.incarnation:
         return iter(())
-    left = node_in_state(node, NodeState.NODE_STATE_LEFT, "stopped in order", now_ms)
+    left = node_in_state(node, NodeState.NODE_STATE_LEFT, "stopped gracefully", now_ms)
     return chain([left], on_node_failure(state, [node.id]))
 
 

@@ -86,7 +86,7 @@ def leave_isr(row: Partition, node: str) -> None:
 
 
 def appoint(partition: Partition, successor: str) -> Partition:
-    """The leader is to hand over to `successor`, in order."""
+    """The leader is to hand over to `successor` gracefully."""
 
     def change(row: Partition) -> None:
         row.successor = successor

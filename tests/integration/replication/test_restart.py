@@ -91,7 +91,7 @@ def test_nothing_is_served_until_told(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_stop_in_order_leaves_nothing_to_replay(tmp_path: Path) -> None:
+def test_a_graceful_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
     """So that a start opens nothing, and still knows the sizes."""
 
     async def scenario() -> None:

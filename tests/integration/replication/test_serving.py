@@ -349,7 +349,7 @@ def test_the_stream(tmp_path: Path) -> None:
 
 
 def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Path) -> None:
-    """Nobody is left with an unknown outcome by a node that stops in order."""
+    """Nobody is left with an unknown outcome by a node that stops gracefully."""
 
     async def scenario() -> None:
         async with cluster(tmp_path) as c:

@@ -1,4 +1,4 @@
-"""A node that stops in order says goodbye to the active controller, whoever that is by then, but not for ever."""
+"""A node that stops gracefully says goodbye to the active controller, whoever that is by then, but not for ever."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

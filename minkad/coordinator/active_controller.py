@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Migration, MigrationState, Node
+from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
@@ -156,6 +156,19 @@ class ActiveController:
             await self._create(command)
         else:
             await self._committed_by(lambda: self._perform(command))
+
+    async def begin(self, command: Command) -> Operation | None:
+        """The same of a command that begins an operation: which one; None where there was nothing to do."""
+        begun: list[int] = []
+
+        async def perform() -> asyncio.Future[None] | None:
+            next_id = self.decided.next_operation_id
+            proposal = await self._perform(command)
+            begun.extend(range(next_id, self.decided.next_operation_id))
+            return proposal
+
+        await self._committed_by(perform)
+        return self._committed.operations[begun[0]] if begun else None
 
     async def register(self, node: Node) -> None:
         """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance."""

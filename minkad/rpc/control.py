@@ -1,29 +1,19 @@
 """The control calls: what clients, nodes and the active controller ask of this node."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import (
-    ApplyPlanRequest,
-    ApplyPlanResponse,
-    CancelOperationRequest,
     ChangeVotersRequest,
     ChangeVotersResponse,
     CoordinatorStatus,
     CountKeysRequest,
     CountKeysResponse,
-    CreateKeyspaceRequest,
-    CreateKeyspaceResponse,
     DescribeNodeRequest,
     DescribeNodeResponse,
-    DrainNodeRequest,
-    DrainNodeResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
     GetDrainStatusRequest,
     GetDrainStatusResponse,
     GetOperationsRequest,
@@ -32,89 +22,39 @@ from minka.v1.admin_pb2 import (
     GetStatusResponse,
     GetTableRequest,
     GetTableResponse,
-    LimitOperationRequest,
-    MergeRequest,
-    MergeResponse,
     NodeStatus,
-    OperationResponse,
     PartitionCount,
-    PauseOperationRequest,
-    Plan,
-    PlanReassignRequest,
-    RemoveNodeRequest,
-    RemoveNodeResponse,
-    ResumeOperationRequest,
     SplitKeysRequest,
     SplitKeysResponse,
-    SplitRequest,
-    SplitResponse,
     TransferLeadershipRequest,
     TransferLeadershipResponse,
-    UndrainNodeRequest,
-    UndrainNodeResponse,
 )
 from minka.v1.admin_pb2_grpc import AdminServicer, InventoryServicer, MetadataServicer
-from minka.v1.cluster_pb2 import Operation, OperationState, PartitionTable
+from minka.v1.cluster_pb2 import OperationState, PartitionTable
 from minka.v1.coordinator_pb2 import (
-    AlterIsrRequest,
-    AlterIsrResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    FinishMergeRequest,
-    FinishMergeResponse,
-    FinishSplitRequest,
-    FinishSplitResponse,
-    HandOverRequest,
-    HandOverResponse,
     HeartbeatRequest,
     HeartbeatResponse,
-    LeaveRequest,
-    LeaveResponse,
-    ProposeSplitRequest,
-    ProposeSplitResponse,
-    RegisterRequest,
-    RegisterResponse,
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
 from minka.v1.coordinator_pb2_grpc import CoordinatorServicer, ReplicaControlServicer
 from minkad.clock import unix_ms
+from minkad.coordinator.admin_requests import AdminRequests
 from minkad.coordinator.coordinator import Coordinator
+from minkad.coordinator.node_requests import NodeRequests
 from minkad.core.controller import (
-    ApplyPlan,
-    CancelOperation,
-    Command,
-    ControlledShutdown,
-    CreateKeyspace,
-    DrainNode,
-    ElectLeaders,
-    FinishMerge,
-    FinishSplit,
-    HandOver,
-    Leave,
-    LimitOperation,
-    Merge,
-    PauseOperation,
-    ProposeSplit,
-    RemoveNode,
-    Split,
-    UndrainNode,
     blockers_of,
     drains,
-    merges,
-    preferred,
-    splits,
 )
-from minkad.core.controller.selectors import Live
-from minkad.core.placement import plan_reassign
 from minkad.core.state import ROWS_A_PIECE, State, slices
 from minkad.turns import turn
 
 _Context = grpc.aio.ServicerContext[Any, Any]
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
 
 DEFAULT_OPERATIONS = 20
 MAX_BLOCKERS = 100  # in an answer, of one operation or node
-_PLANS_AT_ONCE = 2  # each has a copy of the table
 
 
 class MetadataService(MetadataServicer):
@@ -142,78 +82,36 @@ async def _fill(table: PartitionTable, state: State) -> None:
         await turn()
 
 
+def _answered_by(method: Callable[[Any, Req], Awaitable[Resp]]) -> Any:  # the base's methods take names, too
+    """The RPC that the method of `_requests` answers."""
+
+    async def answer(self: Any, request: Req, context: _Context) -> Resp:
+        return await method(self._requests, request)
+
+    return answer
+
+
 class CoordinatorService(CoordinatorServicer):
     """What nodes ask of the active controller."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-
-    async def Register(self, request: RegisterRequest, context: _Context) -> RegisterResponse:
-        """Through the log."""
-        await self._coordinator.controller().register(request.node)
-        state = self._coordinator.state
-        return RegisterResponse(cluster_id=state.cluster.id, raft_id=state.nodes[request.node.id].raft_id)
+    def __init__(self, requests: NodeRequests) -> None:
+        self._requests = requests
 
     async def Heartbeat(
         self, request_iterator: AsyncIterator[HeartbeatRequest], context: _Context
     ) -> AsyncIterator[HeartbeatResponse]:
         """Ends with NOT_CONTROLLER when this node stops to be the controller."""
         async for request in request_iterator:
-            yield self._coordinator.controller().heartbeat(request)
+            yield self._requests.heartbeat(request)
 
-    async def HandOver(self, request: HandOverRequest, context: _Context) -> HandOverResponse:
-        """Through the log; answers the new row."""
-        command = HandOver(request.node_id, request.partition_id, request.partition_epoch, request.target)
-        await self._coordinator.controller().submit(command)
-        return HandOverResponse(partition=self._coordinator.state.partitions[request.partition_id])
-
-    async def AlterIsr(self, request: AlterIsrRequest, context: _Context) -> AlterIsrResponse:
-        """Through the log; answers the rows."""
-        return await self._coordinator.controller().alter_isr(request)
-
-    async def ProposeSplit(self, request: ProposeSplitRequest, context: _Context) -> ProposeSplitResponse:
-        """Through the log; answers the rows of both halves."""
-        command = ProposeSplit(request.node_id, request.partition_id, request.generation, request.key)
-        await self._coordinator.controller().submit(command)
-        partitions = self._coordinator.state.partitions
-        parent = partitions[request.partition_id]
-        return ProposeSplitResponse(partitions=[parent, partitions[parent.split_to]])
-
-    async def FinishSplit(self, request: FinishSplitRequest, context: _Context) -> FinishSplitResponse:
-        """Through the log; answers the rows of both halves."""
-        await self._coordinator.controller().submit(
-            FinishSplit(request.node_id, request.partition_id, request.leader_epoch)
-        )
-        partitions = self._coordinator.state.partitions
-        child = partitions[request.partition_id]
-        halves = (partitions.get(child.split_from), child)
-        return FinishSplitResponse(partitions=[row for row in halves if row is not None])
-
-    async def FinishMerge(self, request: FinishMergeRequest, context: _Context) -> FinishMergeResponse:
-        """Through the log; answers the row of the one that remains, and the last one of the other."""
-        command = FinishMerge(
-            request.node_id,
-            request.partition_id,
-            request.partition_epoch,
-            request.merged_id,
-            request.merged_epoch,
-        )
-        await self._coordinator.controller().submit(command)
-        return FinishMergeResponse(partitions=merges.rows_after(self._coordinator.state, command))
-
-    async def ControlledShutdown(
-        self, request: ControlledShutdownRequest, context: _Context
-    ) -> ControlledShutdownResponse:
-        """Through the log; answers how much is left to wait for."""
-        await self._coordinator.controller().submit(ControlledShutdown(request.node_id, request.incarnation))
-        state = self._coordinator.state
-        left = drains.leaderships_to_move(state, request.node_id, Live.of(state))
-        return ControlledShutdownResponse(remaining=len(left))
-
-    async def Leave(self, request: LeaveRequest, context: _Context) -> LeaveResponse:
-        """Through the log."""
-        await self._coordinator.controller().submit(Leave(request.node_id, request.incarnation))
-        return LeaveResponse()
+    Register = _answered_by(NodeRequests.register)
+    HandOver = _answered_by(NodeRequests.hand_over)
+    AlterIsr = _answered_by(NodeRequests.alter_isr)
+    ProposeSplit = _answered_by(NodeRequests.propose_split)
+    FinishSplit = _answered_by(NodeRequests.finish_split)
+    FinishMerge = _answered_by(NodeRequests.finish_merge)
+    ControlledShutdown = _answered_by(NodeRequests.controlled_shutdown)
+    Leave = _answered_by(NodeRequests.leave)
 
 
 class AdminService(AdminServicer):
@@ -226,11 +124,25 @@ class AdminService(AdminServicer):
         has_clearance: Callable[[], bool],
         describe: Callable[[], DescribeNodeResponse],
     ) -> None:
+        self._requests = AdminRequests(coordinator)
         self._coordinator = coordinator
         self._node_id = node_id
         self._has_clearance = has_clearance
-        self._planning = asyncio.Semaphore(_PLANS_AT_ONCE)
         self._describe = describe
+
+    CreateKeyspace = _answered_by(AdminRequests.create_keyspace)
+    PlanReassign = _answered_by(AdminRequests.plan_reassign)
+    ApplyPlan = _answered_by(AdminRequests.apply_plan)
+    ElectLeaders = _answered_by(AdminRequests.elect_leaders)
+    Split = _answered_by(AdminRequests.split)
+    Merge = _answered_by(AdminRequests.merge)
+    DrainNode = _answered_by(AdminRequests.drain_node)
+    UndrainNode = _answered_by(AdminRequests.undrain_node)
+    PauseOperation = _answered_by(AdminRequests.pause_operation)
+    ResumeOperation = _answered_by(AdminRequests.resume_operation)
+    CancelOperation = _answered_by(AdminRequests.cancel_operation)
+    LimitOperation = _answered_by(AdminRequests.limit_operation)
+    RemoveNode = _answered_by(AdminRequests.remove_node)
 
     async def DescribeNode(self, request: DescribeNodeRequest, context: _Context) -> DescribeNodeResponse:
         """What this node knows of itself."""
@@ -281,44 +193,6 @@ class AdminService(AdminServicer):
             learners=names(driver.conf_state.learners),
         )
 
-    async def CreateKeyspace(self, request: CreateKeyspaceRequest, context: _Context) -> CreateKeyspaceResponse:
-        """Through the log; its partitions go ONLINE afterwards."""
-        command = CreateKeyspace(
-            request.name,
-            request.partition_count,
-            request.hash,
-            request.replicas,
-            request.min_insync,
-            request.durability,
-            request.unclean_election,
-            list(request.ranges.split_points) if request.HasField("ranges") else None,
-            request.ranges.max_bytes,
-            request.ranges.max_ops,
-        )
-        await self._coordinator.controller().submit(command)
-        return CreateKeyspaceResponse(keyspace=self._coordinator.state.keyspace_named(request.name))
-
-    async def PlanReassign(self, request: PlanReassignRequest, context: _Context) -> Plan:
-        """Nothing is changed."""
-        controller = self._coordinator.controller()
-        # In a thread, from a copy: of many partitions it takes seconds, and heartbeats must not wait for it.
-        async with self._planning:
-            state, sizes, disks = controller.decided.copy(), controller.sizes(), dict(controller.disks)
-            return await asyncio.to_thread(plan_reassign, state, sizes, request, unix_ms(), disks)
-
-    async def ApplyPlan(self, request: ApplyPlanRequest, context: _Context) -> ApplyPlanResponse:
-        """Through the log; answers the operation that has begun."""
-        rate_limit = request.rate_limit if request.HasField("rate_limit") else None
-        command = ApplyPlan(request.plan, request.requested_by, request.reason, rate_limit)
-        return ApplyPlanResponse(operation=await self._begin(command))
-
-    async def _begin(self, command: Command) -> Operation:
-        """The operation that the command has begun."""
-        controller = self._coordinator.controller()
-        operation_id = controller.decided.next_operation_id
-        await controller.submit(command)
-        return self._coordinator.state.operations[operation_id]
-
     async def GetOperations(self, request: GetOperationsRequest, context: _Context) -> GetOperationsResponse:
         """From this node's copy; the progress is the active controller's to know."""
         state, active = self._coordinator.state, self._coordinator.active
@@ -342,48 +216,6 @@ class AdminService(AdminServicer):
             ],
         )
 
-    async def ElectLeaders(self, request: ElectLeadersRequest, context: _Context) -> ElectLeadersResponse:
-        """Through the log; answers the operation, if there is anything to do, and what it leaves out."""
-        state = self._coordinator.controller().decided
-        partitions = preferred.chosen(state, request.keyspaces, request.partitions)
-        skipped = preferred.skipped(state, partitions)
-        if not preferred.due(state, partitions):
-            return ElectLeadersResponse(skipped=skipped)
-        operation = await self._begin(ElectLeaders(partitions, request.requested_by, request.reason))
-        return ElectLeadersResponse(operation=operation, skipped=skipped)
-
-    async def Split(self, request: SplitRequest, context: _Context) -> SplitResponse:
-        """Through the log; answers the operation, if there is anything to do."""
-        command = Split(request.keyspace, request.keys, request.requested_by, request.reason)
-        if not splits.new_keys(self._coordinator.controller().decided, command):
-            return SplitResponse()
-        return SplitResponse(operation=await self._begin(command))
-
-    async def Merge(self, request: MergeRequest, context: _Context) -> MergeResponse:
-        """Through the log; answers the operation that has begun."""
-        sizes = self._coordinator.controller().sizes()
-        command = Merge(request.keyspace, request.keys, request.requested_by, request.reason, sizes)
-        return MergeResponse(operation=await self._begin(command))
-
-    async def DrainNode(self, request: DrainNodeRequest, context: _Context) -> DrainNodeResponse:
-        """Through the log; answers the operation that has begun."""
-        controller = self._coordinator.controller()
-        command = DrainNode(
-            request.node,
-            request.decommission,
-            request.requested_by,
-            request.reason,
-            controller.sizes(),
-            request.rate_limit,
-            controller.disks,
-        )
-        return DrainNodeResponse(operation=await self._begin(command))
-
-    async def UndrainNode(self, request: UndrainNodeRequest, context: _Context) -> UndrainNodeResponse:
-        """Through the log."""
-        await self._coordinator.controller().submit(UndrainNode(request.node))
-        return UndrainNodeResponse()
-
     async def GetDrainStatus(self, request: GetDrainStatusRequest, context: _Context) -> GetDrainStatusResponse:
         """As the active controller sees it."""
         self._coordinator.controller()
@@ -401,26 +233,6 @@ class AdminService(AdminServicer):
             blocker_count=len(blockers),
         )
 
-    async def PauseOperation(self, request: PauseOperationRequest, context: _Context) -> OperationResponse:
-        """Through the log."""
-        return await self._change(request.id, PauseOperation(request.id, True))
-
-    async def ResumeOperation(self, request: ResumeOperationRequest, context: _Context) -> OperationResponse:
-        """Through the log."""
-        return await self._change(request.id, PauseOperation(request.id, False))
-
-    async def CancelOperation(self, request: CancelOperationRequest, context: _Context) -> OperationResponse:
-        """Through the log."""
-        return await self._change(request.id, CancelOperation(request.id, request.requested_by, request.reason))
-
-    async def LimitOperation(self, request: LimitOperationRequest, context: _Context) -> OperationResponse:
-        """Through the log."""
-        return await self._change(request.id, LimitOperation(request.id, request.rate_limit))
-
-    async def _change(self, operation_id: int, command: Command) -> OperationResponse:
-        await self._coordinator.controller().submit(command)
-        return OperationResponse(operation=self._coordinator.state.operations[operation_id])
-
     async def TransferLeadership(
         self, request: TransferLeadershipRequest, context: _Context
     ) -> TransferLeadershipResponse:
@@ -432,11 +244,6 @@ class AdminService(AdminServicer):
         """Proposed; the status shows when it is done."""
         self._coordinator.change_voters(request.promote, request.demote)
         return ChangeVotersResponse(coordinator=self._coordinator_status())
-
-    async def RemoveNode(self, request: RemoveNodeRequest, context: _Context) -> RemoveNodeResponse:
-        """Through the log; its seat in the Raft group goes with it."""
-        await self._coordinator.controller().submit(RemoveNode(request.node))
-        return RemoveNodeResponse()
 
 
 class ReplicaControlService(ReplicaControlServicer):

@@ -16,6 +16,7 @@ from minka.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2
 from minka.v1.admin_pb2 import DescribeNodeResponse
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
+from minkad.coordinator.node_requests import NodeRequests
 from minkad.identity import Identity
 from minkad.listening import bind_error, cannot_listen
 from minkad.memory import Memory, malloc_trim
@@ -88,7 +89,7 @@ class Server:
         self._metadata = MetadataService(coordinator)
         self._admin = AdminService(coordinator, identity.node_id, member.has_clearance, describe)
         self._inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
-        self._coordinator = CoordinatorService(coordinator)
+        self._coordinator = CoordinatorService(NodeRequests(coordinator))
         self._control = ReplicaControlService(lambda: member.node.incarnation, manager.update_replicas)
         self._raft = RaftReceiver(
             coordinator.driver.receive, transport.heard_from, lambda raft_id: _is_stranger(coordinator, raft_id)

@@ -28,17 +28,6 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
-from minkad.core.controller import (
-    ControlledShutdown,
-    FinishMerge,
-    FinishSplit,
-    HandOver,
-    Leave,
-    ProposeSplit,
-    drains,
-    merges,
-)
-from minkad.core.controller.selectors import Live
 from minkad.rpc.control import check_process
 from tests.simulation.leadership import Append
 
@@ -69,92 +58,37 @@ class Calls:
 
     async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
         """Coordinator.Register."""
-
-        async def serve(server: "Process") -> RegisterResponse:
-            await server.coordinator.controller().register(request.node)
-            state = server.coordinator.state
-            return RegisterResponse(cluster_id=state.cluster.id, raft_id=state.nodes[request.node.id].raft_id)
-
-        return await self._call(address, serve, timeout, Code.UNREACHABLE)
+        return await self._call(address, lambda to: to.requests.register(request), timeout, Code.UNREACHABLE)
 
     async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
         """Coordinator.HandOver."""
-
-        async def serve(server: "Process") -> HandOverResponse:
-            command = HandOver(request.node_id, request.partition_id, request.partition_epoch, request.target)
-            await server.coordinator.controller().submit(command)
-            return HandOverResponse(partition=server.coordinator.state.partitions[request.partition_id])
-
-        return await self._call(address, serve, timeout, Code.OUTCOME_UNKNOWN)
+        return await self._call(address, lambda to: to.requests.hand_over(request), timeout, Code.OUTCOME_UNKNOWN)
 
     async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
         """Coordinator.AlterIsr."""
-
-        async def serve(server: "Process") -> AlterIsrResponse:
-            return await server.coordinator.controller().alter_isr(request)
-
-        return await self._call(address, serve, timeout, Code.OUTCOME_UNKNOWN)
+        return await self._call(address, lambda to: to.requests.alter_isr(request), timeout, Code.OUTCOME_UNKNOWN)
 
     async def propose_split(self, address: str, request: ProposeSplitRequest, timeout: float) -> ProposeSplitResponse:
         """Coordinator.ProposeSplit."""
-
-        async def serve(server: "Process") -> ProposeSplitResponse:
-            command = ProposeSplit(request.node_id, request.partition_id, request.generation, request.key)
-            await server.coordinator.controller().submit(command)
-            rows = server.coordinator.state.partitions
-            parent = rows[request.partition_id]
-            return ProposeSplitResponse(partitions=[parent, rows[parent.split_to]])
-
-        return await self._call(address, serve, timeout, Code.UNREACHABLE)
+        return await self._call(address, lambda to: to.requests.propose_split(request), timeout, Code.UNREACHABLE)
 
     async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
         """Coordinator.FinishSplit."""
-
-        async def serve(server: "Process") -> FinishSplitResponse:
-            command = FinishSplit(request.node_id, request.partition_id, request.leader_epoch)
-            await server.coordinator.controller().submit(command)
-            rows = server.coordinator.state.partitions
-            child = rows[request.partition_id]
-            return FinishSplitResponse(partitions=[rows[child.split_from], child])
-
-        return await self._call(address, serve, timeout, Code.UNREACHABLE)
+        return await self._call(address, lambda to: to.requests.finish_split(request), timeout, Code.UNREACHABLE)
 
     async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
         """Coordinator.FinishMerge."""
-
-        async def serve(server: "Process") -> FinishMergeResponse:
-            command = FinishMerge(
-                request.node_id,
-                request.partition_id,
-                request.partition_epoch,
-                request.merged_id,
-                request.merged_epoch,
-            )
-            await server.coordinator.controller().submit(command)
-            return FinishMergeResponse(partitions=merges.rows_after(server.coordinator.state, command))
-
-        return await self._call(address, serve, timeout, Code.OUTCOME_UNKNOWN)
+        return await self._call(address, lambda to: to.requests.finish_merge(request), timeout, Code.OUTCOME_UNKNOWN)
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float
     ) -> ControlledShutdownResponse:
         """Coordinator.ControlledShutdown."""
-
-        async def serve(server: "Process") -> ControlledShutdownResponse:
-            await server.coordinator.controller().submit(ControlledShutdown(request.node_id, request.incarnation))
-            state = server.coordinator.state
-            left = drains.leaderships_to_move(state, request.node_id, Live.of(state))
-            return ControlledShutdownResponse(remaining=len(left))
-
-        return await self._call(address, serve, timeout, Code.UNREACHABLE)
+        return await self._call(address, lambda to: to.requests.controlled_shutdown(request), timeout, Code.UNREACHABLE)
 
     async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
         """Coordinator.Leave."""
-
-        async def serve(server: "Process") -> None:
-            await server.coordinator.controller().submit(Leave(request.node_id, request.incarnation))
-
-        await self._call(address, serve, timeout, Code.UNREACHABLE)
+        await self._call(address, lambda to: to.requests.leave(request), timeout, Code.UNREACHABLE)
 
     async def update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """ReplicaControl.UpdateReplicas."""
@@ -242,7 +176,7 @@ class _Stream:
         def serve() -> None:
             answer: HeartbeatResponse | MinkaError
             try:
-                answer = server.coordinator.controller().heartbeat(request)
+                answer = server.requests.heartbeat(request)
             except MinkaError as error:
                 answer = error
             self._pass(self._ways[1], server, self._client, lambda: self._answers.put_nowait(answer))

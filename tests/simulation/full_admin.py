@@ -1,22 +1,20 @@
 """What people and clients ask of the full world, and what they were told."""
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import AssignedReplicas, PlanReassignRequest
-from minka.v1.cluster_pb2 import Durability, HashFunction, NodeState
-from minkad.core.controller import (
-    ApplyPlan,
-    CancelOperation,
-    Command,
-    CreateKeyspace,
-    DrainNode,
-    ElectLeaders,
-    UndrainNode,
+from minka.v1.admin_pb2 import (
+    ApplyPlanRequest,
+    AssignedReplicas,
+    CancelOperationRequest,
+    CreateKeyspaceRequest,
+    DrainNodeRequest,
+    ElectLeadersRequest,
+    PlanReassignRequest,
+    UndrainNodeRequest,
 )
-from minkad.core.placement.reassign import plan_reassign
+from minka.v1.cluster_pb2 import Durability, HashFunction, NodeState
 from minkad.core.state import State
 from tests.simulation.process import Process
 
@@ -85,7 +83,7 @@ class Admin:
         choose = world.rng.choice(actions)
         (choose if len(self._created) >= _SOON else self._create_next)(process)
 
-    def _ask(self, process: Process, name: str, ask: Callable[[Process], Awaitable[None]]) -> None:
+    def _ask(self, process: Process, name: str, ask: Callable[[Process], Awaitable[object]]) -> None:
         async def asking() -> None:
             try:
                 await ask(process)
@@ -107,16 +105,16 @@ class Admin:
     async def _create(self, process: Process, name: str) -> None:
         rng = self._world.rng
         replicas = rng.randint(1, 3) if name != LAST else 1
-        command = CreateKeyspace(
-            name,
-            rng.randint(1, 3),
-            HashFunction.HASH_FUNCTION_MURMUR3,
-            replicas,
-            rng.randint(1, replicas),
-            rng.choice((Durability.DURABILITY_SYNC, Durability.DURABILITY_ASYNC)),
-            rng.random() < 0.2,
+        request = CreateKeyspaceRequest(
+            name=name,
+            partition_count=rng.randint(1, 3),
+            hash=HashFunction.HASH_FUNCTION_MURMUR3,
+            replicas=replicas,
+            min_insync=rng.randint(1, replicas),
+            durability=rng.choice((Durability.DURABILITY_SYNC, Durability.DURABILITY_ASYNC)),
+            unclean_election=rng.random() < 0.2,
         )
-        await process.coordinator.controller().submit(command)
+        await process.admin_requests.create_keyspace(request)
         if process.alive:
             self._world.say(process.machine.id, "created", name)
             self._created.add(name)
@@ -143,30 +141,27 @@ class Admin:
 
     def _plan(self, process: Process, request: PlanReassignRequest) -> None:
         async def apply(server: Process) -> None:
-            controller = server.coordinator.controller()
-            plan = plan_reassign(controller.decided, controller.sizes(), request, self._world.unix_ms())
-            await controller.submit(ApplyPlan(plan, "simulation", ""))
+            plan = await server.admin_requests.plan_reassign(request)
+            await server.admin_requests.apply_plan(ApplyPlanRequest(plan=plan, requested_by="simulation"))
 
         self._ask(process, "", apply)
 
-    def _submit(self, process: Process, command: Callable[[State], Command]) -> None:
-        async def submit(server: Process) -> None:
-            controller = server.coordinator.controller()
-            await controller.submit(command(controller.decided))
-
-        self._ask(process, "", submit)
-
     def _elect(self, process: Process) -> None:
-        self._submit(process, lambda state: ElectLeaders(sorted(state.partitions), "simulation", ""))
+        request = ElectLeadersRequest(requested_by="simulation")
+        self._ask(process, "", lambda to: to.admin_requests.elect_leaders(request))
 
     def _drain(self, process: Process) -> None:
         rng = self._world.rng
         node_id, decommission = rng.choice(self._world.machines).id, rng.random() < 0.3
-        self._submit(process, lambda _: DrainNode(node_id, decommission, "simulation", "", {}))
+        request = DrainNodeRequest(node=node_id, decommission=decommission, requested_by="simulation")
+        self._ask(process, "", lambda to: to.admin_requests.drain_node(request))
 
     def _undrain(self, process: Process) -> None:
-        node_id = self._world.rng.choice(self._world.machines).id
-        self._submit(process, lambda _: UndrainNode(node_id))
+        self._undrain_node(process, self._world.rng.choice(self._world.machines).id)
+
+    def _undrain_node(self, process: Process, node_id: str) -> None:
+        request = UndrainNodeRequest(node=node_id)
+        self._ask(process, "", lambda to: to.admin_requests.undrain_node(request))
 
     def _undrain_all(self) -> None:
         self._world.after(1.0, self._undrain_all)
@@ -174,10 +169,14 @@ class Admin:
         if active is not None:
             for node in active.coordinator.state.nodes.values():
                 if node.state == NodeState.NODE_STATE_DRAINING:
-                    self._submit(active, partial(_undrain, node.id))
+                    self._undrain_node(active, node.id)
 
     def _cancel(self, process: Process) -> None:
-        self._submit(process, lambda state: CancelOperation(state.next_operation_id - 1, "simulation", ""))
+        async def cancel(server: Process) -> None:
+            newest = server.coordinator.controller().decided.next_operation_id - 1
+            await server.admin_requests.cancel_operation(CancelOperationRequest(id=newest, requested_by="simulation"))
+
+        self._ask(process, "", cancel)
 
     def _transfer(self, process: Process) -> None:
         to = self._world.rng.choice(self._world.machines).id
@@ -215,7 +214,3 @@ class Admin:
         assert self._created <= names, f"acknowledged, and gone: {self._created - names}"
         assert not self._refused & names, f"refused, and there: {self._refused & names}"
         return "" if LAST in names else "the last keyspace is not created"
-
-
-def _undrain(node_id: str, _: State) -> Command:
-    return UndrainNode(node_id)

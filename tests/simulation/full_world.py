@@ -9,7 +9,7 @@ from unittest import mock
 
 from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, OperationState, Partition, PartitionState
 from minka.v1.raft_pb2 import ConfState
-from minkad.coordinator import active_controller, coordinator
+from minkad.coordinator import active_controller, admin_requests, coordinator
 from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.core.controller import MigrationCaps, VoterSettings
@@ -132,6 +132,7 @@ class FullWorld:
             with (
                 mock.patch.object(active_controller, "unix_ms", self.unix_ms),
                 mock.patch.object(coordinator, "unix_ms", self.unix_ms),
+                mock.patch.object(admin_requests, "unix_ms", self.unix_ms),
             ):
                 return self._run()
         finally:

@@ -8,11 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import Keyspace, Node, Partition
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, HandOverRequest
 from minka.v1.raft_pb2 import MSG_SNAP, ConfState, Entry, HardState, Message, Snapshot
+from minkad.coordinator.admin_requests import AdminRequests
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member, MemberSettings, as_new_process, register_patiently
+from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.state import State
@@ -64,6 +67,8 @@ class Process:
     driver: RaftDriver
     data_plane: DataPlane
     member: Member
+    requests: NodeRequests
+    admin_requests: AdminRequests
 
     def __init__(self, world: "FullWorld", machine: Machine) -> None:
         self.world = world
@@ -165,6 +170,8 @@ class Process:
             clock=self.now,
         )
         self.coordinator.driver = self.driver
+        self.requests = NodeRequests(self.coordinator)
+        self.admin_requests = AdminRequests(self.coordinator, _at_once)
         self.data_plane = DataPlane(
             machine.id,
             machine.copies,
@@ -308,6 +315,11 @@ class Process:
     def serves(self, partition_id: int) -> bool:
         """Whether it would answer a read of the partition now."""
         return self.alive and self.built and self.data_plane.serves(partition_id)
+
+
+async def _at_once(plan: Callable[..., Plan], *arguments: Any) -> Plan:
+    """There are no threads here."""
+    return plan(*arguments)
 
 
 class _Controller:

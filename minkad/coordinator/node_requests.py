@@ -1,0 +1,104 @@
+"""What nodes ask of the active controller: request → command → answer."""
+
+from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    FinishMergeRequest,
+    FinishMergeResponse,
+    FinishSplitRequest,
+    FinishSplitResponse,
+    HandOverRequest,
+    HandOverResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveRequest,
+    LeaveResponse,
+    ProposeSplitRequest,
+    ProposeSplitResponse,
+    RegisterRequest,
+    RegisterResponse,
+)
+from minkad.coordinator.coordinator import Coordinator
+from minkad.core.controller import (
+    ControlledShutdown,
+    FinishMerge,
+    FinishSplit,
+    HandOver,
+    Leave,
+    ProposeSplit,
+    drains,
+    merges,
+)
+from minkad.core.controller.selectors import Live
+
+
+class NodeRequests:
+    """At this node. What changes the table is answered once that is recorded. Methods raise MinkaError, NOT_CONTROLLER
+    and NO_CONTROLLER where another node has to be asked.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def register(self, request: RegisterRequest) -> RegisterResponse:
+        """A process makes itself known."""
+        await self._coordinator.controller().register(request.node)
+        state = self._coordinator.state
+        return RegisterResponse(cluster_id=state.cluster.id, raft_id=state.nodes[request.node.id].raft_id)
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """A process is there, and what it tells of itself."""
+        return self._coordinator.controller().heartbeat(request)
+
+    async def hand_over(self, request: HandOverRequest) -> HandOverResponse:
+        """Answers the new row."""
+        command = HandOver(request.node_id, request.partition_id, request.partition_epoch, request.target)
+        await self._coordinator.controller().submit(command)
+        return HandOverResponse(partition=self._coordinator.state.partitions[request.partition_id])
+
+    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
+        """Answers the rows."""
+        return await self._coordinator.controller().alter_isr(request)
+
+    async def propose_split(self, request: ProposeSplitRequest) -> ProposeSplitResponse:
+        """Answers the rows of both halves."""
+        command = ProposeSplit(request.node_id, request.partition_id, request.generation, request.key)
+        await self._coordinator.controller().submit(command)
+        partitions = self._coordinator.state.partitions
+        parent = partitions[request.partition_id]
+        return ProposeSplitResponse(partitions=[parent, partitions[parent.split_to]])
+
+    async def finish_split(self, request: FinishSplitRequest) -> FinishSplitResponse:
+        """Answers the rows of both halves; the parent may be gone by then."""
+        command = FinishSplit(request.node_id, request.partition_id, request.leader_epoch)
+        await self._coordinator.controller().submit(command)
+        partitions = self._coordinator.state.partitions
+        child = partitions[request.partition_id]
+        halves = (partitions.get(child.split_from), child)
+        return FinishSplitResponse(partitions=[row for row in halves if row is not None])
+
+    async def finish_merge(self, request: FinishMergeRequest) -> FinishMergeResponse:
+        """Answers the row of the one that remains, and the last one of the other."""
+        command = FinishMerge(
+            request.node_id,
+            request.partition_id,
+            request.partition_epoch,
+            request.merged_id,
+            request.merged_epoch,
+        )
+        await self._coordinator.controller().submit(command)
+        return FinishMergeResponse(partitions=merges.rows_after(self._coordinator.state, command))
+
+    async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+        """Answers how much is left to wait for."""
+        await self._coordinator.controller().submit(ControlledShutdown(request.node_id, request.incarnation))
+        state = self._coordinator.state
+        left = drains.leaderships_to_move(state, request.node_id, Live.of(state))
+        return ControlledShutdownResponse(remaining=len(left))
+
+    async def leave(self, request: LeaveRequest) -> LeaveResponse:
+        """A process has stopped serving."""
+        await self._coordinator.controller().submit(Leave(request.node_id, request.incarnation))
+        return LeaveResponse()

@@ -31,6 +31,7 @@ from minkad.clock import unix_ms
 from minkad.coordinator.outbox import NodeOutbox
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
+    BALANCERS,
     AlterIsr,
     CancelMigration,
     Command,
@@ -38,11 +39,10 @@ from minkad.core.controller import (
     CreateKeyspace,
     FailNodes,
     FailureDetector,
-    LoadBalancer,
-    MergeChecker,
     MigrationCaps,
     Register,
     ReportReplicas,
+    View,
     check_caller,
     facts,
     isr_refusal,
@@ -127,8 +127,7 @@ class ActiveController:
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # the last of each node
         self._schedule_due = False
-        self._merge_checker = MergeChecker()
-        self._load_balancer = LoadBalancer()
+        self._balancers = [balancer() for balancer in BALANCERS]
         self._judging: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()  # of those who change the table
         self._is_closed = False
@@ -402,8 +401,7 @@ class ActiveController:
             async with self._turn:
                 self._before_tick()
                 self._cancel_stalled()
-                self._merge_cold()
-                self._spread_load()
+                self._balance()
                 self._forget_gone()
             self._schedule_soon()
             await asyncio.sleep(TICK)
@@ -443,20 +441,20 @@ class ActiveController:
             leaders = {(row.leader, row.id) for row in self.decided.partitions.values()}
             self.replicas = {key: stats for key, stats in self.replicas.items() if key in leaders}
 
-    def _merge_cold(self) -> None:
-        command = self._merge_checker.look(self.decided, self.leader_stats, self._now(), self.settings.merge_after)
-        if command is None:
-            return
-        try:
-            self._record(list(self._decide(command)))
-        except MinkaError as error:
-            log.info("small neighbours are not merged", extra={"keyspace": command.keyspace, "reason": str(error)})
-
-    def _spread_load(self) -> None:
-        command = self._load_balancer.look(self.decided, self.leader_stats, self._now(), self.disks)
-        if command is not None and (records := list(self._decide(command))):
-            log.info("moving a partition by load", extra={"partition": command.partition_id, "reason": command.reason})
-            self._record(records)
+    def _balance(self) -> None:
+        view = View(self.decided, self.leader_stats, self._now(), self.disks, self.settings.merge_after)
+        for balancer in self._balancers:
+            if (command := balancer.look(view)) is None:
+                continue
+            name = type(balancer).__name__
+            try:
+                records = list(self._decide(command))
+            except MinkaError as error:
+                log.info("what a balancer finds due is refused", extra={"balancer": name, "reason": str(error)})
+                continue
+            if records:
+                log.info("a balancer acts", extra={"balancer": name, "operation": self.decided.next_operation_id})
+                self._record(records)
 
     def _note_progress(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
         self._progress[source] = list(migrations)

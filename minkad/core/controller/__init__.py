@@ -1,5 +1,7 @@
 """The controller: commands in, records out or a refusal. Pure; the time is an argument."""
 
+from minkad.core.controller.balancer import View
+from minkad.core.controller.balancers import BALANCERS
 from minkad.core.controller.blockers import blockers_of, what_blocks
 from minkad.core.controller.commands import (
     AlterIsr,
@@ -32,12 +34,11 @@ from minkad.core.controller.commands import (
 from minkad.core.controller.decide import decide, facts
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.isr import check_caller, isr_refusal
-from minkad.core.controller.load_balancer import LoadBalancer
-from minkad.core.controller.merge_checker import MergeChecker
 from minkad.core.controller.schedule import MigrationCaps, schedule, unfinished
 from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 
 __all__ = [
+    "BALANCERS",
     "AlterIsr",
     "ApplyPlan",
     "CancelMigration",
@@ -56,9 +57,7 @@ __all__ = [
     "HandOver",
     "Leave",
     "LimitOperation",
-    "LoadBalancer",
     "Merge",
-    "MergeChecker",
     "MigrationCaps",
     "PauseOperation",
     "ProposeSplit",
@@ -68,6 +67,7 @@ __all__ = [
     "Split",
     "SpreadLoad",
     "UndrainNode",
+    "View",
     "VoterSettings",
     "blockers_of",
     "change_voters",

@@ -1,13 +1,11 @@
 """Moves by load: when the controller makes one of its own accord, and how it is recorded."""
 
-from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationKind, OperationState
-from minka.v1.coordinator_pb2 import DiskSpace, ReplicaStats
 from minka.v1.records_pb2 import OperationStarted, Record
+from minkad.core.controller.balancer import View
 from minkad.core.controller.commands import SpreadLoad
-from minkad.core.placement.rebalance import NO_DISKS
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, best_shift
 from minkad.core.state import AUTOMATIC, State
 
@@ -28,21 +26,16 @@ class LoadBalancer:
         self._rest_until = float("-inf")
         self._move = 0  # the operation of the last one, until it has ended
 
-    def look(
-        self,
-        state: State,
-        stats: Callable[[], Collection[ReplicaStats]],
-        now: float,
-        disks: Mapping[str, DiskSpace] = NO_DISKS,
-    ) -> SpreadLoad | None:
-        """The move that is due. `stats`: what the leaders last reported; `disks`: what the nodes did."""
+    def look(self, view: View) -> SpreadLoad | None:
+        """The move that is due."""
+        state, now = view.state, view.now
         if now - self._looked_at < INTERVAL_S:
             return None
         self._looked_at = now
         if not any(keyspace.max_ops for keyspace in state.keyspaces.values()) or not self._may_move(state, now):
             self._since = None
             return None
-        reported = stats()
+        reported = view.stats()
         ops = {one.partition_id: one.ops for one in reported}
         if NodeLoads(state, ops).skew <= MAX_SKEW:
             self._since = None
@@ -51,7 +44,7 @@ class LoadBalancer:
         if now - self._since < SUSTAINED_S:
             return None
         self._since = now  # where nothing helps, it is looked for again after as long
-        shift = best_shift(state, ops, {one.partition_id: one.bytes for one in reported}, disks)
+        shift = best_shift(state, ops, {one.partition_id: one.bytes for one in reported}, view.disks)
         if shift is None:
             return None
         self._move = state.next_operation_id

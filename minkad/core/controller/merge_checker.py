@@ -5,12 +5,13 @@ goes back and forth. A bound that a person chose stays: who divides a keyspace b
 by hand is kept in CockroachDB until it is taken back).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
 from minka.v1.cluster_pb2 import Keyspace, OperationKind, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
+from minkad.core.controller.balancer import View
 from minkad.core.controller.commands import Merge
 from minkad.core.controller.splits import Ranges, obstacle
 from minkad.core.state import AUTOMATIC, State, is_by_ranges
@@ -30,19 +31,16 @@ class MergeChecker:
         self._looked_at = float("-inf")
         self._since: dict[_Pair, float] = {}
 
-    def look(
-        self, state: State, stats: Callable[[], Collection[ReplicaStats]], now: float, after: float
-    ) -> Merge | None:
-        """The merges that are due in one keyspace: of neighbours that have been small and cold for `after` seconds, 0:
-        never. `stats`: what the leaders last reported.
-        """
+    def look(self, view: View) -> Merge | None:
+        """The merges that are due in one keyspace: of neighbours that have been small and cold for long enough."""
+        state, now, after = view.state, view.now, view.merge_after
         if not after or now - self._looked_at < INTERVAL_S:
             return None
         self._looked_at = now
         keyspaces = [keyspace for keyspace in state.keyspaces.values() if _splits_itself(keyspace)]
         if not keyspaces:
             return None
-        known = {one.partition_id: one for one in stats()}
+        known = {one.partition_id: one for one in view.stats()}
         since: dict[_Pair, float] = {}
         due: Merge | None = None
         for keyspace in keyspaces:

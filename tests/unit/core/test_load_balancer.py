@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, Operation, OperationState, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
-from minkad.core.controller import CancelOperation, CreateKeyspace, DrainNode, SpreadLoad
+from minkad.core.controller import CancelOperation, CreateKeyspace, DrainNode, SpreadLoad, View
 from minkad.core.controller.load_balancer import AFTER_FAILURE_S, SETTLE_S, SUSTAINED_S, LoadBalancer
 from minkad.core.controller.rows import changed
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, Shift, best_shift
@@ -226,7 +226,7 @@ class Clock:
     def look(self) -> SpreadLoad | None:
         self.now += 1
         stats = [ReplicaStats(partition_id=id_, ops=ops) for id_, ops in self.ops.items()]
-        return self.balancer.look(self.c.state, lambda: stats, self.now)
+        return self.balancer.look(View(self.c.state, lambda: stats, self.now))
 
     def until_due(self, limit: int = 200) -> tuple[SpreadLoad, int]:
         for seconds in range(limit):

@@ -4,7 +4,8 @@ import pytest
 
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.coordinator_pb2 import ReplicaStats
-from minkad.core.controller import CreateKeyspace, Merge, MergeChecker, ProposeSplit
+from minkad.core.controller import CreateKeyspace, Merge, ProposeSplit, View
+from minkad.core.controller.merge_checker import MergeChecker
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import NODES, finish, rows_of, split
 
@@ -35,7 +36,7 @@ class Cold:
 
     def look(self, seconds: float = 1.0) -> Merge | None:
         self.now += seconds
-        return self.cold.look(self.c.state, lambda: list(self.stats.values()), self.now, AFTER)
+        return self.cold.look(View(self.c.state, lambda: list(self.stats.values()), self.now, merge_after=AFTER))
 
     def keys(self, seconds: float = 1.0) -> list[bytes]:
         merge = self.look(seconds)
@@ -103,7 +104,7 @@ def test_no_limit_and_never() -> None:
     assert cold.keys(AFTER) == [b"d"]
     cold = Cold()
     cold.look()
-    assert cold.cold.look(cold.c.state, lambda: list(cold.stats.values()), cold.now + AFTER, 0.0) is None
+    assert cold.cold.look(View(cold.c.state, lambda: list(cold.stats.values()), cold.now + AFTER)) is None
 
 
 def test_nothing_is_known_of_one() -> None:

@@ -1,0 +1,10 @@
+"""All that is done of the controller's own accord, in the order in which it is looked at."""
+
+from collections.abc import Callable
+from typing import Final
+
+from minkad.core.controller.balancer import Balancer
+from minkad.core.controller.load_balancer import LoadBalancer
+from minkad.core.controller.merge_checker import MergeChecker
+
+BALANCERS: Final[tuple[Callable[[], Balancer], ...]] = (MergeChecker, LoadBalancer)

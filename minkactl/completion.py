@@ -81,11 +81,11 @@ def _operations(wanted: "Callable[[Operation], bool]") -> Complete:
 
 
 def _operation(operation: "Operation") -> str:
-    from minka.v1.cluster_pb2 import OperationKind, OperationState
+    from minka.v1.cluster_pb2 import OperationState
 
-    kind = OperationKind.Name(operation.kind).removeprefix("OPERATION_KIND_").lower().replace("_", "-")
+    kind = (operation.WhichOneof("kind") or "").replace("_", "-")
     state = OperationState.Name(operation.state).removeprefix("OPERATION_STATE_").lower()
-    return " ".join(word for word in (kind, operation.node, state) if word)
+    return " ".join(word for word in (kind, operation.drain.node, state) if word)
 
 
 complete_operation: Final = _operations(lambda _: True)

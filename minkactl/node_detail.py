@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetStatusResponse
-from minkactl.documents import to_document
 from minkactl.output import Column, Kind, Row
+from minkactl.progress import operation_document
 from minkactl.suggest import did_you_mean
 from minkactl.units import clock, counted, duration, number, size
 from minkactl.views import node_rows, partition_names, replica_stats
@@ -40,7 +40,7 @@ def node_document(status: GetStatusResponse, name: str) -> dict[str, Any]:
         "joining": [names[one.id] for one in rows if name in one.adding_replicas],
         "to_delete": [names[one.id] for one in rows if name in one.removing_replicas],
         "keyspaces": _by_keyspace(status, name),
-        "operations": [to_document(one) for one in status.running if one.node == name],
+        "operations": [operation_document(one) for one in status.running if one.drain.node == name],
     }
 
 

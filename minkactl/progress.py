@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from minka.v1.admin_pb2 import GetOperationsResponse
-from minka.v1.cluster_pb2 import Migration, MigrationState
+from minka.v1.cluster_pb2 import Migration, MigrationState, Operation
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkactl.documents import enum_name, to_document
 from minkactl.output import Column, Kind, Row
@@ -19,7 +19,7 @@ OPERATION_COLUMNS = (
     Column("KIND", "kind"),
     Column("STATE", "state", Kind.STATE),
     Column("MIGRATIONS", "migration_count", Kind.NUMBER),
-    Column("BY", "requested_by"),
+    Column("BY", "by"),
     Column("STARTED", "created_ms", Kind.TIME),
     Column("TOOK", "took_ms", Kind.MILLISECONDS),
     Column("OUTCOME", "outcome"),
@@ -93,7 +93,7 @@ class Tracker:
             rows.setdefault(migration.operation_id, []).append(self._row(migration, reported, response.now_ms))
         return [
             {
-                "operation": operation_document(to_document(operation), response.now_ms),
+                "operation": operation_document(operation, response.now_ms),
                 "progress": self._sum(rows[operation.id], operation.created_ms, operation.finished_ms, response.now_ms),
                 "migrations": sorted(rows[operation.id], key=_order),
                 "blockers": [to_document(one) for one in response.blockers if one.operation_id == operation.id],
@@ -153,9 +153,17 @@ def _together(reported: list[MigrationProgress]) -> MigrationProgress | None:
     return whole
 
 
-def operation_document(operation: dict[str, Any], now_ms: int) -> dict[str, Any]:
-    """The operation's document with how long it took, or takes so far."""
-    return operation | {"took_ms": max((operation["finished_ms"] or now_ms) - operation["created_ms"], 0)}
+def operation_document(operation: Operation, now_ms: int | None = None) -> dict[str, Any]:
+    """The operation's document: what its kind has to say stands beside the rest, as do who began it and, by the time
+    `now_ms`, how long it took or takes so far.
+    """
+    document, kind = to_document(operation), operation.WhichOneof("kind")
+    for field in operation.DESCRIPTOR.oneofs_by_name["kind"].fields:
+        del document[field.name]
+    own = to_document(getattr(operation, kind)) if kind is not None else {}
+    by = "minkad" if operation.automatic else operation.requested_by
+    took = {} if now_ms is None else {"took_ms": max((operation.finished_ms or now_ms) - operation.created_ms, 0)}
+    return {"id": operation.id, "kind": kind or "unknown", **document, **own, "by": by, **took}
 
 
 def _order(row: Row) -> tuple[int, str, int]:

@@ -51,7 +51,7 @@ PROSE: Final = (
     "reason", "outcome", "blocked_by", "state_reason", "problem", "endpoints", "note", "remark", "hot", "remedy",
 )  # fmt: skip
 # These are left out first where there is no room for all columns; then those at the right.
-EXPENDABLE: Final = ("generation", "zone", "phase", "requested_by", "served_by")
+EXPENDABLE: Final = ("generation", "zone", "phase", "by", "served_by")
 GAP: Final = 2  # cells between columns
 MIN_PROSE: Final = 20  # cells of their column
 KEYS: Final = (32, 24, 16, 12)  # characters of a bound: the first for which there is room
@@ -438,7 +438,7 @@ def _operations(operations: Sequence[Row]) -> Text:
     return Text("\n").join(
         Text.assemble(
             (f"{operation['kind']} {operation['id']}", "yellow"),
-            f" by {operation['requested_by'] or '-'}: {units.counted(operation['migration_count'], 'migration')}",
+            f" by {operation['by'] or '-'}: {units.counted(operation['migration_count'], 'migration')}",
             (f"   see: minkactl migrations watch {operation['id']}", "dim"),
         )
         for operation in operations

@@ -7,6 +7,7 @@ from minka.v1.cluster_pb2 import Partition, PartitionState
 from minkactl.documents import to_document
 from minkactl.output import Row
 from minkactl.problems import HEARD_LATELY_MS, problems
+from minkactl.progress import operation_document
 from minkactl.survey import Survey
 from minkactl.views import keyspace_rows, node_rows, remembered_states, states_of
 
@@ -30,7 +31,7 @@ def status_document(asked: Survey) -> dict[str, Any]:
         "partitions": states_of(status, status.table.partitions),
         "remembered": None if asked.known else _remembered(asked),
         "balance": balance(nodes),
-        "operations": [to_document(operation) for operation in status.running],
+        "operations": [operation_document(operation) for operation in status.running],
     }
 
 

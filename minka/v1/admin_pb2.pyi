@@ -493,7 +493,6 @@ Global___NodeBalance: _TypeAlias = NodeBalance  # noqa: Y015
 class Plan(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    KIND_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     TABLE_VERSION_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
@@ -504,7 +503,6 @@ class Plan(_message.Message):
     NOTES_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
-    kind: _cluster_pb2.OperationKind.ValueType
     cluster_id: _builtins.str
     table_version: _builtins.int
     created_ms: _builtins.int
@@ -527,7 +525,6 @@ class Plan(_message.Message):
     def __init__(
         self,
         *,
-        kind: _cluster_pb2.OperationKind.ValueType = ...,
         cluster_id: _builtins.str = ...,
         table_version: _builtins.int = ...,
         created_ms: _builtins.int = ...,
@@ -541,7 +538,7 @@ class Plan(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "kind", b"kind", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "rate_limit", b"rate_limit", "reason", b"reason", "table_version", b"table_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "rate_limit", b"rate_limit", "reason", b"reason", "table_version", b"table_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

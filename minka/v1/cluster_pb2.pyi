@@ -140,37 +140,6 @@ PARTITION_STATE_NEW: PartitionState.ValueType  # 4
 """has replicas; no leader was elected yet"""
 Global___PartitionState: _TypeAlias = PartitionState  # noqa: Y015
 
-class _OperationKind:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _OperationKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OperationKind.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    OPERATION_KIND_UNSPECIFIED: _OperationKind.ValueType  # 0
-    OPERATION_KIND_REASSIGN: _OperationKind.ValueType  # 1
-    OPERATION_KIND_ELECT_LEADERS: _OperationKind.ValueType  # 2
-    """the preferred leaders lead"""
-    OPERATION_KIND_DRAIN: _OperationKind.ValueType  # 3
-    """a node leads nothing any more, and with `decommission` has nothing any more"""
-    OPERATION_KIND_SPLIT: _OperationKind.ValueType  # 4
-    """partitions of a keyspace by ranges are split"""
-    OPERATION_KIND_MERGE: _OperationKind.ValueType  # 5
-    """neighbours in a keyspace by ranges become one partition"""
-
-class OperationKind(_OperationKind, metaclass=_OperationKindEnumTypeWrapper): ...
-
-OPERATION_KIND_UNSPECIFIED: OperationKind.ValueType  # 0
-OPERATION_KIND_REASSIGN: OperationKind.ValueType  # 1
-OPERATION_KIND_ELECT_LEADERS: OperationKind.ValueType  # 2
-"""the preferred leaders lead"""
-OPERATION_KIND_DRAIN: OperationKind.ValueType  # 3
-"""a node leads nothing any more, and with `decommission` has nothing any more"""
-OPERATION_KIND_SPLIT: OperationKind.ValueType  # 4
-"""partitions of a keyspace by ranges are split"""
-OPERATION_KIND_MERGE: OperationKind.ValueType  # 5
-"""neighbours in a keyspace by ranges become one partition"""
-Global___OperationKind: _TypeAlias = OperationKind  # noqa: Y015
-
 class _OperationState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -507,16 +476,15 @@ Global___Partition: _TypeAlias = Partition  # noqa: Y015
 
 @_typing.final
 class Operation(_message.Message):
-    """One admin change. Its steps are the migrations that carry its id."""
+    """One admin change. Its steps are the migrations that carry its id, and what its kind says."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     REQUESTED_BY_FIELD_NUMBER: _builtins.int
+    AUTOMATIC_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    PLAN_DIGEST_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
     FINISHED_MS_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
@@ -524,19 +492,18 @@ class Operation(_message.Message):
     PAUSED_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
-    NODE_FIELD_NUMBER: _builtins.int
-    DECOMMISSION_FIELD_NUMBER: _builtins.int
-    PARTITIONS_FIELD_NUMBER: _builtins.int
-    SPLIT_KEYS_FIELD_NUMBER: _builtins.int
-    KEYSPACE_ID_FIELD_NUMBER: _builtins.int
-    MERGE_KEYS_FIELD_NUMBER: _builtins.int
-    MERGED_FIELD_NUMBER: _builtins.int
+    REASSIGN_FIELD_NUMBER: _builtins.int
+    ELECT_LEADERS_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
+    SPLIT_FIELD_NUMBER: _builtins.int
+    MERGE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    kind: Global___OperationKind.ValueType
     state: Global___OperationState.ValueType
     requested_by: _builtins.str
+    """who asked for it, by what he said"""
+    automatic: _builtins.bool
+    """nobody asked: the active controller has begun it of its own accord"""
     reason: _builtins.str
-    plan_digest: _builtins.str
     created_ms: _builtins.int
     finished_ms: _builtins.int
     outcome: _builtins.str
@@ -547,35 +514,24 @@ class Operation(_message.Message):
     """somebody wants it to end; what can't go back is completed"""
     rate_limit: _builtins.int
     """bytes a second that a node may ship for its migrations; 0: no limit"""
-    node: _builtins.str
-    """DRAIN: which"""
-    decommission: _builtins.bool
-    """DRAIN"""
-    keyspace_id: _builtins.int
-    """SPLIT, MERGE"""
-    merged: _builtins.int
-    """MERGE: how many have become one with the one before"""
     @_builtins.property
-    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """ELECT_LEADERS: where the preferred leader is yet to be elected; SPLIT: those made"""
-
+    def reassign(self) -> Global___ReassignOperation: ...
     @_builtins.property
-    def split_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """SPLIT: where a new partition is yet to begin"""
-
+    def elect_leaders(self) -> Global___ElectLeadersOperation: ...
     @_builtins.property
-    def merge_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """MERGE: where a partition still begins that is to be one with the one before"""
-
+    def drain(self) -> Global___DrainOperation: ...
+    @_builtins.property
+    def split(self) -> Global___SplitOperation: ...
+    @_builtins.property
+    def merge(self) -> Global___MergeOperation: ...
     def __init__(
         self,
         *,
         id: _builtins.int = ...,
-        kind: Global___OperationKind.ValueType = ...,
         state: Global___OperationState.ValueType = ...,
         requested_by: _builtins.str = ...,
+        automatic: _builtins.bool = ...,
         reason: _builtins.str = ...,
-        plan_digest: _builtins.str = ...,
         created_ms: _builtins.int = ...,
         finished_ms: _builtins.int = ...,
         outcome: _builtins.str = ...,
@@ -583,21 +539,160 @@ class Operation(_message.Message):
         paused: _builtins.bool = ...,
         cancelled: _builtins.bool = ...,
         rate_limit: _builtins.int = ...,
+        reassign: Global___ReassignOperation | None = ...,
+        elect_leaders: Global___ElectLeadersOperation | None = ...,
+        drain: Global___DrainOperation | None = ...,
+        split: Global___SplitOperation | None = ...,
+        merge: Global___MergeOperation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "elect_leaders", b"elect_leaders", "kind", b"kind", "merge", b"merge", "reassign", b"reassign", "split", b"split"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["automatic", b"automatic", "cancelled", b"cancelled", "created_ms", b"created_ms", "drain", b"drain", "elect_leaders", b"elect_leaders", "finished_ms", b"finished_ms", "id", b"id", "kind", b"kind", "merge", b"merge", "migration_count", b"migration_count", "outcome", b"outcome", "paused", b"paused", "rate_limit", b"rate_limit", "reason", b"reason", "reassign", b"reassign", "requested_by", b"requested_by", "split", b"split", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["reassign", "elect_leaders", "drain", "split", "merge"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Operation: _TypeAlias = Operation  # noqa: Y015
+
+@_typing.final
+class ReassignOperation(_message.Message):
+    """Replicas move as a plan says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_DIGEST_FIELD_NUMBER: _builtins.int
+    plan_digest: _builtins.str
+    """empty: without a plan"""
+    def __init__(
+        self,
+        *,
+        plan_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan_digest", b"plan_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReassignOperation: _TypeAlias = ReassignOperation  # noqa: Y015
+
+@_typing.final
+class ElectLeadersOperation(_message.Message):
+    """Preferred leaders lead."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """where the preferred leader is to be elected"""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElectLeadersOperation: _TypeAlias = ElectLeadersOperation  # noqa: Y015
+
+@_typing.final
+class DrainOperation(_message.Message):
+    """A node leads nothing any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    DECOMMISSION_FIELD_NUMBER: _builtins.int
+    PLAN_DIGEST_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    decommission: _builtins.bool
+    """and has nothing any more"""
+    plan_digest: _builtins.str
+    """of where to"""
+    def __init__(
+        self,
+        *,
         node: _builtins.str = ...,
         decommission: _builtins.bool = ...,
-        partitions: _abc.Iterable[_builtins.int] | None = ...,
-        split_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        plan_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decommission", b"decommission", "node", b"node", "plan_digest", b"plan_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainOperation: _TypeAlias = DrainOperation  # noqa: Y015
+
+@_typing.final
+class SplitOperation(_message.Message):
+    """Partitions of a keyspace by ranges are split."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYSPACE_ID_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    keyspace_id: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """where a new partition is yet to begin"""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """those made"""
+
+    def __init__(
+        self,
+        *,
         keyspace_id: _builtins.int = ...,
-        merge_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "keyspace_id", b"keyspace_id", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitOperation: _TypeAlias = SplitOperation  # noqa: Y015
+
+@_typing.final
+class MergeOperation(_message.Message):
+    """Neighbours in a keyspace by ranges become one partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYSPACE_ID_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    MERGED_FIELD_NUMBER: _builtins.int
+    keyspace_id: _builtins.int
+    merged: _builtins.int
+    """how many have become one with the one on their left"""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """where a partition still begins that is to be one with the one on its left"""
+
+    def __init__(
+        self,
+        *,
+        keyspace_id: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
         merged: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "created_ms", b"created_ms", "decommission", b"decommission", "finished_ms", b"finished_ms", "id", b"id", "keyspace_id", b"keyspace_id", "kind", b"kind", "merge_keys", b"merge_keys", "merged", b"merged", "migration_count", b"migration_count", "node", b"node", "outcome", b"outcome", "partitions", b"partitions", "paused", b"paused", "plan_digest", b"plan_digest", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by", "split_keys", b"split_keys", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "keyspace_id", b"keyspace_id", "merged", b"merged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Operation: _TypeAlias = Operation  # noqa: Y015
+Global___MergeOperation: _TypeAlias = MergeOperation  # noqa: Y015
 
 @_typing.final
 class Migration(_message.Message):

@@ -71,11 +71,8 @@ def drain(session: Session, node: str, decommission: bool, yes: bool, reason: st
 
 def _running(control: "Control", node: str, decommission: bool) -> int:
     """The id of the operation that does this already, or 0."""
-    from minka.v1.cluster_pb2 import OperationKind
-
-    kind = OperationKind.OPERATION_KIND_DRAIN
-    found = (o for o in control.status().running if o.kind == kind and o.node == node)
-    return next((o.id for o in found if o.decommission or not decommission), 0)
+    found = (o for o in control.status().running if o.HasField("drain") and o.drain.node == node)
+    return next((o.id for o in found if o.drain.decommission or not decommission), 0)
 
 
 def _ask(control: "Control", node: str, yes: bool) -> None:

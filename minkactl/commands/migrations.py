@@ -63,12 +63,11 @@ def make_tracker(control: "Control") -> "Tracker":
 
 
 def _listing(control: "Control", tracker: "Tracker", operation_id: int | None) -> Page:
-    from minkactl.documents import to_document
     from minkactl.progress import MIGRATION_COLUMNS, OPERATION_COLUMNS, operation_document
 
     if operation_id is None:
         newest = control.operations(limit=LIMIT)
-        operations = [operation_document(to_document(one), newest.now_ms) for one in newest.operations]
+        operations = [operation_document(one, newest.now_ms) for one in newest.operations]
         ids = [operations[0]["id"]] if operations else []
     else:
         operations, ids = [], [operation_id]

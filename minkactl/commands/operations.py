@@ -58,7 +58,7 @@ def _listing(control: "Control") -> Page:
     rows = []
     for operation in newest.operations:
         own = [one for one in blockers if one["operation_id"] == operation.id]
-        rows.append(operation_document(to_document(operation), newest.now_ms) | {"blockers": own})
+        rows.append(operation_document(operation, newest.now_ms) | {"blockers": own})
     listings = [Listing(OPERATION_COLUMNS, rows, "No operation yet: minkactl reassign --help.")]
     if blockers:
         listings.append(Listing(BLOCKER_COLUMNS, blockers))
@@ -171,10 +171,9 @@ def _changed(session: Session, operation: "Operation") -> None:
     """Show the operation as it is now."""
     from dataclasses import replace
 
-    from minkactl.documents import to_document
-    from minkactl.progress import OPERATION_COLUMNS
+    from minkactl.progress import OPERATION_COLUMNS, operation_document
 
-    document = to_document(operation)
+    document = operation_document(operation)
     shown = ("id", "kind", "state", "paused", "rate_limit", "outcome")
     columns = [replace(column, wide=column.key not in shown) for column in OPERATION_COLUMNS if column.key != "took_ms"]
     emit(Page(document, [Listing(columns, [document])], [str(operation.id)]), session.output)

@@ -26,7 +26,7 @@ OPERATION_COLUMNS = (
     Column("RUNNING OPERATION", "id"),
     Column("KIND", "kind"),
     Column("MIGRATIONS", "migration_count", Kind.NUMBER),
-    Column("BY", "requested_by"),
+    Column("BY", "by"),
     Column("STARTED", "created_ms", Kind.TIME),
 )
 

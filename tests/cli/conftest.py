@@ -39,10 +39,10 @@ from minka.v1.cluster_pb2 import (
     Node,
     NodeState,
     Operation,
-    OperationKind,
     OperationState,
     Partition,
     PartitionState,
+    ReassignOperation,
 )
 from minka.v1.coordinator_pb2 import DiskSpace, ReplicaStats
 from minkactl.cli import cli
@@ -127,7 +127,7 @@ def make_status() -> GetStatusResponse:
 def make_plan() -> Plan:
     """Two moves to ephesus."""
     plan = Plan(
-        kind=OperationKind.OPERATION_KIND_REASSIGN, cluster_id="c-1", table_version=128, created_ms=1_700_000_000_000,
+        cluster_id="c-1", table_version=128, created_ms=1_700_000_000_000,
         minimum_moves=2,
     )  # fmt: skip
     for slot, source in ((0, "athens"), (1, "byzantium")):
@@ -144,8 +144,8 @@ def make_plan() -> Plan:
 def make_operation(state: OperationState.ValueType, **fields: Any) -> Operation:
     """Operation 12, a reassign of two migrations."""
     return Operation(
-        id=12, kind=OperationKind.OPERATION_KIND_REASSIGN, state=state, requested_by="ann@host", migration_count=2,
-        created_ms=1_700_000_001_000, plan_digest="d1" * 32, **fields,
+        id=12, reassign=ReassignOperation(plan_digest="d1" * 32), state=state, requested_by="ann@host",
+        migration_count=2, created_ms=1_700_000_001_000, **fields,
     )  # fmt: skip
 
 

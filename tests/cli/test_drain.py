@@ -17,7 +17,15 @@ from minka.v1.admin_pb2 import (
     GetStatusResponse,
     UndrainNodeResponse,
 )
-from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, OperationKind, OperationState
+from minka.v1.cluster_pb2 import (
+    DrainOperation,
+    ElectLeadersOperation,
+    Migration,
+    MigrationState,
+    NodeState,
+    Operation,
+    OperationState,
+)
 from minkactl.exits import Exit
 from tests.cli.conftest import AnsweringNode, Run, make_plan, on_terminal, plain_lines
 
@@ -35,8 +43,8 @@ NOT_IN_SYNC = Blocker(
 def make_drain(state: OperationState.ValueType, outcome: str = "", decommission: bool = False) -> Operation:
     """Operation 12, which drains cyrene."""
     return Operation(
-        id=12, kind=OperationKind.OPERATION_KIND_DRAIN, state=state, created_ms=1_700_000_001_000, outcome=outcome,
-        finished_ms=0 if state == RUNNING else 1_700_000_002_000, node="cyrene", decommission=decommission,
+        id=12, drain=DrainOperation(node="cyrene", decommission=decommission), state=state, outcome=outcome,
+        created_ms=1_700_000_001_000, finished_ms=0 if state == RUNNING else 1_700_000_002_000,
     )  # fmt: skip
 
 
@@ -196,7 +204,7 @@ def electing(node: AnsweringNode) -> Callable[..., None]:
 
     def answer(*skipped: Blocker) -> None:
         operation = Operation(
-            id=13, kind=OperationKind.OPERATION_KIND_ELECT_LEADERS, state=SUCCEEDED, created_ms=1_700_000_001_000,
+            id=13, elect_leaders=ElectLeadersOperation(), state=SUCCEEDED, created_ms=1_700_000_001_000,
             finished_ms=1_700_000_002_000, outcome="3 of 3 preferred leaders lead",
         )  # fmt: skip
         node.answers["GetOperations"] = GetOperationsResponse(operations=[operation])

@@ -87,7 +87,7 @@ def test_watching_one_without_migrations(run: Run, node: AnsweringNode, monkeypa
     def look(_: object) -> GetOperationsResponse:
         state = states.pop(0) if len(states) > 1 else states[0]
         finished = 1_700_000_004_000 if state == SUCCEEDED else 0
-        operation = make_operation(state, finished_ms=finished, node="cyrene")
+        operation = make_operation(state, finished_ms=finished)
         return GetOperationsResponse(operations=[operation], now_ms=1_700_000_002_000 + len(states))
 
     node.answers["GetOperations"] = look

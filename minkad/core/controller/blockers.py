@@ -1,8 +1,8 @@
 """What a step waits for that doesn't come by itself, and what a person can do about it."""
 
 from minka.v1.admin_pb2 import Blocker
-from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation, OperationKind, Partition
-from minkad.core.controller import drains, merges, splits
+from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation, Partition
+from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.reassignment import is_online, missing_in_sync, obstacle
 from minkad.core.controller.schedule import unfinished
 from minkad.core.controller.selectors import Live
@@ -16,12 +16,7 @@ def blockers_of(state: State, operation: Operation) -> list[Blocker]:
         return [Blocker(operation_id=operation.id, reason="it is paused", remedy=remedy)]
     found = [what_blocks(state, migration) for migration in unfinished(list(state.migrations[operation.id].values()))]
     blockers = [blocker for blocker in found if blocker is not None]
-    if operation.kind == OperationKind.OPERATION_KIND_DRAIN and not operation.decommission:
-        blockers += drains.blockers(state, operation.node)
-    if operation.kind == OperationKind.OPERATION_KIND_SPLIT:
-        blockers += splits.blockers(state, operation)
-    if operation.kind == OperationKind.OPERATION_KIND_MERGE:
-        blockers += merges.blockers(state, operation)
+    blockers += kind_of(operation).blockers(state, operation)
     for blocker in blockers:
         blocker.operation_id = operation.id
     return blockers

@@ -208,6 +208,7 @@ class Merge:
     requested_by: str
     reason: str
     sizes: Mapping[int, int]
+    automatic: bool = False  # nobody has asked
 
 
 @dataclass(frozen=True, slots=True)

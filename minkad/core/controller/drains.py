@@ -4,15 +4,15 @@ A node that is DRAINING goes on serving. Its leaderships go to other replicas in
 says goodbye, its replicas leave the in-sync sets at once (steps 2 and 3, `node_events.on_node_failure`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker
-from minka.v1.cluster_pb2 import Node, NodeState, Operation, OperationKind, OperationState, Partition
+from minka.v1.cluster_pb2 import DrainOperation, Node, NodeState, Operation, OperationState, Partition
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ControlledShutdown, DrainNode
+from minkad.core.controller.operation_kind import End, OperationKind
 from minkad.core.controller.rows import changed, node_in_state, partitions_changed
 from minkad.core.controller.selectors import Live, controlled_shutdown_leader_selector
 from minkad.core.state import State, is_up, partition_name
@@ -36,21 +36,20 @@ def leaderships_to_move(state: State, node_id: str, live: Live) -> list[tuple[Pa
 
 def running_drain(state: State, node_id: str) -> Operation | None:
     """The operation that drains the node."""
-    kind = OperationKind.OPERATION_KIND_DRAIN
-    return next((o for o in state.running_operations() if o.kind == kind and o.node == node_id), None)
+    return next((o for o in state.running_operations() if o.HasField("drain") and o.drain.node == node_id), None)
 
 
-def undrained(state: State, node_id: str, now_ms: int, rows: Mapping[int, Partition]) -> list[Record]:
-    """The node stays after all, and so do its leaderships. `rows` are those that change anyway, by id."""
+def undrained(state: State, node_id: str, now_ms: int, but: Collection[int] = ()) -> list[Record]:
+    """The node stays after all, and so do its leaderships, apart from those of the partitions `but`."""
     node = state.nodes.get(node_id)
     if node is None or node.state != _DRAINING:
-        return partitions_changed(rows.values())
-    kept = [
+        return []
+    kept = (
         changed(p, lambda row: row.ClearField("successor"))
         for p in state.led_by(node_id)
-        if p.successor and not p.target_replicas and p.id not in rows
-    ]
-    return [node_in_state(node, _LIVE, "stays after all", now_ms), *partitions_changed([*rows.values(), *kept])]
+        if p.successor and not p.target_replicas and p.id not in but
+    )
+    return [node_in_state(node, _LIVE, "stays after all", now_ms), *partitions_changed(kept)]
 
 
 def blockers(state: State, node_id: str) -> list[Blocker]:
@@ -89,36 +88,41 @@ def _hurt(state: State, partition: Partition, node_id: str, live: Live) -> list[
     return []
 
 
-class DrainEnd(NamedTuple):
-    """How a drain has ended."""
+class Drains(OperationKind):
+    """A node leads nothing any more, and with `decommission` has nothing any more."""
 
-    outcome: str
-    failed: bool = False
+    def blockers(self, state: State, operation: Operation) -> list[Blocker]:
+        """What would be hurt if the node stopped now; a decommission waits for its migrations."""
+        return [] if operation.drain.decommission else blockers(state, operation.drain.node)
+
+    def cancelled(self, state: State, operation: Operation, but: Collection[int], now_ms: int) -> list[Record]:
+        """The node stays."""
+        return undrained(state, operation.drain.node, now_ms, but)
+
+    def end(self, state: State, operation: Operation, live: Live) -> End | None:
+        """When it is safe to stop the node, or is in vain."""
+        drain = operation.drain
+        node = state.nodes.get(drain.node)
+        if operation.cancelled:
+            return End(f"{drain.node} stays")
+        if node is None:
+            return End(f"{drain.node} was removed")
+        if drain.decommission:
+            return _decommissioned(state, node)
+        if node.state == NodeState.NODE_STATE_FAILED:
+            return End(f"{node.id} failed: {node.state_reason}", failed=True)
+        if node.state != _DRAINING:
+            return End(f"{node.id} {node.state_reason}")
+        return End(f"{node.id} is safe to stop") if _is_safe(state, node.id) else None
 
 
-def drained(state: State, operation: Operation) -> DrainEnd | None:
-    """How a drain whose migrations have ended has ended itself; None while it hasn't."""
-    node = state.nodes.get(operation.node)
-    if operation.cancelled:
-        return DrainEnd(f"{operation.node} stays")
-    if node is None:
-        return DrainEnd(f"{operation.node} was removed")
-    if operation.decommission:
-        return _decommissioned(state, node)
-    if node.state == NodeState.NODE_STATE_FAILED:
-        return DrainEnd(f"{node.id} failed: {node.state_reason}", failed=True)
-    if node.state != _DRAINING:
-        return DrainEnd(f"{node.id} {node.state_reason}")
-    return DrainEnd(f"{node.id} is safe to stop") if _is_safe(state, node.id) else None
-
-
-def _decommissioned(state: State, node: Node) -> DrainEnd | None:
+def _decommissioned(state: State, node: Node) -> End | None:
     held = sum(1 for p in state.partitions_on(node.id) if node.id in p.replicas)
     if held:
-        return DrainEnd(f"{node.id} still holds {held} partitions", failed=True)
+        return End(f"{node.id} still holds {held} partitions", failed=True)
     if is_up(node) and any(state.partitions_on(node.id)):
         return None  # it is deleting
-    return DrainEnd(f"{node.id} holds nothing and is safe to stop")
+    return End(f"{node.id} holds nothing and is safe to stop")
 
 
 def new_drain(state: State, command: DrainNode, now_ms: int) -> Operation:
@@ -137,14 +141,12 @@ def new_drain(state: State, command: DrainNode, now_ms: int) -> Operation:
         )
     return Operation(
         id=state.next_operation_id,
-        kind=OperationKind.OPERATION_KIND_DRAIN,
         state=OperationState.OPERATION_STATE_RUNNING,
         requested_by=command.requested_by,
         reason=command.reason,
         created_ms=now_ms,
         rate_limit=command.rate_limit,
-        node=node.id,
-        decommission=command.decommission,
+        drain=DrainOperation(node=node.id, decommission=command.decommission),
     )
 
 

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationKind, OperationState
+from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationState, ReassignOperation
 from minka.v1.records_pb2 import OperationStarted, Record
 from minkad.core.controller.balancer import View
 from minkad.core.controller.commands import SpreadLoad
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, best_shift
-from minkad.core.state import AUTOMATIC, State
+from minkad.core.state import State
 
 INTERVAL_S: Final = 1.0
 SUSTAINED_S: Final = 5.0
@@ -51,7 +51,7 @@ class LoadBalancer:
         return SpreadLoad(shift.partition_id, shift.target_replicas, shift.source, shift.target, shift.reason)
 
     def _may_move(self, state: State, now: float) -> bool:
-        if any(operation.kind != OperationKind.OPERATION_KIND_SPLIT for operation in state.running_operations()):
+        if not all(operation.HasField("split") for operation in state.running_operations()):
             return False
         if self._move:
             ended = state.operations.get(self._move)
@@ -67,9 +67,9 @@ def spread_load(state: State, command: SpreadLoad, now_ms: int) -> list[Record]:
         return []
     operation = Operation(
         id=state.next_operation_id,
-        kind=OperationKind.OPERATION_KIND_REASSIGN,
         state=OperationState.OPERATION_STATE_RUNNING,
-        requested_by=AUTOMATIC,
+        automatic=True,
+        reassign=ReassignOperation(),
         reason=command.reason,
         created_ms=now_ms,
         migration_count=1,

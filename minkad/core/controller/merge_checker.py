@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
-from minka.v1.cluster_pb2 import Keyspace, OperationKind, Partition
+from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkad.core.controller.balancer import View
 from minkad.core.controller.commands import Merge
 from minkad.core.controller.splits import Ranges, obstacle
-from minkad.core.state import AUTOMATIC, State, is_by_ranges
+from minkad.core.state import State, is_by_ranges
 
 INTERVAL_S: Final = 1.0
 SHARE: Final = 0.5  # of the limits of one partition that two may have together
@@ -69,7 +69,7 @@ class MergeChecker:
         if not keys or not _is_free(state, keyspace):
             return None
         sizes = {id_: one.bytes for id_, one in known.items()}
-        return Merge(keyspace.name, keys, AUTOMATIC, f"small and cold for {after:.0f} s", sizes)
+        return Merge(keyspace.name, keys, "", f"small and cold for {after:.0f} s", sizes, automatic=True)
 
 
 def _splits_itself(keyspace: Keyspace) -> bool:
@@ -78,9 +78,8 @@ def _splits_itself(keyspace: Keyspace) -> bool:
 
 def _is_free(state: State, keyspace: Keyspace) -> bool:
     """Whether no operation runs that moves partitions, or changes the keyspace's ranges."""
-    cuts = (OperationKind.OPERATION_KIND_SPLIT, OperationKind.OPERATION_KIND_MERGE)
     return not any(
-        operation.migration_count or (operation.kind in cuts and operation.keyspace_id == keyspace.id)
+        operation.migration_count or keyspace.id in (operation.split.keyspace_id, operation.merge.keyspace_id)
         for operation in state.running_operations()
     )
 

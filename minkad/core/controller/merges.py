@@ -7,7 +7,7 @@ and that it leads them; then both rows say that they are being merged, and after
 A leader that is lost in between changes nothing: the next one begins anew.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
@@ -15,16 +15,17 @@ from minka.ranges import readable
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import (
     Keyspace,
+    MergeOperation,
     Migration,
     MigrationState,
     Operation,
-    OperationKind,
     OperationState,
     Partition,
     PartitionState,
 )
 from minka.v1.records_pb2 import OperationStarted, PartitionsMerged, Record
 from minkad.core.controller.commands import FinishMerge, Merge
+from minkad.core.controller.operation_kind import End, OperationKind
 from minkad.core.controller.rows import (
     appoint,
     changed,
@@ -58,13 +59,12 @@ def request(state: State, command: Merge, now_ms: int) -> list[Record]:
     refuse_if_cut(state, keyspace)
     operation = Operation(
         id=state.next_operation_id,
-        kind=OperationKind.OPERATION_KIND_MERGE,
         state=OperationState.OPERATION_STATE_RUNNING,
         requested_by=command.requested_by,
+        automatic=command.automatic,
         reason=command.reason,
         created_ms=now_ms,
-        keyspace_id=keyspace.id,
-        merge_keys=[pair.right.start_key for pair in pairs],
+        merge=MergeOperation(keyspace_id=keyspace.id, keys=[pair.right.start_key for pair in pairs]),
     )
     migrations = list(_bring_together(operation, pairs))
     if migrations:
@@ -125,15 +125,16 @@ def _bring_together(operation: Operation, pairs: list[Pair]) -> Iterator[Migrati
 # While it runs
 
 
-def next_merges(state: State) -> list[Record]:
-    """The next steps of running operations: leaderships come together, then merges begin. No row is changed twice."""
-    rows: dict[int, Partition] = {}
-    live = Live.of(state)
-    if not any(_running(state)):
-        return []
-    free = MERGES_AT_ONCE - sum(1 for row in state.partitions.values() if row.merge_from)
-    for operation in _running(state):
-        moving = _to_be_moved(state, operation)
+class Merges(OperationKind):
+    """Neighbours in a keyspace by ranges become one partition."""
+
+    def next_steps(self, state: State, operation: Operation) -> list[Record]:
+        """Leaderships come together, then merges begin."""
+        if operation.cancelled:
+            return []
+        rows: dict[int, Partition] = {}
+        live, moving = Live.of(state), _to_be_moved(state, operation)
+        free = MERGES_AT_ONCE - sum(1 for row in state.partitions.values() if row.merge_from)
         for pair in _pairs(state, operation):
             left, right = pair
             is_begun = left.merge_from == right.id
@@ -146,18 +147,43 @@ def next_merges(state: State) -> list[Record]:
             elif not is_begun and not operation.paused:
                 free -= 1
                 rows.update((row.id, row) for row in _begin(pair))
-    return partitions_changed(rows.values())
+        return partitions_changed(rows.values())
 
+    def blockers(self, state: State, operation: Operation) -> list[Blocker]:
+        """What the merges wait for."""
+        found, moving, live = [], _to_be_moved(state, operation), Live.of(state)
+        for pair in _pairs(state, operation):
+            if pair.right.id in moving or (reason := _obstacle(state, pair, live)) is None:
+                continue
+            name = partition_name(state.keyspaces, pair.right)
+            text = f"to be merged at {readable(pair.right.start_key)}: {reason}"
+            remedy = f"minkactl operations cancel {operation.id}"
+            found.append(Blocker(partition_id=pair.right.id, partition=name, reason=text, remedy=remedy))
+        return found
 
-def _running(state: State) -> Iterator[Operation]:
-    for operation in state.running_operations():
-        if operation.kind == OperationKind.OPERATION_KIND_MERGE and not operation.cancelled:
-            yield operation
+    def cancelled(self, state: State, operation: Operation, but: Collection[int], now_ms: int) -> list[Record]:
+        """What has been copied is removed."""
+        rows = []
+        for left, right in _pairs(state, operation):
+            if left.merge_from == right.id:
+                rows.append(changed(left, lambda row: row.ClearField("merge_from")))
+                rows.append(changed(right, lambda row: row.ClearField("merge_into")))
+        return partitions_changed(rows)
+
+    def end(self, state: State, operation: Operation, live: Live) -> End | None:
+        """When all is merged; also where what is left has no node in common: it was to be moved, and was not."""
+        merge = operation.merge
+        if not operation.cancelled:
+            moving = _to_be_moved(state, operation)
+            for left, right in _pairs(state, operation):
+                if right.id in moving or set(left.replicas) & set(right.replicas):
+                    return None
+        return End(f"{merge.merged} of {merge.merged + len(merge.keys)} merged", failed=bool(merge.keys))
 
 
 def _pairs(state: State, operation: Operation) -> Iterator[Pair]:
-    ranges = Ranges(state, operation.keyspace_id)
-    for key in operation.merge_keys:
+    ranges = Ranges(state, operation.merge.keyspace_id)
+    for key in operation.merge.keys:
         if (pair := ranges.pair_at(key)) is not None:
             yield Pair(*pair)
 
@@ -205,41 +231,6 @@ def _begin(pair: Pair) -> list[Partition]:
         row.merge_into = left.id
 
     return [changed(left, merge_from), changed(right, merge_into)]
-
-
-def given_up(state: State, operation: Operation) -> list[Partition]:
-    """The rows as they are when the operation is cancelled: what has been copied is removed."""
-    rows = []
-    for left, right in _pairs(state, operation):
-        if left.merge_from == right.id:
-            rows.append(changed(left, lambda row: row.ClearField("merge_from")))
-            rows.append(changed(right, lambda row: row.ClearField("merge_into")))
-    return rows
-
-
-def blockers(state: State, operation: Operation) -> list[Blocker]:
-    """What the merges of an operation wait for."""
-    found, moving, live = [], _to_be_moved(state, operation), Live.of(state)
-    for pair in _pairs(state, operation):
-        if pair.right.id in moving or (reason := _obstacle(state, pair, live)) is None:
-            continue
-        name = partition_name(state.keyspaces, pair.right)
-        text = f"to be merged at {readable(pair.right.start_key)}: {reason}"
-        remedy = f"minkactl operations cancel {operation.id}"
-        found.append(Blocker(partition_id=pair.right.id, partition=name, reason=text, remedy=remedy))
-    return found
-
-
-def outcome(state: State, operation: Operation) -> str | None:
-    """How an operation has ended; None while it hasn't. It ends also where what is left has no node in common: it was
-    to be moved, and was not.
-    """
-    if not operation.cancelled:
-        moving = _to_be_moved(state, operation)
-        for left, right in _pairs(state, operation):
-            if right.id in moving or set(left.replicas) & set(right.replicas):
-                return None
-    return f"{operation.merged} of {operation.merged + len(operation.merge_keys)} merged"
 
 
 # The end
@@ -291,13 +282,15 @@ def _merged(left: Partition, right: Partition) -> Record:
 
 def _progress(state: State, right: Partition) -> list[Record]:
     def change(row: Operation) -> None:
-        row.merge_keys.remove(right.start_key)
-        row.merged += 1
+        row.merge.keys.remove(right.start_key)
+        row.merge.merged += 1
 
     return [
         Record(operation_changed=operation_with(operation, change))
-        for operation in _running(state)
-        if operation.keyspace_id == right.keyspace_id and right.start_key in operation.merge_keys
+        for operation in state.running_operations()
+        if not operation.cancelled
+        and operation.merge.keyspace_id == right.keyspace_id
+        and right.start_key in operation.merge.keys
     ]
 
 

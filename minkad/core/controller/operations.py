@@ -10,11 +10,10 @@ from minka.v1.cluster_pb2 import (
     MigrationState,
     NodeState,
     Operation,
-    OperationKind,
     OperationState,
+    ReassignOperation,
 )
 from minka.v1.records_pb2 import OperationStarted, Record
-from minkad.core.controller import merges
 from minkad.core.controller.commands import (
     ApplyPlan,
     CancelMigration,
@@ -25,9 +24,10 @@ from minkad.core.controller.commands import (
     UndrainNode,
 )
 from minkad.core.controller.drains import draining, new_drain, running_drain, undrained
+from minkad.core.controller.operation_kind import End
+from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.reassignment import go_back, refusal_to_go_back
 from minkad.core.controller.rows import (
-    changed,
     migration_in_state,
     operation_with,
     partitions_changed,
@@ -52,11 +52,10 @@ def apply_plan(state: State, command: ApplyPlan, now_ms: int) -> list[Record]:
     _check_plan(state, plan)
     operation = Operation(
         id=state.next_operation_id,
-        kind=plan.kind,
         state=OperationState.OPERATION_STATE_RUNNING,
         requested_by=command.requested_by,
         reason=command.reason or plan.reason,
-        plan_digest=plan.digest,
+        reassign=ReassignOperation(plan_digest=plan.digest),
         created_ms=now_ms,
         migration_count=len(plan.moves),
         rate_limit=plan.rate_limit if command.rate_limit is None else command.rate_limit,
@@ -143,7 +142,7 @@ def drain_node(state: State, command: DrainNode, now_ms: int) -> list[Record]:
         request = PlanReassignRequest(drain=[command.node_id])
         plan = plan_reassign(state, command.sizes, request, now_ms, command.disks)
         migrations = migrations_of(operation, plan)
-        operation.plan_digest, operation.migration_count = plan.digest, len(migrations)
+        operation.drain.plan_digest, operation.migration_count = plan.digest, len(migrations)
     return [
         Record(operation_started=OperationStarted(operation=operation, migrations=migrations)),
         *draining(state, command.node_id, now_ms),
@@ -157,7 +156,7 @@ def undrain_node(state: State, command: UndrainNode, now_ms: int) -> list[Record
     operation = running_drain(state, command.node_id)
     if operation is not None:
         return cancel(state, CancelOperation(operation.id, "", "the node stays"), now_ms)
-    return undrained(state, command.node_id, now_ms, {})
+    return undrained(state, command.node_id, now_ms)
 
 
 # While it runs
@@ -215,18 +214,13 @@ def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
             migrations.append(record)
         elif migration.state == _M.MIGRATION_STATE_PENDING:
             migrations.append(migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason))
-    if operation.kind == OperationKind.OPERATION_KIND_ELECT_LEADERS:
-        waiting = (state.partitions[p] for p in operation.partitions if p in state.partitions)
-        rows += [changed(p, lambda row: row.ClearField("successor")) for p in waiting if p.successor]
-    if operation.kind == OperationKind.OPERATION_KIND_MERGE:
-        rows += merges.given_up(state, operation)
-    records = undrained(state, operation.node, now_ms, {row.id: row for row in rows}) if operation.node else None
 
     def change(row: Operation) -> None:
         row.cancelled, row.outcome = True, reason
 
     return [
-        *(partitions_changed(rows) if records is None else records),
+        *partitions_changed(rows),
+        *kind_of(operation).cancelled(state, operation, [row.id for row in rows], now_ms),
         *migrations,
         Record(operation_changed=operation_with(operation, change)),
     ]
@@ -263,11 +257,11 @@ def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) ->
 # End
 
 
-def finish(state: State, operation: Operation, now_ms: int, outcome: str = "", *, failed: bool = False) -> Record:
-    """The operation has ended: every migration of it has. `outcome` is what there is to say beside them."""
+def finish(state: State, operation: Operation, end: End, now_ms: int) -> Record:
+    """The operation has ended, and every migration of it has."""
     migrations = state.migrations[operation.id].values()
     cancelled = [m for m in migrations if m.state == _M.MIGRATION_STATE_CANCELLED]
-    said = [outcome] if outcome else []
+    said = [end.outcome] if end.outcome else []
     if migrations:
         what = "replicas" if any(_moves_one_of_several(state, m) for m in migrations) else "partitions"
         said.append(f"{len(migrations) - len(cancelled)} of {len(migrations)} {what} moved")
@@ -283,7 +277,7 @@ def finish(state: State, operation: Operation, now_ms: int, outcome: str = "", *
         row.state = OperationState.OPERATION_STATE_SUCCEEDED
         if operation.cancelled:
             row.state = OperationState.OPERATION_STATE_CANCELLED
-        elif cancelled or failed:
+        elif cancelled or end.failed:
             row.state = OperationState.OPERATION_STATE_FAILED
 
     return Record(operation_finished=operation_with(operation, change))

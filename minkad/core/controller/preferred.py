@@ -4,9 +4,11 @@ from collections.abc import Collection, Iterable
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker
-from minka.v1.cluster_pb2 import Operation, OperationKind, OperationState, Partition
+from minka.v1.cluster_pb2 import ElectLeadersOperation, Operation, OperationState, Partition
 from minka.v1.records_pb2 import OperationStarted, Record
 from minkad.core.controller.commands import ElectLeaders
+from minkad.core.controller.operation_kind import End, OperationKind
+from minkad.core.controller.rows import changed, partitions_changed
 from minkad.core.controller.selectors import Live, preferred_leader, preferred_replica_partition_leader_selector
 from minkad.core.state import State, partition_name
 
@@ -16,19 +18,18 @@ def elect_leaders(state: State, command: ElectLeaders, now_ms: int) -> list[Reco
     partitions = due(state, command.partitions)
     if not partitions:
         return []
-    running = [o for o in state.running_operations() if o.kind == OperationKind.OPERATION_KIND_ELECT_LEADERS]
+    running = [o for o in state.running_operations() if o.HasField("elect_leaders")]
     if running:
         raise MinkaError(
             Code.OPERATION_RUNNING, f"operation {running[0].id} elects leaders already", operation=str(running[0].id)
         )
     operation = Operation(
         id=state.next_operation_id,
-        kind=OperationKind.OPERATION_KIND_ELECT_LEADERS,
         state=OperationState.OPERATION_STATE_RUNNING,
         requested_by=command.requested_by,
         reason=command.reason,
         created_ms=now_ms,
-        partitions=partitions,
+        elect_leaders=ElectLeadersOperation(partitions=partitions),
     )
     return [Record(operation_started=OperationStarted(operation=operation))]
 
@@ -39,11 +40,32 @@ def due(state: State, partitions: Collection[int]) -> list[int]:
     return [p.id for p in _named(state, partitions) if preferred_successor(p, live)]
 
 
-def on_preferred_replica_election(state: State, operation: Operation, live: Live) -> list[tuple[Partition, str]]:
-    """Affected partitions → OnlinePartition, by the preferred replica selector: those still to do, and who is next."""
-    partitions = (state.partitions[p] for p in operation.partitions if p in state.partitions)
-    found = ((p, preferred_successor(p, live)) for p in partitions)
-    return [(p, successor) for p, successor in found if successor is not None]
+class Elections(OperationKind):
+    """Affected partitions → OnlinePartition, by the preferred replica selector."""
+
+    def leaderships(self, state: State, operation: Operation, live: Live) -> list[tuple[Partition, str]]:
+        """Those still to do, and who is next."""
+        if operation.cancelled:
+            return []
+        found = ((p, preferred_successor(p, live)) for p in _affected(state, operation))
+        return [(p, successor) for p, successor in found if successor is not None]
+
+    def cancelled(self, state: State, operation: Operation, but: Collection[int], now_ms: int) -> list[Record]:
+        """Who leads leads on."""
+        waiting = (p for p in _affected(state, operation) if p.successor and p.id not in but)
+        return partitions_changed(changed(p, lambda row: row.ClearField("successor")) for p in waiting)
+
+    def end(self, state: State, operation: Operation, live: Live) -> End | None:
+        """When nothing is left to do."""
+        if self.leaderships(state, operation, live):
+            return None
+        partitions = _affected(state, operation)
+        done = sum(p.leader == preferred_leader(p) for p in partitions)
+        return End(f"{done} of {len(partitions)} preferred leaders lead")
+
+
+def _affected(state: State, operation: Operation) -> list[Partition]:
+    return [state.partitions[p] for p in operation.elect_leaders.partitions if p in state.partitions]
 
 
 def preferred_successor(partition: Partition, live: Live) -> str | None:
@@ -52,13 +74,6 @@ def preferred_successor(partition: Partition, live: Live) -> str | None:
         return None
     selection = preferred_replica_partition_leader_selector(partition, live)
     return selection.leader if selection is not None and selection.leader != partition.leader else None
-
-
-def outcome(state: State, operation: Operation) -> str:
-    """What came of it."""
-    partitions = [state.partitions[p] for p in operation.partitions if p in state.partitions]
-    done = sum(p.leader == preferred_leader(p) for p in partitions)
-    return f"{done} of {len(partitions)} preferred leaders lead"
 
 
 def chosen(state: State, keyspaces: Collection[str], partitions: Collection[int]) -> list[int]:

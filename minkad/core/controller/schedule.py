@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationKind, Partition
+from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, Partition
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import drains, merges, operations, preferred, splits
+from minkad.core.controller import drains, operations
+from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.reassignment import (
     added_by,
     begin,
@@ -43,8 +44,8 @@ def schedule(state: State, caps: MigrationCaps, now_ms: int, low_disks: Collecti
     operation = state.running_operation()
     if operation is not None and (records := _migrate(state, operation, caps, live, now_ms)):
         return records
-    cuts = splits.next_splits(state) or merges.next_merges(state)
-    return cuts or _move_leaderships(state, live) or _end(state, live, now_ms)
+    steps = (kind_of(one).next_steps(state, one) for one in state.running_operations())
+    return next(filter(None, steps), []) or _move_leaderships(state, live) or _end(state, live, now_ms)
 
 
 # Migrations
@@ -107,14 +108,13 @@ def _load(state: State, migrations: list[Migration], caps: MigrationCaps, live: 
 
 
 def _move_leaderships(state: State, live: Live) -> list[Record]:
-    """Leaders of DRAINING nodes and of those whose disks are low, and those that an ELECT_LEADERS operation wants
-    elsewhere, get a successor.
+    """Leaders of DRAINING nodes and of those whose disks are low, and those that an operation wants elsewhere, get a
+    successor.
     """
     wanted: dict[int, tuple[Partition, str]] = {}
     for operation in state.running_operations():
-        if operation.kind == OperationKind.OPERATION_KIND_ELECT_LEADERS and not operation.cancelled:
-            due = preferred.on_preferred_replica_election(state, operation, live)
-            wanted.update((p.id, (p, successor)) for p, successor in due)
+        due = kind_of(operation).leaderships(state, operation, live)
+        wanted.update((p.id, (p, successor)) for p, successor in due)
     for node in sorted(live.draining):
         due = drains.leaderships_to_move(state, node, live)
         wanted.update((p.id, (p, successor)) for p, successor in due)
@@ -138,20 +138,6 @@ def _end(state: State, live: Live, now_ms: int) -> list[Record]:
     for operation in state.running_operations():
         if any(m.state not in operations.ENDED for m in state.migrations[operation.id].values()):
             continue
-        match operation.kind:
-            case OperationKind.OPERATION_KIND_ELECT_LEADERS:
-                if operation.cancelled or not preferred.on_preferred_replica_election(state, operation, live):
-                    records.append(operations.finish(state, operation, now_ms, preferred.outcome(state, operation)))
-            case OperationKind.OPERATION_KIND_DRAIN:
-                if (end := drains.drained(state, operation)) is not None:
-                    records.append(operations.finish(state, operation, now_ms, end.outcome, failed=end.failed))
-            case OperationKind.OPERATION_KIND_SPLIT:
-                if (outcome := splits.outcome(state, operation)) is not None:
-                    records.append(operations.finish(state, operation, now_ms, outcome))
-            case OperationKind.OPERATION_KIND_MERGE:
-                if (outcome := merges.outcome(state, operation)) is not None:
-                    failed = bool(operation.merge_keys)
-                    records.append(operations.finish(state, operation, now_ms, outcome, failed=failed))
-            case _:
-                records.append(operations.finish(state, operation, now_ms))
+        if (end := kind_of(operation).end(state, operation, live)) is not None:
+            records.append(operations.finish(state, operation, end, now_ms))
     return records

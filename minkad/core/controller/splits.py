@@ -8,16 +8,17 @@ the child: who has a copy of the parent from then can't tell the child from it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 
 from minka.errors import Code, MinkaError
 from minka.ranges import check_split_point, readable
 from minka.v1.admin_pb2 import Blocker
-from minka.v1.cluster_pb2 import Keyspace, Operation, OperationKind, OperationState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Keyspace, Operation, OperationState, Partition, PartitionState, SplitOperation
 from minka.v1.records_pb2 import OperationStarted, PartitionSplit, Record
 from minkad.core.controller.commands import FinishSplit, ProposeSplit, Split
 from minkad.core.controller.keyspaces import check_room
+from minkad.core.controller.operation_kind import End, OperationKind
 from minkad.core.controller.rows import changed, operation_with, partitions_changed
+from minkad.core.controller.selectors import Live
 from minkad.core.state import State, is_by_ranges, other_half, partition_name, range_of
 
 MAX_KEYS = 1000  # in one operation
@@ -56,24 +57,26 @@ def request(state: State, command: Split, now_ms: int) -> list[Record]:
     refuse_if_cut(state, keyspace)
     operation = Operation(
         id=state.next_operation_id,
-        kind=OperationKind.OPERATION_KIND_SPLIT,
         state=OperationState.OPERATION_STATE_RUNNING,
         requested_by=command.requested_by,
         reason=command.reason,
         created_ms=now_ms,
-        keyspace_id=keyspace.id,
-        split_keys=keys,
+        split=SplitOperation(keyspace_id=keyspace.id, keys=keys),
     )
     return [Record(operation_started=OperationStarted(operation=operation))]
 
 
 def refuse_if_cut(state: State, keyspace: Keyspace) -> None:
     """OPERATION_RUNNING while another operation changes the ranges of the keyspace."""
-    kinds = {OperationKind.OPERATION_KIND_SPLIT: "splits", OperationKind.OPERATION_KIND_MERGE: "merges"}
     for running in state.running_operations():
-        if running.kind in kinds and running.keyspace_id == keyspace.id:
-            text = f"operation {running.id} {kinds[running.kind]} partitions of {keyspace.name}"
-            raise MinkaError(Code.OPERATION_RUNNING, text, operation=str(running.id))
+        if running.HasField("split") and running.split.keyspace_id == keyspace.id:
+            does = "splits"
+        elif running.HasField("merge") and running.merge.keyspace_id == keyspace.id:
+            does = "merges"
+        else:
+            continue
+        text = f"operation {running.id} {does} partitions of {keyspace.name}"
+        raise MinkaError(Code.OPERATION_RUNNING, text, operation=str(running.id))
 
 
 def new_keys(state: State, command: Split) -> list[bytes]:
@@ -102,15 +105,19 @@ def keyspace_by_ranges(state: State, name: str) -> Keyspace:
     return keyspace
 
 
-def next_splits(state: State) -> list[Record]:
-    """The splits of running operations that can be made now. A partition is split once at a time, so what several
-    splits are to cut is first cut near its middle.
-    """
-    records: list[Record] = []
-    for operation in _waiting(state):
-        ranges = Ranges(state, operation.keyspace_id)
+class Splits(OperationKind):
+    """Partitions of a keyspace by ranges are split at keys."""
+
+    def next_steps(self, state: State, operation: Operation) -> list[Record]:
+        """The splits that can be made now. A partition is split once at a time, so what several splits are to cut is
+        first cut near its middle.
+        """
+        split = operation.split
+        if not split.keys or operation.paused or operation.cancelled:
+            return []
+        ranges, records = Ranges(state, split.keyspace_id), list[Record]()
         by_partition: dict[int, list[bytes]] = {}
-        for key in operation.split_keys:
+        for key in split.keys:
             by_partition.setdefault(ranges.at(key).id, []).append(key)
         free = _free(state)
         done: list[bytes] = []
@@ -125,11 +132,29 @@ def next_splits(state: State) -> list[Record]:
             records.append(split_at(row, key, state.next_partition_id + len(made), keeps_start=True))
             done.append(key)
             made.append(state.next_partition_id + len(made))
-        if done:
-            records.append(_with_progress(operation, done, made))
-        if records:
-            return records  # the next operation's are made from the state with these
-    return []
+        return [*records, _with_progress(operation, done, made)] if done else records
+
+    def blockers(self, state: State, operation: Operation) -> list[Blocker]:
+        """What the splits wait for."""
+        ranges, found = Ranges(state, operation.split.keyspace_id), []
+        for key in operation.split.keys:
+            row = ranges.at(key)
+            if (reason := obstacle(state, row)) is not None:
+                name = partition_name(state.keyspaces, row)
+                text = f"to be split at {readable(key)}: {reason}"
+                remedy = f"minkactl operations cancel {operation.id}"
+                found.append(Blocker(partition_id=row.id, partition=name, reason=text, remedy=remedy))
+        return found
+
+    def end(self, state: State, operation: Operation, live: Live) -> End | None:
+        """When all of it is done, and what was begun where it is cancelled."""
+        split = operation.split
+        made = (state.partitions.get(id_) for id_ in split.partitions)
+        if any(row is not None and row.splitting for row in made):
+            return None
+        if split.keys and not operation.cancelled:
+            return None
+        return End(f"{len(split.partitions)} of {len(split.partitions) + len(split.keys)} new partitions made")
 
 
 def propose(state: State, command: ProposeSplit) -> list[Record]:
@@ -216,29 +241,6 @@ def obstacle(state: State, row: Partition, *, ignore_merge: bool = False) -> str
     return None
 
 
-def blockers(state: State, operation: Operation) -> list[Blocker]:
-    """What the splits of an operation wait for."""
-    ranges, found = Ranges(state, operation.keyspace_id), []
-    for key in operation.split_keys:
-        row = ranges.at(key)
-        if (reason := obstacle(state, row)) is not None:
-            name = partition_name(state.keyspaces, row)
-            text = f"to be split at {readable(key)}: {reason}"
-            remedy = f"minkactl operations cancel {operation.id}"
-            found.append(Blocker(partition_id=row.id, partition=name, reason=text, remedy=remedy))
-    return found
-
-
-def outcome(state: State, operation: Operation) -> str | None:
-    """How an operation has ended; None while it hasn't."""
-    made = (state.partitions.get(id_) for id_ in operation.partitions)
-    if any(row is not None and row.splitting for row in made):
-        return None
-    if operation.split_keys and not operation.cancelled:
-        return None
-    return f"{len(operation.partitions)} of {len(operation.partitions) + len(operation.split_keys)} new partitions made"
-
-
 def finish(state: State, command: FinishSplit) -> list[Record]:
     """Both halves are partitions like any other. Raises UNKNOWN_PARTITION, and STALE_EPOCH with the row."""
     child = state.partitions.get(command.partition_id)
@@ -254,15 +256,9 @@ def finish(state: State, command: FinishSplit) -> list[Record]:
     return partitions_changed(changed(row, lambda row: row.ClearField("splitting")) for row in halves)
 
 
-def _waiting(state: State) -> Iterator[Operation]:
-    for operation in state.running_operations():
-        if operation.split_keys and not operation.paused and not operation.cancelled:
-            yield operation
-
-
 def _with_progress(operation: Operation, done: list[bytes], made: list[int]) -> Record:
     def change(row: Operation) -> None:
-        row.split_keys[:] = [key for key in row.split_keys if key not in done]
-        row.partitions.extend(made)
+        row.split.keys[:] = [key for key in row.split.keys if key not in done]
+        row.split.partitions.extend(made)
 
     return Record(operation_changed=operation_with(operation, change))

@@ -7,7 +7,7 @@ from math import isfinite
 from minka.errors import Code, MinkaError
 from minka.plans import plan_digest
 from minka.v1.admin_pb2 import AssignedReplicas, Move, NodeBalance, Plan, PlanReassignRequest
-from minka.v1.cluster_pb2 import Keyspace, NodeState, OperationKind, Partition, PartitionState
+from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.placement.leaders import spread_leaders
 from minkad.core.placement.plan import refuse_if_running
@@ -45,7 +45,6 @@ def plan_reassign(
         moves, minimum, notes = _evening_moves(state, sizes, _selected(state, request.keyspaces), layout, wishes)
         notes = [*_low_disks(targets, disks), *notes]
     plan = Plan(
-        kind=OperationKind.OPERATION_KIND_REASSIGN,
         cluster_id=state.cluster.id,
         table_version=state.version,
         created_ms=now_ms,

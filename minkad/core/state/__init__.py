@@ -4,12 +4,11 @@ from minkad.core.state.names import operation_name, partition_name
 from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionStateName, partition_state
 from minkad.core.state.ranges import check_ranges, is_by_ranges, other_half, range_of
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_state
-from minkad.core.state.state import ALL, AUTOMATIC, ROWS_A_PIECE, NotifyNode, State, slices
+from minkad.core.state.state import ALL, ROWS_A_PIECE, NotifyNode, State, slices
 from minkad.core.state.transitions import MIGRATIONS_UNDER_WAY
 
 __all__ = [
     "ALL",
-    "AUTOMATIC",
     "MIGRATIONS_UNDER_WAY",
     "PARTITION_TRANSITIONS",
     "REPLICA_TRANSITIONS",

@@ -4,15 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from minka.v1.cluster_pb2 import Keyspace, Operation, OperationKind, Partition
-
-_KINDS = {
-    OperationKind.OPERATION_KIND_REASSIGN: "reassign",
-    OperationKind.OPERATION_KIND_ELECT_LEADERS: "elect-leaders",
-    OperationKind.OPERATION_KIND_DRAIN: "drain",
-    OperationKind.OPERATION_KIND_SPLIT: "split",
-    OperationKind.OPERATION_KIND_MERGE: "merge",
-}
+from minka.v1.cluster_pb2 import Keyspace, Operation, Partition
 
 _NODE_ID: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -37,9 +29,8 @@ def partition_name(keyspaces: Mapping[int, Keyspace], partition: Partition) -> s
 
 def operation_name(keyspaces: Mapping[int, Keyspace], operation: Operation) -> str:
     """What it does, as the command that began it is called: drain cyrene --decommission."""
-    words = [_KINDS.get(operation.kind, "an operation"), operation.node]
-    if operation.keyspace_id in keyspaces:
-        words.append(keyspaces[operation.keyspace_id].name)
-    if operation.decommission:
-        words.append("--decommission")
+    name = (operation.WhichOneof("kind") or "an operation").replace("_", "-")
+    keyspace = keyspaces.get(operation.split.keyspace_id or operation.merge.keyspace_id)
+    flag = "--decommission" if operation.drain.decommission else ""
+    words = (name, operation.drain.node, keyspace.name if keyspace is not None else "", flag)
     return " ".join(word for word in words if word)

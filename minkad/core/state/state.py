@@ -50,7 +50,6 @@ K = TypeVar("K")
 R = TypeVar("R")
 
 KEPT_OPERATIONS = 20  # of those that people asked for, and as many of the others
-AUTOMATIC = "minkad"  # who has asked for what the controller does of its own accord
 KEPT_REMOVALS = 1000
 ALL = 0  # no partition has this id
 ROWS_A_PIECE = 250  # a millisecond's
@@ -377,7 +376,7 @@ class State:
     def _forget_old_operations(self) -> None:
         ended = [o for o in self.operations.values() if o.state != OperationState.OPERATION_STATE_RUNNING]
         for is_automatic in (False, True):
-            ids = sorted(o.id for o in ended if (o.requested_by == AUTOMATIC) == is_automatic)
+            ids = sorted(o.id for o in ended if o.automatic == is_automatic)
             for operation_id in ids[:-KEPT_OPERATIONS]:
                 del self.operations[operation_id]
                 del self.migrations[operation_id]

@@ -273,7 +273,7 @@ def test_a_busy_node_gives_up_a_leadership() -> None:
         h.now += 2
         await until(lambda: bool(h.state.running_operations()))
         (operation,) = h.state.running_operations()
-        assert operation.requested_by == "minkad"
+        assert operation.automatic
         assert "has 1,000 operations a second" in operation.reason
         h.controller.close()
 

@@ -13,7 +13,7 @@ from minkad.core.controller import CancelOperation, CreateKeyspace, DrainNode, S
 from minkad.core.controller.load_balancer import AFTER_FAILURE_S, SETTLE_S, SUSTAINED_S, LoadBalancer
 from minkad.core.controller.rows import changed
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, Shift, best_shift
-from minkad.core.state import AUTOMATIC, State
+from minkad.core.state import State
 from minkad.core.state.state import KEPT_OPERATIONS
 from tests.unit.core.model import Controller
 
@@ -68,7 +68,7 @@ def test_a_leadership_moves_where_a_replica_is_in_sync() -> None:
     assert (shift.source, shift.target) == ("", "")
     operation = move(c, shift)
     assert operation.state == OperationState.OPERATION_STATE_SUCCEEDED, operation
-    assert operation.requested_by == AUTOMATIC
+    assert operation.automatic
     row = c.state.partitions[shift.partition_id]
     assert row.leader == row.replicas[0] == shift.target_replicas[0] != "athens"
     assert set(row.replicas) == set(NODES)
@@ -300,9 +300,9 @@ def test_automatic_moves_do_not_push_out_what_people_did() -> None:
         order = NODES[number % 3], *(node for node in NODES if node != NODES[number % 3])
         c.run(SpreadLoad(rows[0], order, "", "", "test"))
         c.settle()
-    kept = [operation.requested_by for operation in c.state.operations.values()]
-    assert kept.count("tester") == 3
-    assert kept.count(AUTOMATIC) == KEPT_OPERATIONS + 1, "the last one has ended since"
+    kept = [operation.automatic for operation in c.state.operations.values()]
+    assert kept.count(False) == 3
+    assert kept.count(True) == KEPT_OPERATIONS + 1, "the last one has ended since"
     assert set(c.state.migrations) == set(c.state.operations)
     assert State.from_snapshot(c.state.to_snapshot()).operations == c.state.operations
 

@@ -49,7 +49,7 @@ def test_pairs_after_a_while() -> None:
     assert cold.keys(AFTER - 2) == []
     merge = cold.look(2)
     assert merge is not None
-    assert (list(merge.keys), merge.requested_by, merge.reason) == ([b"b", b"f"], "minkad", "small and cold for 60 s")
+    assert (list(merge.keys), merge.automatic, merge.reason) == ([b"b", b"f"], True, "small and cold for 60 s")
     cold.c.run(merge)
     cold.c.settle()
     assert cold.keys(AFTER) == [], "one operation at a time"

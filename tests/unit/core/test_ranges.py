@@ -163,7 +163,7 @@ def test_several_keys_of_one_partition_one_after_the_other() -> None:
     c = three()
     operation = split(c, b"b", b"d", b"f")
     assert ranges_of(rows_of(c)) == ['["", d)', '[d, "")']
-    assert list(c.state.operations[operation.id].split_keys) == [b"b", b"f"]
+    assert list(c.state.operations[operation.id].split.keys) == [b"b", b"f"]
     assert [b.reason for b in blockers_of(c.state, c.state.operations[operation.id])] == [
         "to be split at b: it is being split already",
         "to be split at f: it is being split already",

@@ -94,7 +94,7 @@ class Splitting(RuleBasedStateMachine):
     @rule()
     def cancel(self) -> None:
         for operation in self.c.state.running_operations():
-            if operation.merge_keys and not operation.cancelled:
+            if operation.merge.keys and not operation.cancelled:
                 self.c.run(CancelOperation(operation.id, "tester", "test"))
 
     @rule()

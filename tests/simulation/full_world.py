@@ -359,7 +359,8 @@ class FullWorld:
         if copy.committed > len(known):
             self._known[partition_id] = copy.log[: copy.committed]
             self._acknowledged_at[partition_id] = self.now
-            for node_id in sorted({*copy.row.isr, *self.rows[partition_id].isr}):
+            recorded = self.rows[partition_id]  # by which who is to delete its copy may have done so already
+            for node_id in sorted({*copy.row.isr, *recorded.isr} - {*recorded.removing_replicas}):
                 self._check_in_sync(node_id, partition_id)
 
     def adopted(self, process: Process, row: Partition) -> None:

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 
 class _Queue:
-    """Who waits for the turn on one loop; the first is let go in each round. It does not know the loop, which would not
-    be let go otherwise.
+    """Who waits for the turn on one loop; the first is let go in each round. It keeps no
+    reference to the loop, which would never be let go.
     """
 
     def __init__(self) -> None:

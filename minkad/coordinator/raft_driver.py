@@ -262,16 +262,16 @@ class RaftDriver:
             self._on_progress()  # another one may lead meanwhile
 
     @property
-    def _ought_to_go(self) -> bool:
+    def _is_stalled_leader(self) -> bool:
         """Whether this leader can record nothing, so that another one is to be elected; whatever waits for the disk."""
         return self.is_leader and self._log_db.stalled
 
     def _send(self, messages: Iterable[Message]) -> None:
-        holds_back = self._ought_to_go
+        holds_back = self._is_stalled_leader
         self._transport.send([m for m in messages if not (holds_back and m.type in _HEARTBEATS)])
 
     def _confirm(self, reads: Iterable[ReadState]) -> None:
-        if self._ought_to_go:
+        if self._is_stalled_leader:
             return
         for read in reads:
             sent_at, confirmed = self._confirmations.pop(read.context, (0.0, None))

@@ -100,7 +100,7 @@ class Drains(OperationKind):
         return undrained(state, operation.drain.node, now_ms, but)
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
-        """When it is safe to stop the node, or is in vain."""
+        """It ends when the node is safe to stop, or can't be drained any more."""
         drain = operation.drain
         node = state.nodes.get(drain.node)
         if operation.cancelled:

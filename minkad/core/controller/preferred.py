@@ -51,7 +51,7 @@ class Elections(OperationKind):
         return [(p, successor) for p, successor in found if successor is not None]
 
     def cancelled(self, state: State, operation: Operation, but: Collection[int], now_ms: int) -> list[Record]:
-        """Who leads leads on."""
+        """The present leaders stay."""
         waiting = (p for p in _affected(state, operation) if p.successor and p.id not in but)
         return partitions_changed(changed(p, lambda row: row.ClearField("successor")) for p in waiting)
 

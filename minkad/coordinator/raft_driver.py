@@ -85,6 +85,7 @@ class RaftDriver:
         self._clock = clock
         self._silence = LeaderSilence(clock())
         self._inbox: deque[Message] = deque()
+        self._gone: set[int] = set()
         self._proposals: _Proposals = []
         self._waiting: deque[tuple[int, int, _Proposals]] = deque()  # index, term: ascending index
         self._waiting_count = 0
@@ -182,15 +183,7 @@ class RaftDriver:
         """The process of this node has died. The others elect another leader if it led: one after the other stands, so
         that they don't take the votes from each other. Believed once a term: a firewall may say the same.
         """
-        while self._inbox:  # what it still had to say
-            self._step(self._inbox.popleft())
-        status = self.raw.status()
-        if status.basic.leader_id != raft_id or self._gave_up_term == status.basic.term:
-            return
-        self._gave_up_term = status.basic.term
-        voters = sorted(status.config.voters.ids() - {raft_id})
-        rank = voters.index(status.basic.id) if status.basic.id in voters else len(voters)
-        self.raw.forget_leader(2 + CAMPAIGN_TICKS * rank)  # not before the others have heard of it
+        self._gone.add(raft_id)
         self._wake.set()
 
     # Facts
@@ -284,8 +277,19 @@ class RaftDriver:
             self.raw.tick()
         while self._inbox:
             self._step(self._inbox.popleft())
+        while self._gone:  # after the last thing that it said
+            self._give_up(self._gone.pop())
         if self._proposals:
             self._propose_queued()
+
+    def _give_up(self, raft_id: int) -> None:
+        status = self.raw.status()
+        if status.basic.leader_id != raft_id or self._gave_up_term == status.basic.term:
+            return
+        self._gave_up_term = status.basic.term
+        voters = sorted(status.config.voters.ids() - {raft_id})
+        rank = voters.index(status.basic.id) if status.basic.id in voters else len(voters)
+        self.raw.forget_leader(2 + CAMPAIGN_TICKS * rank)  # not before the others have heard of it
 
     def _step(self, message: Message) -> None:
         self._silence.handle(message, self.raw.basic_status(), self._clock())

@@ -56,6 +56,21 @@ class Availability:
             return float("inf")
         return max(self._healed.get(link, 0.0) for link in links)
 
+    def _can_record_since(self, controller: Process) -> float:
+        """Since when a majority of the voters is well and connected to the active controller."""
+        voters = controller.driver.raw.status().config.voters
+        since = self._well_since(controller.machine)
+        for half in filter(None, voters):
+            machines = [self._world.machine_with(raft_id) for raft_id in half]
+            well = sorted(
+                float("inf")
+                if machine is None
+                else max(self._well_since(machine), self._connected_since(machine, controller.machine))
+                for machine in machines
+            )
+            since = max(since, well[len(half) // 2])
+        return since
+
     # Failed nodes
 
     def recorded(self, before: Mapping[str, Node], after: Mapping[str, Node], controller: Machine | None) -> None:
@@ -93,7 +108,7 @@ class Availability:
         for id_, row in world.rows.items():
             self._note_served(id_)
             if id_ in self._unserved_since and active is not None:
-                self._check_unserved(row, active.machine)
+                self._check_unserved(row, active)
 
     def _note_served(self, id_: int) -> None:
         server = next((p for p in self._world.processes() if p.serves(id_)), None)
@@ -107,12 +122,12 @@ class Availability:
         """Its leader acts by this row from now on: it serves, or has asked for just this in-sync set."""
         self._in_use[row.id] = frozenset(row.isr)
 
-    def _check_unserved(self, row: Partition, controller: Machine) -> None:
-        world = self._world
+    def _check_unserved(self, row: Partition, active: Process) -> None:
+        world, controller = self._world, active.machine
         keyspace: Keyspace | None = world.keyspaces.get(row.keyspace_id)
         if keyspace is None or keyspace.durability == Durability.DURABILITY_ASYNC:
             return  # who was restarted lacks what it had not synced
-        since = max(self._unserved_since[row.id], self._led_since[2], self._well_since(controller))
+        since = max(self._unserved_since[row.id], self._led_since[2], self._can_record_since(active))
         for node_id in sorted(self._in_use.get(row.id, frozenset())):
             machine = world.machine(node_id)
             well = max(since, self._well_since(machine), self._connected_since(machine, controller))

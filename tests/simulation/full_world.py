@@ -239,7 +239,8 @@ class FullWorld:
         """Where the node is."""
         return self._by_id[node_id]
 
-    def _machine_with(self, raft_id: int | None) -> Machine | None:
+    def machine_with(self, raft_id: int | None) -> Machine | None:
+        """Which of them is this member of the Raft group."""
         return next((machine for machine in self.machines if raft_id and machine.raft_id == raft_id), None)
 
     def addresses(self, but: Machine) -> list[str]:
@@ -266,7 +267,7 @@ class FullWorld:
             self._digests[position] = digest
             before, self._nodes = self._nodes, dict(process.coordinator.state.nodes)
             self.keyspaces = dict(process.coordinator.state.keyspaces)
-            controller = self._machine_with(self.oracle.leaders.get(self.oracle.terms[position[0]]))
+            controller = self.machine_with(self.oracle.leaders.get(self.oracle.terms[position[0]]))
             self.availability.recorded(before, self._nodes, controller)
             self._check_rows(process.coordinator.state)
             for holder in self.processes():

@@ -32,6 +32,7 @@ _SEEDS_THAT_FOUND_BUGS = (
     2001853,  # a node was failed that waited for its registration to be recorded, on slow disks
     2000929,  # a controller that began once more in its term did not reckon with what it had granted before
     2001978,  # an active controller was deposed, and sent a snapshot before it had noticed
+    2019140,  # word of a dead process let a snapshot in, ahead of a change of the voters that was being applied
     1000169,  # a node saved its state while a snapshot of the leader's took the place of its log
 )
 

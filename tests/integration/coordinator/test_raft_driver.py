@@ -203,6 +203,30 @@ def test_where_the_leaders_process_has_died_another_is_elected_at_once(
     asyncio.run(scenario())
 
 
+def test_word_of_a_dead_process_leaves_what_waits_for_the_disk_alone(tmp_path: Path) -> None:
+    """What has arrived since is taken in afterwards: a snapshot among it would change the configuration under entries
+    that are still to be applied.
+    """
+
+    async def scenario() -> None:
+        async with group(tmp_path, 3, election_ticks=100_000) as nodes:
+            nodes[1].driver.raw.campaign()
+            await until(lambda: nodes[1].driver.leads_with_applied_term)
+            await until(lambda: len({node.driver.applied_index for node in nodes.values()}) == 1)
+            slow = nodes[3]
+            slow.disk.clear()
+            await nodes[1].driver.propose(b"a")
+            await until(lambda: slow.driver.raw.last_index() == nodes[1].driver.raw.last_index())
+            await nodes[1].driver.propose(b"b")
+            has = slow.driver.raw.last_index()
+            slow.driver.report_gone(1)
+            assert slow.driver.raw.last_index() == has < nodes[1].driver.raw.last_index()
+            slow.disk.set()
+            await until(lambda: slow.machine.commands == [b"a", b"b"])
+
+    asyncio.run(scenario())
+
+
 def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path: Path) -> None:
     """A thousand proposals make few entries; each proposal's commands are applied in order, everywhere."""
 

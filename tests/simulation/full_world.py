@@ -360,8 +360,9 @@ class FullWorld:
         if copy.committed > len(known):
             self._known[partition_id] = copy.log[: copy.committed]
             self._acknowledged_at[partition_id] = self.now
-            recorded = self.rows[partition_id]  # by which who is to delete its copy may have done so already
-            for node_id in sorted({*copy.row.isr, *recorded.isr} - {*recorded.removing_replicas}):
+            recorded = self.rows[partition_id]  # by which who is to delete its copy, or was, may have done so already
+            kept = {*recorded.replicas} - {*recorded.removing_replicas}
+            for node_id in sorted({*copy.row.isr, *recorded.isr} & kept):
                 self._check_in_sync(node_id, partition_id)
 
     def adopted(self, process: Process, row: Partition) -> None:

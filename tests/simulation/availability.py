@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition
+from minkad.core.controller.failure_detector import PATIENCE
+from minkad.core.state import is_up
 from tests.simulation.network import Link
 from tests.simulation.process import Machine, Process
 from tests.simulation.trace import Violation
@@ -122,16 +124,25 @@ class Availability:
         """Its leader acts by this row from now on: it serves, or has asked for just this in-sync set."""
         self._in_use[row.id] = frozenset(row.isr)
 
+    def _patience(self, active: Process) -> float:
+        """What the controller waits for longer where it hears nothing of much of the cluster."""
+        world = self._world
+        up = [world.machine(node.id) for node in active.coordinator.state.nodes.values() if is_up(node)]
+        lately = world.now - _SERVED_AFTER
+        quiet = sum(max(self._well_since(m), self._connected_since(m, active.machine)) > lately for m in up)
+        return PATIENCE * world.controller_settings.failure_timeout if quiet > len(up) / 2 else 0.0
+
     def _check_unserved(self, row: Partition, active: Process) -> None:
         world, controller = self._world, active.machine
         keyspace: Keyspace | None = world.keyspaces.get(row.keyspace_id)
         if keyspace is None or keyspace.durability == Durability.DURABILITY_ASYNC:
             return  # who was restarted lacks what it had not synced
         since = max(self._unserved_since[row.id], self._led_since[2], self._can_record_since(active))
+        after = _SERVED_AFTER + self._patience(active)
         for node_id in sorted(self._in_use.get(row.id, frozenset())):
             machine = world.machine(node_id)
             well = max(since, self._well_since(machine), self._connected_since(machine, controller))
-            if node_id not in row.replicas or node_id in row.removing_replicas or world.now - well < _SERVED_AFTER:
+            if node_id not in row.replicas or node_id in row.removing_replicas or world.now - well < after:
                 continue
             raise Violation(
                 "what could be served is served",

@@ -34,6 +34,7 @@ class Part:
     node: str = ""
     address: str = ""
     sent: bool = False
+    waits: bool = False  # for the time to be sent again
     open: bool = True
     error: MinkaError | None = None  # the last refusal
     scan: ScanBody | None = None  # it has no keys then
@@ -154,15 +155,18 @@ class Call:
 
     def _repeat(self, part: Part, error: MinkaError) -> None:
         self._core.table.update(error.partitions)
+        part.waits = True
         if self._core.has_newer_route(part):
-            self._core.loop.call_soon(self._send_again, part)
+            self._core.loop.call_soon(self.send_again, part)
             return
         if asks_for_table(error):
             self._core.refresh_soon(avoid=part.address)
-        self._core.loop.call_later(delay_s(part.attempts, self._core.rng), self._send_again, part)
+        self._core.loop.call_later(delay_s(part.attempts, self._core.rng), self.send_again, part)
 
-    def _send_again(self, part: Part) -> None:
-        if part.open:
+    def send_again(self, part: Part) -> None:
+        """It has waited long enough, or need not wait any longer."""
+        if part.open and part.waits:
+            part.waits = False
             self._core.send(part)
 
     def _read_apart(self, part: Part) -> None:
@@ -202,3 +206,9 @@ def moved_reads(calls: Iterable[Call], core: "Core") -> list[Part]:
     """The reads under way to nodes that can't answer them any more: they don't lead, or have no replica in sync."""
     reads = (part for call in calls if call.op is not Op.WRITE for part in call.parts if part.sent)
     return [part for part in reads if core.has_moved(part)]
+
+
+def rerouted(calls: Iterable[Call], core: "Core") -> list[Part]:
+    """What waits to be sent again, although by now it is known where to."""
+    waiting = (part for call in calls for part in call.parts if part.waits)
+    return [part for part in waiting if core.has_newer_route(part)]

@@ -9,7 +9,7 @@ from typing import Final
 
 import grpc
 
-from minka._call import Call, Part, moved_reads
+from minka._call import Call, Part, moved_reads, rerouted
 from minka._grpc import (
     aio_channel,
     channel_credentials,
@@ -179,6 +179,8 @@ class Core:
             if table is not None and self.table.replace(table):
                 for part in moved_reads(self.calls, self):
                     part.call.reroute(part)
+                for part in rerouted(self.calls, self):
+                    part.call.send_again(part)
             self._has_table = True
             await self._forget_nodes()
         except MinkaError as caught:

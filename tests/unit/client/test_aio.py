@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minka import _lane, _stream, wire
+from minka import _call, _lane, _stream, wire
 from minka.aio import BatchError, Client
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
@@ -155,6 +155,24 @@ async def test_a_refusal_without_rows_makes_the_client_fetch_the_table_elsewhere
         cluster.lead(0, "byzantium", told=["byzantium"])
         await writing
         assert byzantium.writes[cluster.key_of(0)] == 1
+
+
+async def test_what_waits_is_sent_again_once_a_newer_table_says_where_to(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has fetched it, and however long the time until the next try is."""
+    monkeypatch.setattr(_call, "delay_s", lambda attempt, rng: 1000.0)
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+        await client.put(cluster.key_of(0), b"old")
+        athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
+        athens.refuse = lambda _: MinkaError(Code.NO_CLEARANCE, "athens has no clearance")
+        given, frames = byzantium.tables_given, len(athens.frames)
+        waiting = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
+        await _until(lambda: byzantium.tables_given > given and len(athens.frames) > frames)
+        cluster.lead(0, "byzantium", told=["byzantium"])
+        await client.put(cluster.key_of(0, 1), b"new")
+        await waiting
+        assert [byzantium.writes[cluster.key_of(0, n)] for n in range(2)] == [1, 1]
 
 
 async def test_a_dead_nodes_partition_is_found_at_its_new_owner(data_cluster: Make) -> None:

@@ -164,7 +164,7 @@ class Call:
         self._core.loop.call_later(delay_s(part.attempts, self._core.rng), self.send_again, part)
 
     def send_again(self, part: Part) -> None:
-        """It has waited long enough, or need not wait any longer."""
+        """Send a part that waits; nothing happens to one that was sent meanwhile, or is over."""
         if part.open and part.waits:
             part.waits = False
             self._core.send(part)
@@ -209,6 +209,6 @@ def moved_reads(calls: Iterable[Call], core: "Core") -> list[Part]:
 
 
 def rerouted(calls: Iterable[Call], core: "Core") -> list[Part]:
-    """What waits to be sent again, although by now it is known where to."""
+    """The parts that wait to be sent again although a newer row says where to."""
     waiting = (part for call in calls for part in call.parts if part.waits)
     return [part for part in waiting if core.has_newer_route(part)]

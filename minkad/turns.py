@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 
 class _Queue:
-    """Who waits for the turn on one loop; the first is let go in each round. It keeps no
-    reference to the loop, which would never be let go.
+    """Those that wait for their turn on one loop. Each round of it lets the first of them go on. The queue keeps no
+    reference to the loop, which would never be freed.
     """
 
     def __init__(self) -> None:

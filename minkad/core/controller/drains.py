@@ -89,7 +89,7 @@ def _hurt(state: State, partition: Partition, node_id: str, live: Live) -> list[
 
 
 class Drains(OperationKind):
-    """A node leads nothing any more, and with `decommission` has nothing any more."""
+    """The node stops leading, and with `decommission` all that it holds moves to other nodes."""
 
     def blockers(self, state: State, operation: Operation) -> list[Blocker]:
         """What would be hurt if the node stopped now; a decommission waits for its migrations."""

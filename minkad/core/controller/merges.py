@@ -104,7 +104,7 @@ def _refuse_large(keyspace: Keyspace, pairs: list[Pair], command: Merge) -> None
 
 
 def _bring_together(operation: Operation, pairs: list[Pair]) -> Iterator[Migration]:
-    """Where two have no node in common, one replica of the right one goes to the leader of the left one."""
+    """If two have no node in common, one replica of the right one goes to the leader of the left one."""
     first: dict[int, Partition] = {}  # into which they are merged in the end
     for left, right in pairs:
         into = first[right.id] = first.get(left.id, left)

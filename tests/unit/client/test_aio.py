@@ -160,7 +160,7 @@ async def test_a_refusal_without_rows_makes_the_client_fetch_the_table_elsewhere
 async def test_what_waits_is_sent_again_once_a_newer_table_says_where_to(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has fetched it, and however long the time until the next try is."""
+    """The table may be fetched for another call, and the next try may be far away."""
     monkeypatch.setattr(_call, "delay_s", lambda attempt, rng: 1000.0)
     async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
         await client.put(cluster.key_of(0), b"old")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from minka.v1.admin_pb2 import GetOperationsResponse
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation
-from minka.v1.coordinator_pb2 import MigrationProgress
+from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkactl.documents import enum_name, to_document
 from minkactl.output import Column, Kind, Row
 
@@ -115,7 +115,7 @@ class Tracker:
         left = (total or 0) - done
         return row | {
             "partition": self._names.get(partition_id, str(partition_id)),
-            "phase": reported.phase if reported is not None and state == "copying" else "",
+            "phase": _phase(reported) if reported is not None and state == "copying" else "",
             "bytes_done": done,
             "bytes_total": total,
             "lag": reported.lag if reported is not None else None,
@@ -138,6 +138,10 @@ class Tracker:
             "eta_ms": round((total - done) * 1000 / speed) if speed and total > done else None,
             "elapsed_ms": max((finished_ms or now_ms) - created_ms, 0),
         }
+
+
+def _phase(reported: MigrationProgress) -> str:
+    return enum_name(MigrationPhase.DESCRIPTOR, reported.phase) if reported.phase else ""
 
 
 def _together(reported: list[MigrationProgress]) -> MigrationProgress | None:

@@ -527,10 +527,11 @@ def _stuck(rows: Sequence[Row]) -> list[Text]:
     for row in rows:
         if row["blocked_by"]:
             reasons.setdefault(("error", f"waits: {row['blocked_by']}"), []).append(row["partition"])
-        elif row["outcome"] not in ("", "moved"):
-            mark = "done" if row["state"] == "completed" else "error"
-            text = row["outcome"] if mark == "done" else f"{row['state']}: {row['outcome']}"
-            reasons.setdefault((mark, text), []).append(row["partition"])
+        elif row["state"] == "completed":
+            if row["left_behind"]:
+                reasons.setdefault(("done", row["outcome"]), []).append(row["partition"])
+        elif row["outcome"]:
+            reasons.setdefault(("error", f"{row['state']}: {row['outcome']}"), []).append(row["partition"])
     return [
         Text.assemble(_MARKS[mark], (_first_of(names), "bold"), f" {reason}")
         for (mark, reason), names in reasons.items()
@@ -539,7 +540,7 @@ def _stuck(rows: Sequence[Row]) -> list[Text]:
 
 def _migration_state(row: Row, roomy: bool) -> Text:
     text = state(row["state"])
-    return text.append(f" ({row['phase']})", "dim") if row["phase"] and roomy else text
+    return text.append(f" ({row['phase'].replace('_', ' ')})", "dim") if row["phase"] and roomy else text
 
 
 def _done(row: Row, roomy: bool) -> Text:

@@ -713,6 +713,7 @@ class Migration(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     ORIGINAL_REPLICAS_FIELD_NUMBER: _builtins.int
     TARGET_REPLICAS_FIELD_NUMBER: _builtins.int
+    LEFT_BEHIND_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.int
     partition_id: _builtins.int
     source: _builtins.str
@@ -735,6 +736,10 @@ class Migration(_message.Message):
     def target_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """RAR; empty: the original ones with the target at the source's place"""
 
+    @_builtins.property
+    def left_behind(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes that are gone, and delete their copies when they are back"""
+
     def __init__(
         self,
         *,
@@ -751,10 +756,11 @@ class Migration(_message.Message):
         index: _builtins.int = ...,
         original_replicas: _abc.Iterable[_builtins.str] | None = ...,
         target_replicas: _abc.Iterable[_builtins.str] | None = ...,
+        left_behind: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished_ms", b"finished_ms", "handed_over_ms", b"handed_over_ms", "index", b"index", "operation_id", b"operation_id", "original_replicas", b"original_replicas", "outcome", b"outcome", "partition_id", b"partition_id", "reason", b"reason", "source", b"source", "started_ms", b"started_ms", "state", b"state", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished_ms", b"finished_ms", "handed_over_ms", b"handed_over_ms", "index", b"index", "left_behind", b"left_behind", "operation_id", b"operation_id", "original_replicas", b"original_replicas", "outcome", b"outcome", "partition_id", b"partition_id", "reason", b"reason", "source", b"source", "started_ms", b"started_ms", "state", b"state", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

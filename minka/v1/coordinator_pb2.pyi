@@ -20,6 +20,35 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _MigrationPhase:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MigrationPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MigrationPhase.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MIGRATION_PHASE_UNSPECIFIED: _MigrationPhase.ValueType  # 0
+    MIGRATION_PHASE_CHECKPOINT: _MigrationPhase.ValueType  # 1
+    """one is taken"""
+    MIGRATION_PHASE_SHIP: _MigrationPhase.ValueType  # 2
+    """it is sent"""
+    MIGRATION_PHASE_FOLLOW: _MigrationPhase.ValueType  # 3
+    """the target follows the log"""
+    MIGRATION_PHASE_HAND_OVER: _MigrationPhase.ValueType  # 4
+    """the target is about to lead"""
+
+class MigrationPhase(_MigrationPhase, metaclass=_MigrationPhaseEnumTypeWrapper): ...
+
+MIGRATION_PHASE_UNSPECIFIED: MigrationPhase.ValueType  # 0
+MIGRATION_PHASE_CHECKPOINT: MigrationPhase.ValueType  # 1
+"""one is taken"""
+MIGRATION_PHASE_SHIP: MigrationPhase.ValueType  # 2
+"""it is sent"""
+MIGRATION_PHASE_FOLLOW: MigrationPhase.ValueType  # 3
+"""the target follows the log"""
+MIGRATION_PHASE_HAND_OVER: MigrationPhase.ValueType  # 4
+"""the target is about to lead"""
+Global___MigrationPhase: _TypeAlias = MigrationPhase  # noqa: Y015
+
 class _ReplicaOutcome:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -191,8 +220,7 @@ class MigrationProgress(_message.Message):
     bytes_done: _builtins.int
     lag: _builtins.int
     """log offsets that the target does not have yet"""
-    phase: _builtins.str
-    """checkpoint | ship | follow | hand over"""
+    phase: Global___MigrationPhase.ValueType
     blocked_by: _builtins.str
     """"" while it advances, else the reason in a sentence"""
     def __init__(
@@ -203,7 +231,7 @@ class MigrationProgress(_message.Message):
         bytes_total: _builtins.int = ...,
         bytes_done: _builtins.int = ...,
         lag: _builtins.int = ...,
-        phase: _builtins.str = ...,
+        phase: Global___MigrationPhase.ValueType = ...,
         blocked_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
-from minka.v1.coordinator_pb2 import HandOverRequest
+from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase
 from minkad.failpoints import failpoint
 from minkad.replication.feed import Follower
+
+_PHASE = MigrationPhase
 
 if TYPE_CHECKING:
     from minkad.replication.context import LeaderContext
@@ -43,7 +45,7 @@ class HandOver:
         """`on_unfenced`: it was given up for now, so the in-sync set may change."""
         self.target = follower.node_id
         self.replica = follower.replica
-        self.phase = "follow"
+        self.phase = _PHASE.MIGRATION_PHASE_FOLLOW
         self.blocked_by = ""
         self._context = context
         self._on_unfenced = on_unfenced
@@ -81,14 +83,19 @@ class HandOver:
 
     async def _until_near(self) -> None:
         """Until the successor is in sync and has nearly everything."""
-        self.phase = "follow"
+        self.phase = _PHASE.MIGRATION_PHASE_FOLLOW
         while not self._follower.is_near or self.target not in self.replica.row.isr:
             self._changed.clear()
             await self._changed.wait()
 
     def _block(self, reason: str) -> None:
         if not self.blocked_by:
-            names = {"partition": self.replica.id, "target": self.target, "phase": self.phase, "reason": reason}
+            names = {
+                "partition": self.replica.id,
+                "target": self.target,
+                "phase": MigrationPhase.Name(self.phase),
+                "reason": reason,
+            }
             log.warning("a hand-over is blocked; it goes on trying", extra=names)
         self.blocked_by = reason
 
@@ -115,7 +122,7 @@ class HandOver:
     async def _hand_over(self) -> bool:
         """Ask until the outcome is known; whether the successor leads now. Nothing is served meanwhile."""
         replica = self.replica
-        self.phase, self.blocked_by = "hand over", ""
+        self.phase, self.blocked_by = _PHASE.MIGRATION_PHASE_HAND_OVER, ""
         replica.handing_over = True
         request = HandOverRequest(
             node_id=self._context.node_id,

@@ -4,13 +4,15 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from minka.v1.coordinator_pb2 import MigrationProgress
+from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkad.replication.context import LeaderContext
 from minkad.replication.feed import Follower
 from minkad.replication.frames import Ack, Standing
 from minkad.replication.hand_over import HandOver
 from minkad.replication.replica import Replica
 from minkad.replication.shipping import Shipment
+
+_PHASE = MigrationPhase
 
 log: Final = logging.getLogger(__name__)
 
@@ -341,14 +343,18 @@ class Leadership:
             partition_id=self.replica.id,
             target=node,
             lag=follower.lag,
-            phase="follow" if follower.sending else "checkpoint",
+            phase=_PHASE.MIGRATION_PHASE_FOLLOW if follower.sending else _PHASE.MIGRATION_PHASE_CHECKPOINT,
             blocked_by=follower.error,
         )
         if shipment is not None:
             made.bytes_total, made.bytes_done = shipment.bytes_total, shipment.bytes_done
             if not follower.sending:
                 made.phase, made.blocked_by = shipment.phase, shipment.blocked_by or follower.error
-        if self._hand_over is not None and node == self._hand_over.target and self._hand_over.phase != "follow":
+        if (
+            self._hand_over is not None
+            and node == self._hand_over.target
+            and self._hand_over.phase != _PHASE.MIGRATION_PHASE_FOLLOW
+        ):
             made.phase = self._hand_over.phase
         if self._hand_over is not None and node == self._hand_over.target and self._hand_over.blocked_by:
             made.blocked_by = self._hand_over.blocked_by

@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError
+from minka.v1.coordinator_pb2 import MigrationPhase
 from minkad.failpoints import failpoint
 from minkad.replication.feed import Follower
 from minkad.replication.frames import KeptFile, ShipHeader, ShipTrailer, decode_shipped, encode
 from minkad.storage import checkpoint
 from minkad.storage.checkpoint import Checkpoint
+
+_PHASE = MigrationPhase
 
 if TYPE_CHECKING:
     from minkad.replication.context import LeaderContext
@@ -56,7 +59,7 @@ class Shipment:
 
     def __init__(self, context: "LeaderContext", follower: Follower, kept: Sequence[KeptFile], failures: int) -> None:
         """`kept`: what the follower has of a checkpoint that broke. `failures`: tries in vain, one after the other."""
-        self.phase = "checkpoint"
+        self.phase = _PHASE.MIGRATION_PHASE_CHECKPOINT
         self.blocked_by = ""
         self.bytes_total = self.bytes_done = 0
         self.failures = failures
@@ -91,7 +94,7 @@ class Shipment:
             self.failures += 1
             self._follower.probe()
             return
-        self.phase = "follow"
+        self.phase = _PHASE.MIGRATION_PHASE_FOLLOW
         self._follower.start(offset)
 
     async def _ship(self) -> int:
@@ -103,7 +106,7 @@ class Shipment:
             taken = await self._take()
             try:
                 self.bytes_total = taken.size
-                self.phase = "ship"
+                self.phase = _PHASE.MIGRATION_PHASE_SHIP
                 return await self._send(taken, await self._left(taken))
             except MinkaError as error:
                 if error.code is Code.CORRUPT_DATA:

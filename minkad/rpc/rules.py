@@ -191,7 +191,6 @@ RULES: Final[dict[str, Rule]] = {
     # What nodes report
     "not_split": note(65_536),
     "blocked_by": note(65_536),
-    "phase": note(64),
     # Consensus
     "Message.type": of_another,
     "context": blob(4096),

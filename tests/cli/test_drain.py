@@ -244,7 +244,8 @@ def test_a_decommission_that_is_done_shows_success(draining: AnsweringNode) -> N
     done = make_drain(SUCCEEDED, "cyrene holds nothing and is safe to stop; 1 of 1 replicas moved", decommission=True)
     migration = Migration(
         operation_id=12, partition_id=2, source="cyrene", target="athens",
-        state=MigrationState.MIGRATION_STATE_COMPLETED, outcome="moved; cyrene will delete its copy when it is back",
+        state=MigrationState.MIGRATION_STATE_COMPLETED, left_behind=["cyrene"],
+        outcome="moved; cyrene will delete its copy when it is back",
     )  # fmt: skip
     draining.answers["PlanReassign"] = make_plan()
     draining.answers["GetDrainStatus"] = make_drain_status(0)

@@ -12,9 +12,12 @@ from minka.v1.admin_pb2 import (
     OperationResponse,
 )
 from minka.v1.cluster_pb2 import Migration, MigrationState, OperationState
+from minka.v1.coordinator_pb2 import MigrationPhase
 from minkactl.exits import Exit
 from minkactl.progress import Tracker
 from tests.cli.conftest import AnsweringNode, Run, make_operation, make_plan, on_terminal
+
+_PHASE = MigrationPhase
 
 RUNNING, SUCCEEDED, CANCELLED = (
     OperationState.OPERATION_STATE_RUNNING,
@@ -177,7 +180,14 @@ def test_progress_to_several_targets_is_added() -> None:
         )
     )  # fmt: skip
     for target, done in (("byzantium", 3), ("cyrene", 4), ("sparta", 100)):
-        response.progress.add(partition_id=1, target=target, bytes_done=done, bytes_total=10, lag=done, phase="ship")
+        response.progress.add(
+            partition_id=1,
+            target=target,
+            bytes_done=done,
+            bytes_total=10,
+            lag=done,
+            phase=_PHASE.MIGRATION_PHASE_SHIP,
+        )
     (document,) = Tracker({1: "flights/0"}, {}).documents(response)
     (row,) = document["migrations"]
     assert (row["bytes_done"], row["bytes_total"], row["lag"], row["phase"]) == (7, 20, 4, "ship")

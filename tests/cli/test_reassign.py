@@ -16,7 +16,7 @@ from minka.v1.admin_pb2 import (
     PlanReassignRequest,
 )
 from minka.v1.cluster_pb2 import Migration, MigrationState, OperationState
-from minka.v1.coordinator_pb2 import MigrationProgress
+from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkactl.commands.reassign import read_plan
 from minkactl.documents import from_document, to_document
 from minkactl.exits import Exit
@@ -25,6 +25,8 @@ from minkactl.progress import Tracker
 from minkactl.session import Session
 from minkactl.watch import repeated
 from tests.cli.conftest import AnsweringNode, Run, make_operation, make_plan, on_terminal, plain_lines
+
+_PHASE = MigrationPhase
 
 RUNNING, SUCCEEDED, FAILED = (
     OperationState.OPERATION_STATE_RUNNING,
@@ -58,8 +60,8 @@ def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsRespon
         if not last:
             response.progress.append(
                 MigrationProgress(
-                    partition_id=1, target="ephesus", bytes_total=4 << 20, bytes_done=step << 20, phase="ship",
-                    blocked_by="ephesus does not answer" if step == 2 else "",
+                    partition_id=1, target="ephesus", bytes_total=4 << 20, bytes_done=step << 20,
+                    phase=_PHASE.MIGRATION_PHASE_SHIP, blocked_by="ephesus does not answer" if step == 2 else "",
                 )
             )  # fmt: skip
         answers.append(response)

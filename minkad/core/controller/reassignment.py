@@ -137,7 +137,9 @@ def _finish(partition: Partition, migration: Migration, live: Live, now_ms: int)
     if any(node in live.up for node in to_delete):
         return []
     outcome = f"moved; {', '.join(to_delete)} will delete its copy when it is back" if to_delete else "moved"
-    return [migration_in_state(migration, _M.MIGRATION_STATE_COMPLETED, now_ms, outcome)]
+    completed = migration_in_state(migration, _M.MIGRATION_STATE_COMPLETED, now_ms, outcome)
+    completed.migration_changed.left_behind[:] = to_delete
+    return [completed]
 
 
 def _assign_target(row: Partition) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.v1.coordinator_pb2 import ReplicaOutcome
+from minka.v1.coordinator_pb2 import MigrationPhase, ReplicaOutcome
 from minkad.replication.context import ReplicationSettings
 from tests.integration.replication.harness import Refused, cluster, until
 from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two
+
+_PHASE = MigrationPhase
 
 
 def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path) -> None:
@@ -49,7 +51,7 @@ def test_a_refusal_behind_an_unknown_outcome_decides_nothing(tmp_path: Path) -> 
             with pytest.raises(Refused, match="handed over"):
                 await athens.put(1, {b"a": b"2"}, timeout_ms=50)
             (progress,) = athens.manager.migrations()
-            assert progress.phase == "hand over"
+            assert progress.phase == _PHASE.MIGRATION_PHASE_HAND_OVER
             assert "outcome" in progress.blocked_by
             await athens.tell(c.cancel(1, "ephesus"))
             await athens.put(1, {b"a": b"2"})

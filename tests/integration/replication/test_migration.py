@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.v1.coordinator_pb2 import MigrationPhase
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two
+
+_PHASE = MigrationPhase
 
 MIB = 1024 * 1024
 
@@ -209,7 +212,11 @@ def test_progress(tmp_path: Path) -> None:
             await c.move("ephesus", 1)
             await until(lambda: len(c.hand_overs) >= 1)
             (progress,) = athens.manager.migrations()
-            assert (progress.partition_id, progress.target, progress.phase) == (1, "ephesus", "hand over")
+            assert (progress.partition_id, progress.target, progress.phase) == (
+                1,
+                "ephesus",
+                _PHASE.MIGRATION_PHASE_HAND_OVER,
+            )
             assert progress.bytes_done == progress.bytes_total > 0
             assert progress.lag == 0
             await athens.tell(c.cancel(1, "ephesus"))

@@ -197,11 +197,11 @@ class Code(Enum):
 
     # Plans and operations
     OPERATION_RUNNING = CodeInfo(
-        "Another operation is running.",
+        "Another operation that has not ended touches the same partitions, ranges or node.",
         "Wait until it has ended: minkactl operations watch; or give it up: minkactl operations cancel ID.",
     )
     STALE_PLAN = CodeInfo(
-        "The table has changed since the plan was made, so it was not applied.", "Make a new plan.", False
+        "What the plan moves has changed since it was made, so it was not applied.", "Make a new plan.", False
     )
     DAMAGED_PLAN = CodeInfo(
         "The plan's digest does not match its content.", "Make a new plan; plans are not edited by hand.", False

@@ -203,7 +203,7 @@ class Daemon:
             is_gone=lambda partition_id: self.coordinator.state.is_gone(partition_id),
             known_keyspace=lambda keyspace_id: self.coordinator.state.keyspaces.get(keyspace_id),
             is_absent=lambda node_id: self.coordinator.state.is_absent(node_id),
-            shipping_limit=lambda: self.member.shipping_limit,
+            operation_moving=lambda partition_id: self.coordinator.state.operation_moving(partition_id),
             on_fence=self.telemetry.migration_write_pause.observe,
             on_isr_change=self.telemetry.isr_changed,
             low_disks=self._low_disks,

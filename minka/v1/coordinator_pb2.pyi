@@ -360,14 +360,11 @@ class HeartbeatResponse(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     CLEARANCE_MS_FIELD_NUMBER: _builtins.int
     CONTROLLER_TERM_FIELD_NUMBER: _builtins.int
-    SHIPPING_LIMIT_FIELD_NUMBER: _builtins.int
     LOW_DISKS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     clearance_ms: _builtins.int
     """counted from when the node sent the heartbeat with this sequence"""
     controller_term: _builtins.int
-    shipping_limit: _builtins.int
-    """bytes a second that the node may ship for migrations; 0: no limit"""
     @_builtins.property
     def low_disks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the nodes whose disks are low"""
@@ -378,12 +375,11 @@ class HeartbeatResponse(_message.Message):
         sequence: _builtins.int = ...,
         clearance_ms: _builtins.int = ...,
         controller_term: _builtins.int = ...,
-        shipping_limit: _builtins.int = ...,
         low_disks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clearance_ms", b"clearance_ms", "controller_term", b"controller_term", "low_disks", b"low_disks", "sequence", b"sequence", "shipping_limit", b"shipping_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clearance_ms", b"clearance_ms", "controller_term", b"controller_term", "low_disks", b"low_disks", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -103,7 +103,7 @@ def reassign(
     """Even out the replicas: plan the fewest moves, show them, ask, apply exactly that plan, watch it.
 
     Exit status 0 when the operation SUCCEEDED or there was nothing to move, 1 when it FAILED or the answer was no,
-    6 when the table has changed since the plan was made. Ctrl-C while watching leaves the operation running.
+    6 when what the plan moves has changed since it was made. Ctrl-C while watching leaves the operation running.
 
     Examples:
       minkactl reassign --dry-run
@@ -152,7 +152,7 @@ def _what_next(plan: "Plan", out: Path | None) -> str:
 @options.common(watch=False)
 @options.pass_session
 def apply(session: Session, plan_file: Any, yes: bool, reason: str, rate_limit: int | None) -> Exit:
-    """Apply exactly the plan in the file ("-": stdin), or refuse it because the table has changed since (status 6).
+    """Apply exactly the plan in the file ("-": stdin), or refuse it because what it moves has changed since (status 6).
 
     The plan's own limit and reason hold, unless others are given. A file that is no plan, and a plan that was changed,
     are refused before anything is shown or asked.

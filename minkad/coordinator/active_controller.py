@@ -376,12 +376,10 @@ class ActiveController:
         self._damaged[node.id] = list(request.damaged)
         self._note_progress(node.id, request.migrations, now)
         remaining = self._confirmed_at + self.settings.clearance - now
-        operation = self.decided.running_operation()
         return HeartbeatResponse(
             sequence=request.sequence,
             clearance_ms=int(max(0.0, remaining) * 1000),
             controller_term=self.term,
-            shipping_limit=operation.rate_limit if operation else 0,
             low_disks=self.low_disks(),
         )
 
@@ -468,21 +466,19 @@ class ActiveController:
 
     def _cancel_stalled(self) -> None:
         """No migration may keep its operation from ending, unless a person has paused it."""
-        operation = self.decided.running_operation()
-        if operation is None:
-            self._advanced.clear()
-            return
-        now = self._now()
-        for migration in unfinished(list(self.decided.migrations[operation.id].values())):
-            if not self._can_stall(migration, operation.paused):
-                self._advanced.pop(migration.partition_id, None)
-                continue
-            shown, since = self._advanced.setdefault(migration.partition_id, ((), now))
-            if now - since > self.settings.stall_timeout:
-                self._advanced[migration.partition_id] = (shown, now)
-                reason = f"no progress for {self.settings.stall_timeout:.0f} s: {self._blocked_by(migration)}"
-                if records := list(self._decide(CancelMigration(operation.id, migration.partition_id, reason))):
-                    self._record(records)
+        now, advanced = self._now(), {}
+        for operation in self.decided.moving_operations():
+            for migration in unfinished(list(self.decided.migrations[operation.id].values())):
+                if not self._can_stall(migration, operation.paused):
+                    continue
+                shown, since = self._advanced.get(migration.partition_id, ((), now))
+                if now - since > self.settings.stall_timeout:
+                    since = now
+                    reason = f"no progress for {self.settings.stall_timeout:.0f} s: {self._blocked_by(migration)}"
+                    if records := list(self._decide(CancelMigration(operation.id, migration.partition_id, reason))):
+                        self._record(records)
+                advanced[migration.partition_id] = (shown, since)
+        self._advanced = advanced
 
     def _can_stall(self, migration: Migration, paused: bool) -> bool:
         if migration.state == MigrationState.MIGRATION_STATE_PENDING:

@@ -156,7 +156,6 @@ class Member:
         self.node = node
         self.clearance = Clearance()
         self.registered = asyncio.Event()
-        self.shipping_limit = 0  # bytes a second that this node may ship for migrations; 0: no limit
         self.low_disks: frozenset[str] = frozenset()  # the nodes whose disks are low, by the last answer
         self._settings = settings
         self._stub = stub
@@ -329,7 +328,6 @@ class Member:
                 heard_at = self._now()
                 self._in_touch(address)
                 self.clearance.grant(self._sent_at.pop(response.sequence), response.clearance_ms / 1000)
-                self.shipping_limit = response.shipping_limit
                 if not response.clearance_ms:
                     self._ungranted.set()
                 self.low_disks = frozenset(response.low_disks)

@@ -13,7 +13,7 @@ from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
-from minka.v1.cluster_pb2 import Durability, Partition
+from minka.v1.cluster_pb2 import Durability, Operation, Partition
 from minka.v1.coordinator_pb2 import (
     DamagedReplica,
     MigrationProgress,
@@ -105,16 +105,15 @@ class ReplicaManager:
         is_gone: Callable[[int], bool] = lambda _: False,
         known_keyspace: KnownKeyspace = lambda _: None,
         is_absent: Callable[[str], bool] = lambda _: False,
-        shipping_limit: Callable[[], int] = lambda: 0,
+        operation_moving: Callable[[int], Operation | None] = lambda _: None,
         on_fence: Callable[[float], None] = lambda _: None,
         on_isr_change: Callable[[Collection[str], Collection[str]], None] = lambda _old, _new: None,
         low_disks: Callable[[], Collection[str]] = tuple,
         disk: DiskWatch | None = None,
         on_damage: Callable[[], None] = lambda: None,
     ) -> None:
-        """`known_row`, `known_keyspace` and `is_absent` (a node has failed, or left) are by this node's copy of the
-        table. `shipping_limit`: bytes a second at which
-        checkpoints may leave, all together; 0: no limit. `on_fence` is told how many seconds writes waited,
+        """`known_row`, `known_keyspace`, `is_absent` (a node has failed, or left) and `operation_moving` (a partition)
+        are by this node's copy of the table. `on_fence` is told how many seconds writes waited,
         `on_isr_change` the old and the new in-sync set of a partition that this node leads, `on_damage` of each copy
         that is found damaged. `low_disks`: the nodes that are short of disk space. Without `disk` nothing is refused
         for what is free here.
@@ -190,7 +189,7 @@ class ReplicaManager:
             links,
             settings,
             asyncio.Semaphore(settings.concurrent_shipping),
-            RateLimit(clock, shipping_limit),
+            RateLimit(clock, operation_moving),
             controller.hand_over,
             clock,
             self._feed_to,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Operation
 from minka.v1.coordinator_pb2 import MigrationPhase
 from minkad.failpoints import failpoint
 from minkad.replication.feed import Follower
@@ -26,30 +27,35 @@ _MIN_PART_BYTES: Final = 1024
 
 
 class RateLimit:
-    """So many bytes a second, for all who take part; it may change at any time. 0: no limit."""
+    """As many bytes a second as the operation that moves a partition may send from here, for all that it moves. It may
+    change at any time.
+    """
 
-    def __init__(self, clock: Callable[[], float], bytes_per_s: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], float], operation_moving: Callable[[int], Operation | None]) -> None:
         self._clock = clock
-        self._bytes_per_s = bytes_per_s
-        self._free_at = 0.0
+        self._operation_moving = operation_moving
+        self._free_at: dict[int, float] = {}  # by operation
 
-    def parts(self, data: bytes) -> Iterator[bytes]:
+    def parts(self, partition_id: int, data: bytes) -> Iterator[bytes]:
         """The data in pieces that are sent one after the other: so that a low limit is kept, and progress is seen."""
         start = 0
         while start < len(data):
-            limit = self._bytes_per_s()
+            operation = self._operation_moving(partition_id)
+            limit = operation.rate_limit if operation is not None else 0
             end = start + max(int(limit * _BURST_S), _MIN_PART_BYTES) if limit else len(data)
             yield data[start:end]
             start = end
 
-    async def take(self, size: int) -> None:
+    async def take(self, partition_id: int, size: int) -> None:
         """Wait until so many bytes may be sent."""
-        limit = self._bytes_per_s()
-        if not limit:
+        operation = self._operation_moving(partition_id)
+        if operation is None or not operation.rate_limit:
             return
         now = self._clock()
-        self._free_at = min(max(self._free_at, now - _BURST_S) + size / limit, now + _LONGEST_WAIT_S)
-        await asyncio.sleep(min(self._free_at - self._clock(), _LONGEST_WAIT_S))
+        self._free_at = {id_: at for id_, at in self._free_at.items() if at > now - _BURST_S}
+        earliest = self._free_at.get(operation.id, now - _BURST_S)
+        free_at = self._free_at[operation.id] = min(earliest + size / operation.rate_limit, now + _LONGEST_WAIT_S)
+        await asyncio.sleep(min(free_at - self._clock(), _LONGEST_WAIT_S))
 
 
 class Shipment:
@@ -151,12 +157,12 @@ class Shipment:
         return answer.offset
 
     async def _messages(self, taken: Checkpoint, left: Mapping[str, int]) -> AsyncIterator[bytes]:
-        files = [(file.name, file.size) for file in taken.files]
-        yield encode(ShipHeader(self._follower.replica.id, self._follower.leader_epoch, files, list(left)))
+        files, partition_id = [(file.name, file.size) for file in taken.files], self._follower.replica.id
+        yield encode(ShipHeader(partition_id, self._follower.leader_epoch, files, list(left)))
         sent: list[int] = []
         async for chunk, checksum in taken.read(self._context.settings.chunk_bytes, left):
-            for part in self._context.rate_limit.parts(chunk):
-                await self._context.rate_limit.take(len(part))
+            for part in self._context.rate_limit.parts(partition_id, chunk):
+                await self._context.rate_limit.take(partition_id, len(part))
                 yield part
                 self.bytes_done += len(part)
             if checksum is not None:

@@ -21,12 +21,12 @@ from minkad.core.controller import (
     keyspaces,
     membership,
     node_events,
-    operations,
     reassignment,
     rows,
     selectors,
 )
 from minkad.core.controller.failure_detector import FailureDetector
+from minkad.core.controller.operation_kind import OperationKind
 from minkad.core.controller.selectors import Live, Selection
 from minkad.core.raft import Ready
 from minkad.core.state import State, is_up
@@ -254,4 +254,4 @@ def snapshot_forgets() -> Sequence[Patch]:
 
 
 def never_finish() -> Sequence[Patch]:
-    return [(operations, "ENDED", frozenset())]
+    return [(OperationKind, "end", lambda *_: None)]

@@ -8,15 +8,14 @@ from minkad.core.controller import (
     hand_over,
     isr,
     keyspaces,
-    load_balancer,
     membership,
     merges,
     node_events,
     operations,
-    preferred,
     replicas,
     splits,
 )
+from minkad.core.controller.begin import begin
 from minkad.core.controller.commands import (
     AlterIsr,
     ApplyPlan,
@@ -45,6 +44,13 @@ from minkad.core.controller.commands import (
     SpreadLoad,
     UndrainNode,
 )
+from minkad.core.controller.drains import drain_operation
+from minkad.core.controller.load_balancer import spread_operation
+from minkad.core.controller.merges import merge_operation
+from minkad.core.controller.operation_kind import Usage
+from minkad.core.controller.preferred import election_operation
+from minkad.core.controller.reassigns import reassign_operation
+from minkad.core.controller.splits import split_operation
 from minkad.core.state import State
 
 
@@ -85,7 +91,8 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
         case ReportReplicas():
             return replicas.report(state, command)
         case ApplyPlan():
-            return operations.apply_plan(state, command, now_ms)
+            operation, migrations = reassign_operation(state, command)
+            return begin(state, operation, now_ms, migrations=migrations)
         case HandOver():
             return hand_over.hand_over(state, command)
         case CancelMigration():
@@ -95,9 +102,9 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
         case AlterIsr():
             return isr.alter_isr(state, command)
         case ElectLeaders():
-            return preferred.elect_leaders(state, command, now_ms)
+            return begin(state, election_operation(state, command), now_ms)
         case DrainNode():
-            return operations.drain_node(state, command, now_ms)
+            return begin(state, drain_operation(state, command), now_ms, usage=Usage(command.sizes, command.disks))
         case UndrainNode():
             return operations.undrain_node(state, command, now_ms)
         case ControlledShutdown():
@@ -109,14 +116,15 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
         case CancelOperation():
             return operations.cancel(state, command, now_ms)
         case Split():
-            return splits.request(state, command, now_ms)
+            return begin(state, split_operation(state, command), now_ms)
         case ProposeSplit():
             return splits.propose(state, command)
         case FinishSplit():
             return splits.finish(state, command)
         case Merge():
-            return merges.request(state, command, now_ms)
+            return begin(state, merge_operation(state, command), now_ms)
         case FinishMerge():
             return merges.finish(state, command, now_ms)
         case SpreadLoad():
-            return load_balancer.spread_load(state, command, now_ms)
+            spreads, migrations = spread_operation(state, command)
+            return begin(state, spreads, now_ms, migrations=migrations)

@@ -8,13 +8,15 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import Blocker
-from minka.v1.cluster_pb2 import DrainOperation, Node, NodeState, Operation, OperationState, Partition
+from minka.v1.admin_pb2 import Blocker, PlanReassignRequest
+from minka.v1.cluster_pb2 import DrainOperation, Migration, Node, NodeState, Operation, Partition
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ControlledShutdown, DrainNode
-from minkad.core.controller.operation_kind import End, OperationKind
+from minkad.core.controller.operation_kind import Beginning, End, OperationKind, Touch, Touched, Usage
+from minkad.core.controller.reassigns import migrations_of
 from minkad.core.controller.rows import changed, node_in_state, partitions_changed
 from minkad.core.controller.selectors import Live, controlled_shutdown_leader_selector
+from minkad.core.placement.reassign import plan_reassign
 from minkad.core.state import State, is_up, partition_name
 
 _LIVE, _DRAINING = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING
@@ -91,6 +93,21 @@ def _hurt(state: State, partition: Partition, node_id: str, live: Live) -> list[
 class Drains(OperationKind):
     """The node stops leading, and with `decommission` all that it holds moves to other nodes."""
 
+    def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
+        """The node is on its way out from now on, and for a decommission it is planned where what it has goes."""
+        drain = operation.drain
+        migrations: list[Migration] = []
+        if drain.decommission:
+            plan = plan_reassign(state, usage.sizes, PlanReassignRequest(drain=[drain.node]), now_ms, usage.disks)
+            migrations, drain.plan_digest = migrations_of(plan), plan.digest
+        node = state.nodes[drain.node]
+        leaves = [node_in_state(node, _DRAINING, "is being drained", now_ms)] if node.state == _LIVE else []
+        return Beginning(migrations, leaves)
+
+    def touches(self, state: State, operation: Operation) -> list[Touched]:
+        """The node."""
+        return [(Touch.DRAINS, operation.drain.node)]
+
     def blockers(self, state: State, operation: Operation) -> list[Blocker]:
         """What would be hurt if the node stopped now; a decommission waits for its migrations."""
         return [] if operation.drain.decommission else blockers(state, operation.drain.node)
@@ -117,40 +134,31 @@ class Drains(OperationKind):
 
 
 def _decommissioned(state: State, node: Node) -> End | None:
-    held = sum(1 for p in state.partitions_on(node.id) if node.id in p.replicas)
+    held = [p.id for p in state.partitions_on(node.id) if node.id in p.replicas]
+    if any(partition_id in state.moving for partition_id in held):
+        return None  # another operation moves it, and not to a node that is being drained
     if held:
-        return End(f"{node.id} still holds {held} partitions", failed=True)
+        return End(f"{node.id} still holds {len(held)} partitions", failed=True)
     if is_up(node) and any(state.partitions_on(node.id)):
         return None  # it is deleting
     return End(f"{node.id} holds nothing and is safe to stop")
 
 
-def new_drain(state: State, command: DrainNode, now_ms: int) -> Operation:
-    """The row of a new drain. Raises UNKNOWN_NODE, OPERATION_RUNNING, and INVALID_ARGUMENT for nothing to drain."""
+def drain_operation(state: State, command: DrainNode) -> Operation:
+    """The node leads nothing any more as soon as others lead; with `decommission` its replicas are moved away, too.
+
+    Raises UNKNOWN_NODE, and INVALID_ARGUMENT for nothing to drain.
+    """
     node = state.nodes.get(command.node_id)
     if node is None:
         raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
-    running = running_drain(state, node.id)
-    if running is not None:
-        raise MinkaError(
-            Code.OPERATION_RUNNING, f"operation {running.id} drains {node.id} already", operation=str(running.id)
-        )
     if not is_up(node) and not command.decommission:
         raise MinkaError(
             Code.INVALID_ARGUMENT, f"{node.id} is not LIVE, so it leads nothing: there is nothing to drain"
         )
     return Operation(
-        id=state.next_operation_id,
-        state=OperationState.OPERATION_STATE_RUNNING,
         requested_by=command.requested_by,
         reason=command.reason,
-        created_ms=now_ms,
         rate_limit=command.rate_limit,
         drain=DrainOperation(node=node.id, decommission=command.decommission),
     )
-
-
-def draining(state: State, node_id: str, now_ms: int) -> list[Record]:
-    """The node is on its way out from now on."""
-    node = state.nodes[node_id]
-    return [node_in_state(node, _DRAINING, "is being drained", now_ms)] if node.state == _LIVE else []

@@ -3,7 +3,6 @@
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationState, ReassignOperation
-from minka.v1.records_pb2 import OperationStarted, Record
 from minkad.core.controller.balancer import View
 from minkad.core.controller.commands import SpreadLoad
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, best_shift
@@ -61,21 +60,11 @@ class LoadBalancer:
         return now >= self._rest_until
 
 
-def spread_load(state: State, command: SpreadLoad, now_ms: int) -> list[Record]:
-    """An operation with one migration; nothing where another one runs."""
-    if state.running_operation() is not None:
-        return []
-    operation = Operation(
-        id=state.next_operation_id,
-        state=OperationState.OPERATION_STATE_RUNNING,
-        automatic=True,
-        reassign=ReassignOperation(),
-        reason=command.reason,
-        created_ms=now_ms,
-        migration_count=1,
-    )
+def spread_operation(state: State, command: SpreadLoad) -> tuple[Operation | None, list[Migration]]:
+    """An operation with one migration; none while something else is being moved."""
+    if state.moving:
+        return None, []
     migration = Migration(
-        operation_id=operation.id,
         partition_id=command.partition_id,
         source=command.source,
         target=command.target,
@@ -83,4 +72,4 @@ def spread_load(state: State, command: SpreadLoad, now_ms: int) -> list[Record]:
         state=MigrationState.MIGRATION_STATE_PENDING,
         reason=command.reason,
     )
-    return [Record(operation_started=OperationStarted(operation=operation, migrations=[migration]))]
+    return Operation(automatic=True, reason=command.reason, reassign=ReassignOperation()), [migration]

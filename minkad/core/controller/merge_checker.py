@@ -13,6 +13,8 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkad.core.controller.balancer import View
 from minkad.core.controller.commands import Merge
+from minkad.core.controller.operation_kind import Touch
+from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.splits import Ranges, obstacle
 from minkad.core.state import State, is_by_ranges
 
@@ -77,9 +79,9 @@ def _splits_itself(keyspace: Keyspace) -> bool:
 
 
 def _is_free(state: State, keyspace: Keyspace) -> bool:
-    """Whether no operation runs that moves partitions, or changes the keyspace's ranges."""
-    return not any(
-        operation.migration_count or keyspace.id in (operation.split.keyspace_id, operation.merge.keyspace_id)
+    """Whether nothing is being moved, and no operation changes the keyspace's ranges."""
+    return not state.moving and not any(
+        (Touch.CUTS, keyspace.id) in kind_of(operation).touches(state, operation)
         for operation in state.running_operations()
     )
 

@@ -19,25 +19,22 @@ from minka.v1.cluster_pb2 import (
     Migration,
     MigrationState,
     Operation,
-    OperationState,
     Partition,
     PartitionState,
 )
-from minka.v1.records_pb2 import OperationStarted, PartitionsMerged, Record
+from minka.v1.records_pb2 import PartitionsMerged, Record
 from minkad.core.controller.commands import FinishMerge, Merge
-from minkad.core.controller.operation_kind import End, OperationKind
+from minkad.core.controller.operation_kind import Beginning, End, OperationKind, Touch, Touched, Usage
 from minkad.core.controller.rows import (
     appoint,
     changed,
     migration_in_state,
     operation_with,
     partitions_changed,
-    replace,
 )
 from minkad.core.controller.selectors import Live
-from minkad.core.controller.splits import MAX_KEYS, Ranges, keyspace_by_ranges, obstacle, refuse_if_cut
-from minkad.core.placement.plan import refuse_if_running
-from minkad.core.state import State, partition_name
+from minkad.core.controller.splits import MAX_KEYS, Ranges, keyspace_by_ranges, obstacle
+from minkad.core.state import MIGRATIONS_ENDED, State, partition_name, replace
 
 MERGES_AT_ONCE = 4  # in the cluster: each copies a partition
 
@@ -49,28 +46,19 @@ class Pair(NamedTuple):
     right: Partition
 
 
-def request(state: State, command: Merge, now_ms: int) -> list[Record]:
-    """An operation that takes away the bounds at `keys`. Raises what `pairs_at` does, MERGE_REFUSED where a partition
-    would be too large, and OPERATION_RUNNING.
+def merge_operation(state: State, command: Merge) -> Operation:
+    """Takes away the bounds at `keys`. Raises what `pairs_at` does, and MERGE_REFUSED where a partition would be too
+    large.
     """
     keyspace = keyspace_by_ranges(state, command.keyspace)
     pairs = pairs_at(state, keyspace, command.keys)
     _refuse_large(keyspace, pairs, command)
-    refuse_if_cut(state, keyspace)
-    operation = Operation(
-        id=state.next_operation_id,
-        state=OperationState.OPERATION_STATE_RUNNING,
+    return Operation(
         requested_by=command.requested_by,
         automatic=command.automatic,
         reason=command.reason,
-        created_ms=now_ms,
         merge=MergeOperation(keyspace_id=keyspace.id, keys=[pair.right.start_key for pair in pairs]),
     )
-    migrations = list(_bring_together(operation, pairs))
-    if migrations:
-        refuse_if_running(state)
-    operation.migration_count = len(migrations)
-    return [Record(operation_started=OperationStarted(operation=operation, migrations=migrations))]
 
 
 def pairs_at(state: State, keyspace: Keyspace, keys: Iterable[bytes]) -> list[Pair]:
@@ -103,7 +91,7 @@ def _refuse_large(keyspace: Keyspace, pairs: list[Pair], command: Merge) -> None
             raise MinkaError(Code.MERGE_REFUSED, text + f"{keyspace.max_bytes}: it would be split again")
 
 
-def _bring_together(operation: Operation, pairs: list[Pair]) -> Iterator[Migration]:
+def _bring_together(pairs: Iterable[Pair]) -> Iterator[Migration]:
     """If two have no node in common, one replica of the right one goes to the leader of the left one."""
     first: dict[int, Partition] = {}  # into which they are merged in the end
     for left, right in pairs:
@@ -112,7 +100,6 @@ def _bring_together(operation: Operation, pairs: list[Pair]) -> Iterator[Migrati
             continue
         source, target = right.replicas[-1], into.leader or into.replicas[0]
         yield Migration(
-            operation_id=operation.id,
             partition_id=right.id,
             source=source,
             target=target,
@@ -127,6 +114,18 @@ def _bring_together(operation: Operation, pairs: list[Pair]) -> Iterator[Migrati
 
 class Merges(OperationKind):
     """Neighbours in a keyspace by ranges become one partition."""
+
+    def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
+        """What has no node in common is brought together."""
+        return Beginning(list(_bring_together(_pairs(state, operation))))
+
+    def touches(self, state: State, operation: Operation) -> Iterator[Touched]:
+        """The ranges of the keyspace, and both of each two that are brought together."""
+        yield Touch.CUTS, operation.merge.keyspace_id
+        for left, right in _pairs(state, operation):
+            if state.moving.get(right.id) == operation.id or not set(left.replicas) & set(right.replicas):
+                yield Touch.MOVES, left.id
+                yield Touch.MOVES, right.id
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
         """Leaderships come together, then merges begin."""
@@ -189,8 +188,8 @@ def _pairs(state: State, operation: Operation) -> Iterator[Pair]:
 
 
 def _to_be_moved(state: State, operation: Operation) -> set[int]:
-    ended = (MigrationState.MIGRATION_STATE_COMPLETED, MigrationState.MIGRATION_STATE_CANCELLED)
-    return {m.partition_id for m in state.migrations[operation.id].values() if m.state not in ended}
+    migrations = state.migrations[operation.id].values()
+    return {m.partition_id for m in migrations if m.state not in MIGRATIONS_ENDED}
 
 
 def _obstacle(state: State, pair: Pair, live: Live) -> str | None:
@@ -201,7 +200,7 @@ def _obstacle(state: State, pair: Pair, live: Live) -> str | None:
         is_begun = left.merge_from == right.id
         if not is_begun and (row.merge_from or row.merge_into):
             return f"{name} is being merged with another one"
-        if not is_begun and state.running_migration(row.id) is not None:
+        if not is_begun and row.id in state.under_way:
             return f"{name}: it is being reassigned"
         if (reason := obstacle(state, row, ignore_merge=is_begun)) is not None:
             return f"{name}: {reason}"

@@ -1,13 +1,42 @@
 """What a kind of operation is. `operation_kinds.py` lists all of them."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
 from minka.v1.admin_pb2 import Blocker
-from minka.v1.cluster_pb2 import Operation, Partition
+from minka.v1.cluster_pb2 import Migration, Operation, Partition
+from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.selectors import Live
 from minkad.core.state import State
+
+
+class Touch(Enum):
+    """What an operation does to a thing, so that no other one may do it at the same time."""
+
+    MOVES = "move"
+    LEADS = "elect the leader of"
+    CUTS = "change the ranges of"
+    DRAINS = "drain"
+
+
+Touched = tuple[Touch, int | str]  # and the id of the partition, keyspace or node
+
+
+class Beginning(NamedTuple):
+    """What is recorded when an operation begins: its migrations, and what changes at once."""
+
+    migrations: Sequence[Migration] = ()
+    records: Sequence[Record] = ()
+
+
+class Usage(NamedTuple):
+    """What nodes have reported: bytes by partition id, and their disks."""
+
+    sizes: Mapping[int, int]
+    disks: Mapping[str, DiskSpace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +49,14 @@ class End:
 
 class OperationKind:
     """What operations of a kind do, besides their migrations. As it is here: nothing."""
+
+    def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
+        """What follows when it begins; it may note in `operation` what it finds out. Raises MinkaError: it can't."""
+        return Beginning()
+
+    def touches(self, state: State, operation: Operation) -> Iterable[Touched]:
+        """What one that begins or runs has to itself, besides the partitions that it still has to move."""
+        return ()
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
         """The next facts of one that runs; none when there is something to wait for. No row is changed twice."""

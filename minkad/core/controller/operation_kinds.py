@@ -11,7 +11,7 @@ from minkad.core.controller.preferred import Elections
 from minkad.core.controller.splits import Splits
 
 OPERATION_KINDS: Final[Mapping[str, OperationKind]] = {
-    "reassign": OperationKind(),
+    "reassign": OperationKind(),  # its migrations are all of it
     "elect_leaders": Elections(),
     "drain": Drains(),
     "split": Splits(),

@@ -1,165 +1,27 @@
-"""Operations: how they begin, are paused, limited and cancelled, and end."""
-
-from collections import Counter
+"""Operations that run: how they are paused, limited and cancelled, and end."""
 
 from minka.errors import Code, MinkaError
-from minka.plans import plan_digest
-from minka.v1.admin_pb2 import Move, Plan, PlanReassignRequest
-from minka.v1.cluster_pb2 import (
-    Migration,
-    MigrationState,
-    NodeState,
-    Operation,
-    OperationState,
-    ReassignOperation,
-)
-from minka.v1.records_pb2 import OperationStarted, Record
+from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationState
+from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import (
-    ApplyPlan,
     CancelMigration,
     CancelOperation,
-    DrainNode,
     LimitOperation,
     PauseOperation,
     UndrainNode,
 )
-from minkad.core.controller.drains import draining, new_drain, running_drain, undrained
+from minkad.core.controller.drains import running_drain, undrained
 from minkad.core.controller.operation_kind import End
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.reassignment import go_back, refusal_to_go_back
-from minkad.core.controller.rows import (
-    migration_in_state,
-    operation_with,
-    partitions_changed,
-    replace,
-)
+from minkad.core.controller.rows import migration_in_state, operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
-from minkad.core.placement.plan import refuse_if_running
-from minkad.core.placement.reassign import plan_reassign
-from minkad.core.state import State, partition_name
+from minkad.core.state import MIGRATIONS_ENDED, State, partition_name
 
 _M = MigrationState
-ENDED = frozenset({_M.MIGRATION_STATE_COMPLETED, _M.MIGRATION_STATE_CANCELLED})
 
 
-# Begin
-
-
-def apply_plan(state: State, command: ApplyPlan, now_ms: int) -> list[Record]:
-    """Exactly the plan's moves are recorded as migrations of one operation, before a byte moves."""
-    plan = command.plan
-    refuse_if_running(state)
-    _check_plan(state, plan)
-    operation = Operation(
-        id=state.next_operation_id,
-        state=OperationState.OPERATION_STATE_RUNNING,
-        requested_by=command.requested_by,
-        reason=command.reason or plan.reason,
-        reassign=ReassignOperation(plan_digest=plan.digest),
-        created_ms=now_ms,
-        migration_count=len(plan.moves),
-        rate_limit=plan.rate_limit if command.rate_limit is None else command.rate_limit,
-    )
-    return [Record(operation_started=OperationStarted(operation=operation, migrations=migrations_of(operation, plan)))]
-
-
-def migrations_of(operation: Operation, plan: Plan) -> list[Migration]:
-    """One for each move, in order."""
-    places = Counter[int]()
-    migrations = []
-    for move in plan.moves:
-        is_simple = replace(move.replicas, move.source, move.target) == list(move.target_replicas)
-        migrations.append(
-            Migration(
-                operation_id=operation.id,
-                partition_id=move.partition_id,
-                source=move.source,
-                target=move.target,
-                state=_M.MIGRATION_STATE_PENDING,
-                reason=move.reason,
-                index=places[move.partition_id],
-                target_replicas=() if is_simple else move.target_replicas,
-            )
-        )
-        places[move.partition_id] += 1
-    return migrations
-
-
-def _check_plan(state: State, plan: Plan) -> None:
-    if plan.digest != plan_digest(plan):
-        raise MinkaError(
-            Code.DAMAGED_PLAN, f"the plan says digest {plan.digest[:12]}, its content {plan_digest(plan)[:12]}"
-        )
-    if plan.cluster_id != state.cluster.id:
-        raise MinkaError(
-            Code.CLUSTER_MISMATCH, f"the plan is for cluster {plan.cluster_id}, this is {state.cluster.id}"
-        )
-    if not plan.moves:
-        raise MinkaError(Code.INVALID_ARGUMENT, "the plan has no moves")
-    if plan.table_version != state.version:
-        raise MinkaError(
-            Code.STALE_PLAN, f"the plan was made from table version {plan.table_version}, now it is {state.version}"
-        )
-    replicas: dict[int, list[str]] = {}  # of the partitions as the moves so far leave them
-    for move in plan.moves:
-        problem = _problem_of(state, move, replicas)
-        if problem is not None:
-            going = f"from {move.source} to {move.target}" if move.source else f"to {', '.join(move.target_replicas)}"
-            raise MinkaError(Code.STALE_PLAN, f"{move.partition} can't go {going}: {problem}")
-        replicas[move.partition_id] = list(move.target_replicas)
-
-
-def _problem_of(state: State, move: Move, replicas: dict[int, list[str]]) -> str | None:
-    partition = state.partitions.get(move.partition_id)
-    if partition is None:
-        return "it does not exist"
-    if partition.partition_epoch != move.partition_epoch:
-        return f"its epoch was {move.partition_epoch}, now it is {partition.partition_epoch}"
-    now = replicas.get(partition.id, list(partition.replicas))
-    if list(move.replicas) != now:
-        return f"its replicas are {', '.join(now)}"
-    target = list(move.target_replicas)
-    min_insync = state.keyspaces[partition.keyspace_id].min_insync
-    if len(set(target)) != len(target) or len(target) < max(1, min_insync):
-        return f"it would have the replicas {', '.join(target)}, and {max(1, min_insync)} must be in sync"
-    for node_id in target:
-        node = state.nodes.get(node_id)
-        if node_id in partition.removing_replicas:
-            return f"{node_id} is still deleting an older copy"
-        if node_id not in now and (node is None or node.state != NodeState.NODE_STATE_LIVE):
-            return f"{node_id} is not LIVE"
-    return None
-
-
-def drain_node(state: State, command: DrainNode, now_ms: int) -> list[Record]:
-    """The node leads nothing any more as soon as others lead; with `decommission` its replicas are moved away, too.
-
-    Raises UNKNOWN_NODE, OPERATION_RUNNING, INVALID_ARGUMENT, and what `plan_reassign` raises.
-    """
-    operation = new_drain(state, command, now_ms)
-    migrations: list[Migration] = []
-    if command.decommission:
-        request = PlanReassignRequest(drain=[command.node_id])
-        plan = plan_reassign(state, command.sizes, request, now_ms, command.disks)
-        migrations = migrations_of(operation, plan)
-        operation.drain.plan_digest, operation.migration_count = plan.digest, len(migrations)
-    return [
-        Record(operation_started=OperationStarted(operation=operation, migrations=migrations)),
-        *draining(state, command.node_id, now_ms),
-    ]
-
-
-def undrain_node(state: State, command: UndrainNode, now_ms: int) -> list[Record]:
-    """The node stays; a drain that runs is cancelled. Raises UNKNOWN_NODE, and what `cancel` raises."""
-    if command.node_id not in state.nodes:
-        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
-    operation = running_drain(state, command.node_id)
-    if operation is not None:
-        return cancel(state, CancelOperation(operation.id, "", "the node stays"), now_ms)
-    return undrained(state, command.node_id, now_ms)
-
-
-# While it runs
+# While they run
 
 
 def running(state: State, operation_id: int) -> Operation:
@@ -185,7 +47,7 @@ def pause(state: State, command: PauseOperation) -> list[Record]:
 
 
 def limit(state: State, command: LimitOperation) -> list[Record]:
-    """Bytes a second that each node may ship; nodes hear of it with their next heartbeat."""
+    """Bytes a second that each node may ship for it."""
     operation = running(state, command.operation_id)
 
     def change(row: Operation) -> None:
@@ -241,7 +103,7 @@ def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> lis
                 return []
             row, record = go_back(state.partitions[partition_id], migration, live, now_ms, command.reason)
             return [*partitions_changed([row]), record]
-        if migration.state not in ENDED:
+        if migration.state not in MIGRATIONS_ENDED:
             return []
     return []
 
@@ -252,6 +114,16 @@ def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) ->
     if refusal is not None:
         name = partition_name(state.keyspaces, state.partitions[migration.partition_id])
         raise MinkaError(Code.CANCEL_REFUSED, f"{name} can't go back: {refusal}")
+
+
+def undrain_node(state: State, command: UndrainNode, now_ms: int) -> list[Record]:
+    """The node stays; a drain that runs is cancelled. Raises UNKNOWN_NODE, and what `cancel` raises."""
+    if command.node_id not in state.nodes:
+        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
+    operation = running_drain(state, command.node_id)
+    if operation is not None:
+        return cancel(state, CancelOperation(operation.id, "", "the node stays"), now_ms)
+    return undrained(state, command.node_id, now_ms)
 
 
 # End

@@ -4,34 +4,25 @@ from collections.abc import Collection, Iterable
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker
-from minka.v1.cluster_pb2 import ElectLeadersOperation, Operation, OperationState, Partition
-from minka.v1.records_pb2 import OperationStarted, Record
+from minka.v1.cluster_pb2 import ElectLeadersOperation, Operation, Partition
+from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ElectLeaders
-from minkad.core.controller.operation_kind import End, OperationKind
+from minkad.core.controller.operation_kind import End, OperationKind, Touch, Touched
 from minkad.core.controller.rows import changed, partitions_changed
 from minkad.core.controller.selectors import Live, preferred_leader, preferred_replica_partition_leader_selector
 from minkad.core.state import State, partition_name
 
 
-def elect_leaders(state: State, command: ElectLeaders, now_ms: int) -> list[Record]:
-    """An operation over those of the partitions whose preferred leader can lead and does not; none for none."""
+def election_operation(state: State, command: ElectLeaders) -> Operation | None:
+    """Over those of the partitions whose preferred leader can lead and does not; None for none."""
     partitions = due(state, command.partitions)
     if not partitions:
-        return []
-    running = [o for o in state.running_operations() if o.HasField("elect_leaders")]
-    if running:
-        raise MinkaError(
-            Code.OPERATION_RUNNING, f"operation {running[0].id} elects leaders already", operation=str(running[0].id)
-        )
-    operation = Operation(
-        id=state.next_operation_id,
-        state=OperationState.OPERATION_STATE_RUNNING,
+        return None
+    return Operation(
         requested_by=command.requested_by,
         reason=command.reason,
-        created_ms=now_ms,
         elect_leaders=ElectLeadersOperation(partitions=partitions),
     )
-    return [Record(operation_started=OperationStarted(operation=operation))]
 
 
 def due(state: State, partitions: Collection[int]) -> list[int]:
@@ -42,6 +33,10 @@ def due(state: State, partitions: Collection[int]) -> list[int]:
 
 class Elections(OperationKind):
     """Affected partitions → OnlinePartition, by the preferred replica selector."""
+
+    def touches(self, state: State, operation: Operation) -> list[Touched]:
+        """The leaderships."""
+        return [(Touch.LEADS, partition_id) for partition_id in operation.elect_leaders.partitions]
 
     def leaderships(self, state: State, operation: Operation, live: Live) -> list[tuple[Partition, str]]:
         """Those still to do, and who is next."""

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Partition, PartitionState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.rows import appoint, changed, migration_in_state, partitions_changed, replace
+from minkad.core.controller.rows import appoint, changed, migration_in_state, partitions_changed
 from minkad.core.controller.selectors import (
     Live,
     preferred_replica_partition_leader_selector,
     reassigned_partition_leader_selector,
 )
-from minkad.core.state import State
+from minkad.core.state import State, replace
 
 _M = MigrationState
 

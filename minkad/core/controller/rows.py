@@ -94,11 +94,6 @@ def appoint(partition: Partition, successor: str) -> Partition:
     return changed(partition, change)
 
 
-def replace(nodes: Iterable[str], old: str, new: str) -> list[str]:
-    """The list with `new` at the place of `old`, and each node once."""
-    return list(dict.fromkeys(new if node == old else node for node in nodes))
-
-
 def migration_in_state(migration: Migration, state: MigrationState.ValueType, now_ms: int, outcome: str = "") -> Record:
     """The record that a migration is now in this state."""
     row = Migration()

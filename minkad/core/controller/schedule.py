@@ -23,7 +23,7 @@ from minkad.core.controller.reassignment import (
 )
 from minkad.core.controller.rows import appoint, migration_in_state, partitions_changed
 from minkad.core.controller.selectors import Live
-from minkad.core.state import MIGRATIONS_UNDER_WAY, State
+from minkad.core.state import MIGRATIONS_ENDED, State
 
 HAND_OVERS_AT_ONCE: Final = 64  # leaderships on their way from one node to another, outside of reassignments
 
@@ -41,8 +41,7 @@ def schedule(state: State, caps: MigrationCaps, now_ms: int, low_disks: Collecti
     can't take writes for want of space, so that others are to lead.
     """
     live = Live.of(state, low_disks)
-    operation = state.running_operation()
-    if operation is not None and (records := _migrate(state, operation, caps, live, now_ms)):
+    if records := _go_on(state, live, now_ms) or _begin_migrations(state, caps, live, now_ms):
         return records
     steps = (kind_of(one).next_steps(state, one) for one in state.running_operations())
     return next(filter(None, steps), []) or _move_leaderships(state, live) or _end(state, live, now_ms)
@@ -51,20 +50,30 @@ def schedule(state: State, caps: MigrationCaps, now_ms: int, low_disks: Collecti
 # Migrations
 
 
-def _migrate(state: State, operation: Operation, caps: MigrationCaps, live: Live, now_ms: int) -> list[Record]:
-    """The next steps of those that have begun; then those begin that may, in the order of the plan."""
-    rows = state.migrations[operation.id].values()
+def _go_on(state: State, live: Live, now_ms: int) -> list[Record]:
+    """The next steps of those that have begun."""
+    return [
+        record
+        for migration in state.under_way.values()
+        for record in on_partition_reassignment(state, migration, live, now_ms)
+    ]
+
+
+def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int) -> list[Record]:
+    """Those begin that may: each in the order of its operation's plan, and the next one is of the operation that has
+    the fewest under way.
+    """
+    waiting = {o.id: _pending(state, o) for o in state.moving_operations() if not o.paused}
+    if not waiting:
+        return []
     records: list[Record] = []
-    for migration in rows:
-        if migration.state in MIGRATIONS_UNDER_WAY:
-            records += on_partition_reassignment(state, migration, live, now_ms)
-    if records or operation.paused:
-        return records
-    busy, free = _load(state, list(rows), caps, live)
-    for migration in unfinished(list(rows)):
-        if free <= 0:
-            break
-        if migration.state != MigrationState.MIGRATION_STATE_PENDING:
+    busy, shares = _load(state, live)
+    free = caps.cluster - shares.total()
+    while waiting and free > 0:
+        first = min(waiting, key=lambda operation_id: (shares[operation_id], operation_id))
+        migration = next(waiting[first], None)
+        if migration is None:
+            del waiting[first]
             continue
         partition = state.partitions[migration.partition_id]
         if (never := impossible(partition, migration)) is not None:
@@ -75,33 +84,39 @@ def _migrate(state: State, operation: Operation, caps: MigrationCaps, live: Live
         if obstacle(state.nodes, partition, migration) or any(busy[node] >= caps.per_node for node in nodes):
             continue
         busy.update(nodes)
+        shares[first] += bool(nodes)
         free -= bool(nodes)
         records += begin(partition, migration, now_ms)
     return records
+
+
+def _pending(state: State, operation: Operation) -> Iterator[Migration]:
+    found = unfinished(list(state.migrations[operation.id].values()))
+    return (migration for migration in found if migration.state == MigrationState.MIGRATION_STATE_PENDING)
 
 
 def unfinished(migrations: list[Migration]) -> Iterator[Migration]:
     """The first of each partition that has not ended; no more than one of a partition is under way."""
     seen: set[int] = set()
     for migration in migrations:
-        if migration.state not in operations.ENDED and migration.partition_id not in seen:
+        if migration.state not in MIGRATIONS_ENDED and migration.partition_id not in seen:
             seen.add(migration.partition_id)
             yield migration
 
 
-def _load(state: State, migrations: list[Migration], caps: MigrationCaps, live: Live) -> tuple[Counter[str], int]:
-    """How many copies each node sends and takes, and how many migrations may begin. One that waits for a node that is
+def _load(state: State, live: Live) -> tuple[Counter[str], Counter[int]]:
+    """How many copies each node sends and takes, and how many each operation makes. One that waits for a node that is
     gone costs nothing.
     """
-    busy, free = Counter[str](), caps.cluster
-    for migration in migrations:
+    busy, shares = Counter[str](), Counter[int]()
+    for migration in state.under_way.values():
         if migration.state == MigrationState.MIGRATION_STATE_COPYING:
             partition = state.partitions[migration.partition_id]
             nodes = [partition.leader, *partition.adding_replicas]
             if partition.adding_replicas and all(node in live.up for node in nodes):
                 busy.update(nodes)
-                free -= 1
-    return busy, free
+                shares[migration.operation_id] += 1
+    return busy, shares
 
 
 # Leaderships
@@ -136,7 +151,7 @@ def _is_bound(partition: Partition) -> bool:
 def _end(state: State, live: Live, now_ms: int) -> list[Record]:
     records: list[Record] = []
     for operation in state.running_operations():
-        if any(m.state not in operations.ENDED for m in state.migrations[operation.id].values()):
+        if any(m.state not in MIGRATIONS_ENDED for m in state.migrations[operation.id].values()):
             continue
         if (end := kind_of(operation).end(state, operation, live)) is not None:
             records.append(operations.finish(state, operation, end, now_ms))

@@ -12,11 +12,11 @@ from bisect import bisect_left, bisect_right
 from minka.errors import Code, MinkaError
 from minka.ranges import check_split_point, readable
 from minka.v1.admin_pb2 import Blocker
-from minka.v1.cluster_pb2 import Keyspace, Operation, OperationState, Partition, PartitionState, SplitOperation
-from minka.v1.records_pb2 import OperationStarted, PartitionSplit, Record
+from minka.v1.cluster_pb2 import Keyspace, Operation, Partition, PartitionState, SplitOperation
+from minka.v1.records_pb2 import PartitionSplit, Record
 from minkad.core.controller.commands import FinishSplit, ProposeSplit, Split
 from minkad.core.controller.keyspaces import check_room
-from minkad.core.controller.operation_kind import End, OperationKind
+from minkad.core.controller.operation_kind import End, OperationKind, Touch, Touched
 from minkad.core.controller.rows import changed, operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
 from minkad.core.state import State, is_by_ranges, other_half, partition_name, range_of
@@ -48,35 +48,14 @@ class Ranges:
         return self.rows[place - 1], self.rows[place]
 
 
-def request(state: State, command: Split, now_ms: int) -> list[Record]:
-    """An operation that splits at `new_keys`; none for none. Raises OPERATION_RUNNING and what `new_keys` does."""
+def split_operation(state: State, command: Split) -> Operation | None:
+    """Splits at `new_keys`; None for none. Raises what `new_keys` does."""
     keys = new_keys(state, command)
     if not keys:
-        return []
+        return None
     keyspace = keyspace_by_ranges(state, command.keyspace)
-    refuse_if_cut(state, keyspace)
-    operation = Operation(
-        id=state.next_operation_id,
-        state=OperationState.OPERATION_STATE_RUNNING,
-        requested_by=command.requested_by,
-        reason=command.reason,
-        created_ms=now_ms,
-        split=SplitOperation(keyspace_id=keyspace.id, keys=keys),
-    )
-    return [Record(operation_started=OperationStarted(operation=operation))]
-
-
-def refuse_if_cut(state: State, keyspace: Keyspace) -> None:
-    """OPERATION_RUNNING while another operation changes the ranges of the keyspace."""
-    for running in state.running_operations():
-        if running.HasField("split") and running.split.keyspace_id == keyspace.id:
-            does = "splits"
-        elif running.HasField("merge") and running.merge.keyspace_id == keyspace.id:
-            does = "merges"
-        else:
-            continue
-        text = f"operation {running.id} {does} partitions of {keyspace.name}"
-        raise MinkaError(Code.OPERATION_RUNNING, text, operation=str(running.id))
+    split = SplitOperation(keyspace_id=keyspace.id, keys=keys)
+    return Operation(requested_by=command.requested_by, reason=command.reason, split=split)
 
 
 def new_keys(state: State, command: Split) -> list[bytes]:
@@ -107,6 +86,10 @@ def keyspace_by_ranges(state: State, name: str) -> Keyspace:
 
 class Splits(OperationKind):
     """Partitions of a keyspace by ranges are split at keys."""
+
+    def touches(self, state: State, operation: Operation) -> list[Touched]:
+        """The ranges of the keyspace."""
+        return [(Touch.CUTS, operation.split.keyspace_id)]
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
         """The splits that can be made now. A partition is split once at a time, so what several splits are to cut is

@@ -10,9 +10,8 @@ from minka.v1.admin_pb2 import AssignedReplicas, Move, NodeBalance, Plan, PlanRe
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.placement.leaders import spread_leaders
-from minkad.core.placement.plan import refuse_if_running
-from minkad.core.placement.rebalance import NO_DISKS, Layout, Rebalance, Step, Wishes, holders
-from minkad.core.state import State, partition_name
+from minkad.core.placement.rebalance import NO_DISKS, Layout, Rebalance, Step, Wishes
+from minkad.core.state import State, holders, partition_name
 
 
 def plan_reassign(
@@ -28,12 +27,12 @@ def plan_reassign(
     `to` empty: all LIVE nodes but those of `drain`; `keyspaces` empty: all. A node that is not among them gives up all
     it has. With `drain` and without `to` nobody else gives up anything. Each move
     adds one replica; several of one partition come one after the other. Preferred leaders are spread like replicas.
-    With `partitions` exactly those get exactly those replicas, and all at once.
-    Raises OPERATION_RUNNING, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, INVALID_ARGUMENT,
-    DISK_LOW where a node that is named has no room, or PARTITION_OFFLINE when a partition has no leader to copy it
-    from.
+    With `partitions` exactly those get exactly those replicas, and all at once. What an operation moves already is left
+    alone.
+    Raises OPERATION_RUNNING where that can't be, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
+    INVALID_ARGUMENT, DISK_LOW where a node that is named has no room, or PARTITION_OFFLINE when a partition has no
+    leader to copy it from.
     """
-    refuse_if_running(state)
     layout = Layout(state, sizes, disks)
     if request.partitions:
         moves, notes = _explicit_moves(state, sizes, request.partitions, layout), list[str]()
@@ -112,7 +111,9 @@ def _evening_moves(
     notes: list[str] = []
     minimum = 0
     for keyspace in keyspaces:
-        rows = [p for p in state.partitions.values() if p.keyspace_id == keyspace.id]
+        mine = [p for p in state.partitions.values() if p.keyspace_id == keyspace.id]
+        rows = [p for p in mine if p.id not in layout.moving]
+        notes += _left_alone(state, keyspace, [p for p in mine if p.id in layout.moving])
         for row in rows:
             _refuse_unplannable(state, row)
         if keyspace.replicas > len(wishes.targets):
@@ -130,6 +131,14 @@ def _evening_moves(
             reordered = spread_leaders(orders, wishes.targets, wishes.weights)
         moves += _in_order(state, sizes, layout, rebalance.steps, reordered)
     return moves, minimum, notes
+
+
+def _left_alone(state: State, keyspace: Keyspace, rows: Sequence[Partition]) -> list[str]:
+    by = Counter(state.moving[row.id] for row in rows)
+    return [
+        f"{count} partitions of {keyspace.name} are left alone: operation {operation_id} is moving them"
+        for operation_id, count in by.items()
+    ]
 
 
 def _in_order(
@@ -193,6 +202,9 @@ def _explicit_moves(
         if partition.id in seen:
             raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is named twice")
         seen.add(partition.id)
+        if partition.id in state.moving:
+            text = f"operation {state.moving[partition.id]} is moving {name}"
+            raise MinkaError(Code.OPERATION_RUNNING, text, operation=str(state.moving[partition.id]))
         before = holders(partition)
         if after == before:
             continue

@@ -9,8 +9,9 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Keyspace, Node, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
+from minkad.core.placement.moving import replicas_afterwards
 from minkad.core.placement.quotas import even_quotas, filled_quotas
-from minkad.core.state import State, partition_name
+from minkad.core.state import State, holders, partition_name
 
 _TRIES: Final = 500  # in a row without success, before what can't be evened out stays uneven
 _FEW: Final = 1000  # partitions
@@ -37,12 +38,13 @@ class Wishes:
 
 
 class Layout:
-    """Who has what, as the steps so far leave it. `disks`: by node, of those that are known."""
+    """Who has what, as operations that run and the steps so far leave it. `disks`: by node, of those that are known."""
 
     def __init__(self, state: State, sizes: Mapping[int, int], disks: Mapping[str, DiskSpace] = NO_DISKS) -> None:
         self.nodes: Mapping[str, Node] = state.nodes
         self.sizes = sizes
-        self.replicas = {p.id: holders(p) for p in state.partitions.values()}
+        self.moving = replicas_afterwards(state)
+        self.replicas = {p.id: holders(p) for p in state.partitions.values()} | self.moving
         self.totals = Counter(node for nodes in self.replicas.values() for node in nodes)
         self.disks = disks
         self.bytes = Counter[str]()
@@ -50,6 +52,9 @@ class Layout:
             self.bytes.update(dict.fromkeys(nodes, sizes.get(partition_id, 0)))
         self._hosts = {partition_id: tuple(nodes) for partition_id, nodes in self.replicas.items()}
         self.taken = Counter[str]()  # bytes that come; what leaves is deleted later, so it makes no room yet
+        for partition_id, nodes in self.moving.items():
+            come = set(nodes).difference(holders(state.partitions[partition_id]))
+            self.taken.update(dict.fromkeys(come, sizes.get(partition_id, 0)))
 
     def move(self, partition_id: int, source: str, target: str) -> None:
         """The target takes the source's place in the order."""
@@ -84,24 +89,20 @@ class Layout:
         return len({self.nodes[n].zone for n in nodes if n in self.nodes})
 
 
-def holders(partition: Partition) -> list[str]:
-    """Those of the replicas that stay."""
-    return [r for r in partition.replicas if r not in partition.adding_replicas]
-
-
 class Rebalance:
-    """One keyspace's steps."""
+    """One keyspace's steps. What an operation moves already stays where that puts it."""
 
     def __init__(self, state: State, keyspace: Keyspace, layout: Layout, wishes: Wishes) -> None:
         self._state = state
         self._keyspace = keyspace
         self._layout = layout
         self._wishes = wishes
-        self._partitions = [p for p in state.partitions.values() if p.keyspace_id == keyspace.id]
-        self._before = Counter(n for p in self._partitions for n in layout.replicas[p.id])
+        rows = [p for p in state.partitions.values() if p.keyspace_id == keyspace.id]
+        self._partitions = [p for p in rows if p.id not in layout.moving]
+        self._before = Counter(n for p in rows for n in layout.replicas[p.id])
         self._now = Counter(self._before)
         quotas = filled_quotas if wishes.gently else even_quotas
-        shares = quotas(self._before, wishes.targets, wishes.weights, len(self._partitions), layout.totals)
+        shares = quotas(self._before, wishes.targets, wishes.weights, len(rows), layout.totals)
         self.quotas = dict.fromkeys(self._before, 0) | shares
         self.steps: list[Step] = []
         self.notes: list[str] = []
@@ -231,6 +232,18 @@ class Rebalance:
             if target is None:
                 raise self._stuck(partition, source)
             self._move(partition, source, target)
+        if self._excess(source):
+            raise self._comes(source)
+
+    def _comes(self, source: str) -> MinkaError:
+        """An operation that runs leaves something on the node that is to have nothing."""
+        rows, layout = self._state.partitions, self._layout
+        left = next(id_ for id_, nodes in layout.moving.items() if source in nodes and self._is_own(rows[id_]))
+        text = f"operation {self._state.moving[left]} moves {self._name(rows[left])} and leaves a replica on {source}"
+        return MinkaError(Code.OPERATION_RUNNING, text, operation=str(self._state.moving[left]))
+
+    def _is_own(self, partition: Partition) -> bool:
+        return partition.keyspace_id == self._keyspace.id
 
     def _stuck(self, partition: Partition, source: str) -> MinkaError:
         name, targets = self._name(partition), self._wishes.targets

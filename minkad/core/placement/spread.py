@@ -10,8 +10,8 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
-from minkad.core.placement.rebalance import NO_DISKS, Layout, holders
-from minkad.core.state import State, partition_name
+from minkad.core.placement.rebalance import NO_DISKS, Layout
+from minkad.core.state import State, holders, partition_name
 
 MAX_SKEW: Final = 1.25  # the busiest node's load and the mean one: what is below is even
 _LEAST_GAIN: Final = 0.1  # of the mean: by so much the busier of the two nodes has less to do afterwards

@@ -3,13 +3,14 @@
 from minkad.core.state.names import operation_name, partition_name
 from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionStateName, partition_state
 from minkad.core.state.ranges import check_ranges, is_by_ranges, other_half, range_of
+from minkad.core.state.replica_lists import holders, replace
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_state
 from minkad.core.state.state import ALL, ROWS_A_PIECE, NotifyNode, State, slices
-from minkad.core.state.transitions import MIGRATIONS_UNDER_WAY
+from minkad.core.state.transitions import MIGRATIONS_ENDED
 
 __all__ = [
     "ALL",
-    "MIGRATIONS_UNDER_WAY",
+    "MIGRATIONS_ENDED",
     "PARTITION_TRANSITIONS",
     "REPLICA_TRANSITIONS",
     "ROWS_A_PIECE",
@@ -18,6 +19,7 @@ __all__ = [
     "ReplicaStateName",
     "State",
     "check_ranges",
+    "holders",
     "is_by_ranges",
     "is_up",
     "operation_name",
@@ -25,6 +27,7 @@ __all__ = [
     "partition_name",
     "partition_state",
     "range_of",
+    "replace",
     "replica_state",
     "slices",
 ]

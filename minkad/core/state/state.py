@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, count, islice, takewhile
 from typing import Self, TypeVar
 
 from minka.v1.cluster_pb2 import (
@@ -37,6 +37,7 @@ from minkad.core.state.ranges import (
     is_by_ranges,
 )
 from minkad.core.state.transitions import (
+    MIGRATIONS_ENDED,
     MIGRATIONS_UNDER_WAY,
     check_migration_change,
     check_new_partition,
@@ -70,7 +71,7 @@ class State:
     """Every table. Rows are replaced, never mutated, so a shallow copy is a snapshot.
 
     `version` counts the changes of what clients see: nodes, keyspaces, partitions. What depends on the rows of one node
-    is found by `copies` and `led`, without a look at all the others.
+    is found by `copies` and `led`, what is being moved by `moving` and `under_way`, without a look at all the others.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -90,6 +91,8 @@ class State:
     # by node: the partitions that name it as a replica, or as one that is to delete its copy; those that it leads
     copies: dict[str, dict[int, None]] = field(default_factory=dict)
     led: dict[str, dict[int, None]] = field(default_factory=dict)
+    moving: dict[int, int] = field(default_factory=dict)  # partitions with migrations that haven't ended: the operation
+    under_way: dict[int, Migration] = field(default_factory=dict)  # by partition: the one that has begun and not ended
     incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
 
     def copy(self) -> Self:
@@ -110,6 +113,8 @@ class State:
             self.next_operation_id,
             {node: dict(ids) for node, ids in self.copies.items()},
             {node: dict(ids) for node, ids in self.led.items()},
+            dict(self.moving),
+            dict(self.under_way),
             set(self.incomplete),
         )
 
@@ -123,20 +128,14 @@ class State:
         """The operations that have not ended, the oldest first."""
         return [o for o in self.operations.values() if o.state == OperationState.OPERATION_STATE_RUNNING]
 
-    def running_operation(self) -> Operation | None:
-        """The one that has migrations and has not ended; there is never more than one."""
-        return next((o for o in self.running_operations() if o.migration_count), None)
+    def moving_operations(self) -> list[Operation]:
+        """Those of them with migrations, the oldest first."""
+        return [o for o in self.running_operations() if o.migration_count]
 
-    def running_migration(self, partition_id: int) -> Migration | None:
-        """The partition's migration that has begun and not ended."""
-        operation = self.running_operation()
-        rows = self.migrations[operation.id] if operation else {}
-        index = 0
-        while (migration := rows.get((partition_id, index))) is not None:
-            if migration.state in MIGRATIONS_UNDER_WAY:
-                return migration
-            index += 1
-        return None
+    def operation_moving(self, partition_id: int) -> Operation | None:
+        """The one that has migrations of the partition which haven't ended."""
+        operation_id = self.moving.get(partition_id)
+        return None if operation_id is None else self.operations[operation_id]
 
     def partitions_on(self, node: str) -> Iterable[Partition]:
         """The partitions of which this node holds, is to hold, or has still to delete a copy."""
@@ -224,10 +223,7 @@ class State:
             case "operation_started":
                 return self._apply_operation_started(record.operation_started)
             case "migration_changed":
-                migration = record.migration_changed
-                rows = self.migrations[migration.operation_id]
-                check_migration_change(rows[_place(migration)], migration)
-                rows[_place(migration)] = migration
+                self._apply_migration(record.migration_changed)
                 return []
             case "operation_changed":
                 self._apply_operation(record.operation_changed, ends=False)
@@ -358,15 +354,34 @@ class State:
         operation = started.operation
         assert operation.id >= self.next_operation_id, f"operation id {operation.id} was used before"
         assert operation.migration_count == len(started.migrations), started
-        running = self.running_operation()
-        assert running is None or not operation.migration_count, f"operation {running} is running"
         self.operations[operation.id] = operation
         self.next_operation_id = operation.id + 1
-        assert all(m.partition_id in self.partitions for m in started.migrations), started
         self.migrations[operation.id] = _by(started.migrations, _place)
         assert len(self.migrations[operation.id]) == len(started.migrations), started
+        for migration in started.migrations:
+            assert migration.partition_id in self.partitions, migration
+            by = self.moving.setdefault(migration.partition_id, operation.id)
+            assert by == operation.id, f"operation {by} moves partition {migration.partition_id}"
         self._forget_old_operations()
         return []
+
+    def _apply_migration(self, migration: Migration) -> None:
+        rows = self.migrations[migration.operation_id]
+        check_migration_change(rows[_place(migration)], migration)
+        rows[_place(migration)] = migration
+        begun = self.under_way.get(migration.partition_id)
+        if migration.state in MIGRATIONS_UNDER_WAY:
+            self.under_way[migration.partition_id] = migration
+        elif begun is not None and begun.index == migration.index:
+            del self.under_way[migration.partition_id]
+        if all(one.state in MIGRATIONS_ENDED for one in self._of_partition(migration)):
+            del self.moving[migration.partition_id]
+
+    def _of_partition(self, migration: Migration) -> Iterator[Migration]:
+        """All of the same operation and partition."""
+        rows, partition_id = self.migrations[migration.operation_id], migration.partition_id
+        indexes = takewhile(lambda index: (partition_id, index) in rows, count())
+        return (rows[partition_id, index] for index in indexes)
 
     def _apply_operation(self, operation: Operation, *, ends: bool) -> None:
         assert self.operations[operation.id].state == OperationState.OPERATION_STATE_RUNNING, operation
@@ -451,13 +466,18 @@ class State:
                 state.led.setdefault(partition.leader, {})[partition.id] = None
         for partition in state.tombstones.values():
             state._index(partition, None)
+        for migration in snapshot.migrations:
+            if migration.state not in MIGRATIONS_ENDED:
+                state.moving[migration.partition_id] = migration.operation_id
+            if migration.state in MIGRATIONS_UNDER_WAY:
+                state.under_way[migration.partition_id] = migration
         return state
 
 
-def slices(rows: Iterable[R], count: int) -> Iterator[Sequence[R]]:
-    """The rows in their order, up to `count` at a time."""
+def slices(rows: Iterable[R], at_most: int) -> Iterator[Sequence[R]]:
+    """The rows in their order, up to `at_most` at a time."""
     rest = iter(rows)
-    while some := list(islice(rest, count)):
+    while some := list(islice(rest, at_most)):
         yield some
 
 

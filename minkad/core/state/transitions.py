@@ -45,6 +45,7 @@ MIGRATIONS_UNDER_WAY: Final = (
     _M.MIGRATION_STATE_HANDED_OVER,
     _M.MIGRATION_STATE_CANCELLING,
 )
+MIGRATIONS_ENDED: Final = (_M.MIGRATION_STATE_COMPLETED, _M.MIGRATION_STATE_CANCELLED)
 
 
 def check_node_change(old: Node | None, new: Node, nodes: Iterable[Node]) -> None:

@@ -27,7 +27,6 @@ from minkad.core.controller import (
     CreateCluster,
     CreateKeyspace,
     HandOver,
-    LimitOperation,
     MigrationCaps,
     SpreadLoad,
 )
@@ -196,29 +195,6 @@ def test_a_refusal_waits_until_the_rows_that_it_carries_are_recorded() -> None:
             await hands_over
         assert refusal.value.partitions == (h.state.partitions[row.id],)
         await shrinks
-        h.controller.close()
-
-    asyncio.run(run())
-
-
-def test_the_shipping_limit_travels_with_the_heartbeats_and_ends_with_the_operation() -> None:
-    async def run() -> None:
-        h = Harness()
-        await h.begin("a", replicas=1)
-        await h.register("b")
-
-        def limit() -> int:
-            return h.controller.heartbeat(HeartbeatRequest(node_id="a", incarnation="1")).shipping_limit
-
-        assert limit() == 0
-        operation = await h.reassign()
-        assert limit() == 5_000_000
-        await h.controller.submit(LimitOperation(operation, 7))
-        assert limit() == 7
-        await h.look_around()
-        h.now += 61
-        await until(lambda: h.state.operations[operation].state != OperationState.OPERATION_STATE_RUNNING)
-        assert limit() == 0
         h.controller.close()
 
     asyncio.run(run())

@@ -201,9 +201,7 @@ class Controller:
     def begin(self, plan: Plan) -> int:
         """Apply the plan; returns the operation's id. Nothing is scheduled yet."""
         self.run(ApplyPlan(plan, "tester", "test"))
-        operation = self.state.running_operation()
-        assert operation is not None
-        return operation.id
+        return max(self.state.operations)
 
     def reassign(self, to: Sequence[str] = ()) -> int:
         """Plan and apply; returns the operation's id. The migrations are not carried out yet."""

@@ -251,7 +251,7 @@ def test_only_what_lasts_and_with_a_rest_after_each_move() -> None:
     command, seconds = clock.until_due()
     assert seconds == SUSTAINED_S
     clock.c.run(command)
-    assert clock.c.state.running_operation() is not None
+    assert clock.c.state.moving
     assert [clock.look() for _ in range(100)] == [None] * 100, "one at a time"
     clock.c.settle()
     command, seconds = clock.until_due()
@@ -278,7 +278,7 @@ def test_not_while_something_else_moves() -> None:
     clock.c.run(DrainNode("cyrene", False, "tester", "", {}))
     assert clock.c.state.running_operations()
     assert [clock.look() for _ in range(20)] == [None] * 20
-    assert not clock.c.state.running_operation()
+    assert not clock.c.state.moving
 
 
 def test_asked_for_twice_it_is_recorded_once() -> None:

@@ -115,7 +115,6 @@ class Splitting(RuleBasedStateMachine):
             if row.leader and len(row.isr) > 1:
                 self.c.alter_isr(self.c.state.partitions[row.id], [row.leader])
 
-    @precondition(lambda self: self.c.state.running_operation() is None)
     @rule()
     def reassign(self) -> None:
         with refusals():

@@ -354,9 +354,10 @@ def test_what_runs_is_called_by_its_name() -> None:
     c = six_nodes()
     c.run(DrainNode("1", decommission=True, requested_by="ann@host", reason="", rate_limit=0, sizes={}))
     with pytest.raises(
-        MinkaError, match=r"operation 1 \(drain 1 --decommission, asked for by ann@host\) has not ended"
+        MinkaError,
+        match=r"operation 1 \(drain 1 --decommission, asked for by ann@host\) has not ended, and both drain 1$",
     ):
-        c.plan()
+        c.run(DrainNode("1", decommission=False, requested_by="bob@host", reason="", rate_limit=0, sizes={}))
 
 
 def test_a_move_whose_forerunner_was_cancelled_is_given_up() -> None:

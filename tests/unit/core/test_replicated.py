@@ -466,11 +466,10 @@ def test_a_rate_limit_is_part_of_its_operation() -> None:
     c.register("d")
     operation = c.reassign()
     c.run(LimitOperation(operation, 10_000_000))
-    running = c.state.running_operation()
-    assert running is not None
+    (running,) = c.state.running_operations()
     assert running.rate_limit == 10_000_000
     c.settle()
-    assert c.state.running_operation() is None
+    assert not c.state.running_operations()
     for command in (LimitOperation(operation, 1), PauseOperation(operation, True)):
         with pytest.raises(MinkaError) as refusal:
             c.run(command)

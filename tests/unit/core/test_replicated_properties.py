@@ -97,7 +97,7 @@ class Cluster(RuleBasedStateMachine):
             assert not row.leader or is_up(self.c.state.nodes[row.leader]), "a dead node leads"
             assert row.leader or not any(self.is_up(node) for node in row.isr), "one could lead and nobody does"
             if row.target_replicas:
-                assert self.c.state.running_migration(row.id) is not None
+                assert row.id in self.c.state.under_way
 
     def is_up(self, node: str) -> bool:
         return is_up(self.c.state.nodes[node])

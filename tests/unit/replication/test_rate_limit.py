@@ -1,8 +1,10 @@
 """How fast checkpoints may leave."""
 
 import asyncio
-from functools import partial
 
+import pytest
+
+from minka.v1.cluster_pb2 import Operation
 from minkad.replication.shipping import RateLimit
 
 
@@ -10,16 +12,16 @@ def test_pieces_are_as_large_as_a_burst() -> None:
     """Without a limit all is one piece."""
     data = bytes(range(256)) * 100
     for limit, sizes in ((0, [25_600]), (100_000, [10_000, 10_000, 5_600]), (10**9, [25_600]), (1, [1024] * 25)):
-        parts = list(RateLimit(lambda: 0.0, partial(int, limit)).parts(data))
+        parts = list(RateLimit(lambda: 0.0, {1: Operation(rate_limit=limit)}.get).parts(1, data))
         assert [len(part) for part in parts] == sizes
         assert b"".join(parts) == data
-    assert not list(RateLimit(lambda: 0.0, lambda: 0).parts(b""))
+    assert not list(RateLimit(lambda: 0.0, lambda _: None).parts(1, b""))
 
 
 def test_a_limit_that_changes_counts_from_the_next_piece_on() -> None:
     """Also within one chunk."""
-    limits = iter([10_000, 20_000, 0])
-    parts = RateLimit(lambda: 0.0, lambda: next(limits)).parts(bytes(10_000))
+    limits = iter([Operation(rate_limit=10_000), Operation(rate_limit=20_000), None])
+    parts = RateLimit(lambda: 0.0, lambda _: next(limits)).parts(1, bytes(10_000))
     assert [len(part) for part in parts] == [1024, 2000, 6976]
 
 
@@ -28,10 +30,29 @@ def test_a_large_chunk_takes_its_time() -> None:
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        limit = RateLimit(loop.time, lambda: 50_000)
+        limit = RateLimit(loop.time, lambda _: Operation(rate_limit=50_000))
         started = loop.time()
-        for part in limit.parts(bytes(25_000)):
-            await limit.take(len(part))
+        for part in limit.parts(1, bytes(25_000)):
+            await limit.take(1, len(part))
         assert loop.time() - started >= 0.39, "half a second, and a tenth of it is saved up"
 
     asyncio.run(scenario())
+
+
+def test_an_operation_has_its_limit_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that it moves shares it, and nothing else does."""
+    operations = {1: Operation(id=7, rate_limit=50_000), 2: Operation(id=8, rate_limit=50_000)}
+    operations[3] = operations[1]
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(round(seconds, 3))
+
+    async def scenario() -> None:
+        limit = RateLimit(lambda: 0.0, operations.get)
+        for partition_id in (1, 2, 3, 4):
+            await limit.take(partition_id, 15_000)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    asyncio.run(scenario())
+    assert waits == [0.2, 0.2, 0.5], "a tenth of a second is saved up"

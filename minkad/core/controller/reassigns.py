@@ -1,0 +1,90 @@
+"""A plan that people have seen becomes an operation: exactly its moves."""
+
+from collections import Counter
+
+from minka.errors import Code, MinkaError
+from minka.plans import plan_digest
+from minka.v1.admin_pb2 import Move, Plan
+from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, ReassignOperation
+from minkad.core.controller.commands import ApplyPlan
+from minkad.core.state import State, replace
+
+
+def reassign_operation(state: State, command: ApplyPlan) -> tuple[Operation, list[Migration]]:
+    """What is recorded before a byte moves. Raises DAMAGED_PLAN, CLUSTER_MISMATCH, INVALID_ARGUMENT, and STALE_PLAN
+    where something that the plan moves has changed since it was made.
+    """
+    plan = command.plan
+    _check_plan(state, plan)
+    operation = Operation(
+        requested_by=command.requested_by,
+        reason=command.reason or plan.reason,
+        reassign=ReassignOperation(plan_digest=plan.digest),
+        rate_limit=plan.rate_limit if command.rate_limit is None else command.rate_limit,
+    )
+    return operation, migrations_of(plan)
+
+
+def migrations_of(plan: Plan) -> list[Migration]:
+    """One for each move, in order."""
+    places = Counter[int]()
+    migrations = []
+    for move in plan.moves:
+        is_simple = replace(move.replicas, move.source, move.target) == list(move.target_replicas)
+        migrations.append(
+            Migration(
+                partition_id=move.partition_id,
+                source=move.source,
+                target=move.target,
+                state=MigrationState.MIGRATION_STATE_PENDING,
+                reason=move.reason,
+                index=places[move.partition_id],
+                target_replicas=() if is_simple else move.target_replicas,
+            )
+        )
+        places[move.partition_id] += 1
+    return migrations
+
+
+def _check_plan(state: State, plan: Plan) -> None:
+    if plan.digest != plan_digest(plan):
+        raise MinkaError(
+            Code.DAMAGED_PLAN, f"the plan says digest {plan.digest[:12]}, its content {plan_digest(plan)[:12]}"
+        )
+    if plan.cluster_id != state.cluster.id:
+        raise MinkaError(
+            Code.CLUSTER_MISMATCH, f"the plan is for cluster {plan.cluster_id}, this is {state.cluster.id}"
+        )
+    if not plan.moves:
+        raise MinkaError(Code.INVALID_ARGUMENT, "the plan has no moves")
+    replicas: dict[int, list[str]] = {}  # of the partitions as the moves so far leave them
+    for move in plan.moves:
+        if move.partition_id in state.moving:
+            continue  # by which operation is said when this one begins
+        problem = _problem_of(state, move, replicas)
+        if problem is not None:
+            going = f"from {move.source} to {move.target}" if move.source else f"to {', '.join(move.target_replicas)}"
+            raise MinkaError(Code.STALE_PLAN, f"{move.partition} can't go {going}: {problem}")
+        replicas[move.partition_id] = list(move.target_replicas)
+
+
+def _problem_of(state: State, move: Move, replicas: dict[int, list[str]]) -> str | None:
+    partition = state.partitions.get(move.partition_id)
+    if partition is None:
+        return "it does not exist"
+    if partition.partition_epoch != move.partition_epoch:
+        return f"its epoch was {move.partition_epoch}, now it is {partition.partition_epoch}"
+    now = replicas.get(partition.id, list(partition.replicas))
+    if list(move.replicas) != now:
+        return f"its replicas are {', '.join(now)}"
+    target = list(move.target_replicas)
+    min_insync = state.keyspaces[partition.keyspace_id].min_insync
+    if len(set(target)) != len(target) or len(target) < max(1, min_insync):
+        return f"it would have the replicas {', '.join(target)}, and {max(1, min_insync)} must be in sync"
+    for node_id in target:
+        node = state.nodes.get(node_id)
+        if node_id in partition.removing_replicas:
+            return f"{node_id} is still deleting an older copy"
+        if node_id not in now and (node is None or node.state != NodeState.NODE_STATE_LIVE):
+            return f"{node_id} is not LIVE"
+    return None

@@ -1,0 +1,15 @@
+"""Lists of replicas, the preferred leader first."""
+
+from collections.abc import Iterable
+
+from minka.v1.cluster_pb2 import Partition
+
+
+def holders(partition: Partition) -> list[str]:
+    """Those of the replicas that stay."""
+    return [r for r in partition.replicas if r not in partition.adding_replicas]
+
+
+def replace(nodes: Iterable[str], old: str, new: str) -> list[str]:
+    """The list with `new` at the place of `old`, and each node once."""
+    return list(dict.fromkeys(new if node == old else node for node in nodes))

@@ -1,0 +1,180 @@
+"""Operations that touch different things run at once; what touches the same is refused, and says by whom."""
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import NodeState, OperationState, Partition
+from minkad.core.controller import ApplyPlan, CancelOperation, DrainNode, ElectLeaders, MigrationCaps
+from minkad.core.state import State
+from tests.unit.core.model import Controller
+from tests.unit.core.test_controller import refused
+
+_SUCCEEDED = OperationState.OPERATION_STATE_SUCCEEDED
+
+
+def two_keyspaces(caps: MigrationCaps | None = None) -> Controller:
+    """On three nodes, and a fourth one is empty."""
+    c = Controller(caps=caps)
+    c.register("athens", "byzantium", "cyrene")
+    c.keyspace("flights", 30)
+    c.keyspace("people", 12)
+    c.register("ephesus")
+    return c
+
+
+def reassign(c: Controller, keyspace: str) -> int:
+    """To all nodes; the operation."""
+    operation = c.begin(c.plan(keyspaces=[keyspace]))
+    c.schedule()
+    return operation
+
+
+def rows(c: Controller, keyspace: str) -> list[Partition]:
+    found = c.state.keyspace_named(keyspace)
+    assert found is not None
+    return [row for row in c.state.partitions.values() if row.keyspace_id == found.id]
+
+
+def test_reassigns_of_different_keyspaces_run_at_once() -> None:
+    c = two_keyspaces(MigrationCaps(per_node=8, cluster=32))
+    first, second = reassign(c, "flights"), reassign(c, "people")
+    assert {m.operation_id for m in c.state.under_way.values()} == {first, second}
+    c.settle()
+    assert c.operation(first).outcome == "7 of 7 partitions moved"
+    assert c.operation(second).outcome == "3 of 3 partitions moved"
+    assert not c.state.moving
+    assert not c.state.under_way
+
+
+def test_an_operation_that_began_later_needs_not_wait_for_all_of_the_first() -> None:
+    """Who has the fewest under way begins the next one; the caps are for all of them together."""
+    c = two_keyspaces(MigrationCaps(per_node=4, cluster=4))
+    first = c.begin(c.plan(keyspaces=["flights"]))
+    second = c.begin(c.plan(keyspaces=["people"]))
+    c.schedule()
+    assert sorted(m.operation_id for m in c.state.under_way.values()) == [first, first, second, second]
+
+
+def test_a_plan_leaves_alone_what_is_being_moved_and_reckons_with_where_it_goes() -> None:
+    c = two_keyspaces()
+    first = reassign(c, "flights")
+    plan = c.plan()
+    people = {row.id for row in rows(c, "people")}
+    assert {move.partition_id for move in plan.moves} <= people
+    assert plan.notes == [f"7 partitions of flights are left alone: operation {first} is moving them"]
+    ephesus = next(node for node in plan.nodes if node.node == "ephesus")
+    assert (ephesus.partitions_before, ephesus.partitions_after) == (7, 10)
+    c.begin(plan)
+    c.settle()
+    assert sorted(c.counts().values()) == [10, 10, 11, 11]
+
+
+def test_a_plan_of_what_is_being_moved_by_now_is_refused_by_name() -> None:
+    c = two_keyspaces()
+    plan = c.plan(keyspaces=["flights"])
+    first = c.begin(plan)
+    with pytest.raises(MinkaError) as refusal:
+        c.begin(plan)
+    assert refusal.value.code is Code.OPERATION_RUNNING
+    assert refusal.value.details["operation"] == str(first)
+    named = ", ".join(f"flights/{c.state.partitions[id_].slot}" for id_ in sorted(c.state.moving, key=str)[:3])
+    assert f"(reassign, asked for by tester) has not ended, and both move {named} and 4 more" in str(refusal.value)
+    moving = next(iter(c.state.moving))
+    with refused(Code.OPERATION_RUNNING):
+        c.plan(partitions={moving: ["byzantium"]})
+
+
+def test_a_plan_is_as_good_as_what_it_moves() -> None:
+    """Though the table has changed: other partitions have, and another node has come."""
+    c = two_keyspaces()
+    plan = c.plan(keyspaces=["people"])
+    c.begin(c.plan(keyspaces=["flights"]))
+    c.settle()
+    c.register("delphi")
+    assert plan.table_version < c.state.version
+    operation = c.begin(plan)
+    c.settle()
+    assert c.operation(operation).state == _SUCCEEDED
+
+
+def test_what_is_under_way_is_known_after_a_snapshot() -> None:
+    c = two_keyspaces()
+    reassign(c, "flights")
+    copy = State.from_snapshot(c.state.to_snapshot())
+    assert (copy.moving, copy.under_way) == (c.state.moving, c.state.under_way)
+    c.catch_up()
+    c.schedule()
+    c.replace_controller()
+    c.settle()
+    assert not c.state.moving
+
+
+def test_the_one_is_cancelled_and_the_other_goes_on() -> None:
+    c = two_keyspaces()
+    first, second = reassign(c, "flights"), reassign(c, "people")
+    c.run(CancelOperation(first, "tester", ""))
+    c.settle()
+    assert c.operation(first).state == OperationState.OPERATION_STATE_CANCELLED
+    assert c.operation(second).state == _SUCCEEDED
+
+
+def test_nodes_are_drained_side_by_side() -> None:
+    c = two_keyspaces()
+    c.register("delphi")
+    for node in ("athens", "byzantium"):
+        c.run(DrainNode(node, True, "tester", "", {}))
+    c.settle()
+    assert [o.outcome.split(";")[0] for o in c.state.operations.values()] == [
+        "athens holds nothing and is safe to stop",
+        "byzantium holds nothing and is safe to stop",
+    ]
+
+
+def test_a_node_that_is_to_get_something_is_not_emptied() -> None:
+    """Before that has come; it would stay."""
+    c = two_keyspaces()
+    first = reassign(c, "flights")
+    with pytest.raises(MinkaError, match=f"operation {first} moves flights/[0-9]+ and leaves a replica on ephesus"):
+        c.run(DrainNode("ephesus", True, "tester", "", {}))
+    assert c.state.nodes["ephesus"].state == NodeState.NODE_STATE_LIVE
+    c.settle()
+    c.run(DrainNode("ephesus", True, "tester", "", {}))
+    c.settle()
+    assert c.counts()["ephesus"] == 0
+
+
+def test_a_decommission_waits_for_what_another_operation_takes_away() -> None:
+    c = two_keyspaces(MigrationCaps(per_node=1, cluster=1))
+    first = reassign(c, "flights")
+    source = next(m.source for m in c.state.under_way.values())
+    c.run(DrainNode(source, True, "tester", "", {}))
+    second = max(c.state.operations)
+    c.settle()
+    assert c.operation(first).state == _SUCCEEDED
+    assert c.operation(second).outcome.startswith(f"{source} holds nothing and is safe to stop")
+
+
+def test_elections_of_different_partitions_run_at_once() -> None:
+    c = Controller()
+    c.register("athens", "byzantium")
+    c.keyspace("flights", 4, replicas=2)
+    c.fail("athens")
+    c.register("athens", incarnation="2")
+    c.deliver()
+    c.catch_up()
+    due = [row.id for row in c.state.partitions.values() if row.replicas[0] == "athens"]
+    for partition_id in due:
+        c.run(ElectLeaders([partition_id], "tester", ""))
+    with pytest.raises(MinkaError, match=f"operation 1 .* and both elect the leader of flights/{due[0] - 1}"):
+        c.run(ElectLeaders(due, "tester", ""))
+    c.settle()
+    assert all(c.state.partitions[id_].leader == "athens" for id_ in due)
+
+
+def test_a_damaged_plan_is_no_operation() -> None:
+    c = two_keyspaces()
+    plan = c.plan()
+    plan.moves[0].target = "athens"
+    with refused(Code.DAMAGED_PLAN):
+        c.run(ApplyPlan(plan, "tester"))
+    assert not c.state.operations

@@ -162,13 +162,15 @@ class Control:
         partitions: Mapping[int, Sequence[str]] | None = None,
         reason: str = "",
         rate_limit: int = 0,
+        queue: bool = False,
     ) -> admin_pb2.Plan:
         """The plan that evens replicas over the nodes `to` (none given: all LIVE ones). Nothing is changed.
 
         `drain` are nodes that are to have nothing, `weights` the shares of nodes beside the others' (their own, by
         configuration), `partitions` the replicas that partitions are to have, by id, in order: exactly these are
         planned, and nothing else. `reason` and `rate_limit` (bytes a second that each node may ship; 0: no limit) are
-        those of the operation that the plan becomes.
+        those of the operation that the plan becomes. What operations move that have not ended is left alone; with
+        `queue` the plan begins where they leave things, and the operation waits for those that touch the same.
         """
         assigned = [admin_pb2.AssignedReplicas(partition_id=i, replicas=r) for i, r in (partitions or {}).items()]
         request = admin_pb2.PlanReassignRequest(
@@ -179,13 +181,15 @@ class Control:
             partitions=assigned,
             reason=reason,
             rate_limit=_checked_rate(rate_limit),
+            queue=queue,
         )
         return self._call(lambda channel: AdminStub(channel).PlanReassign, request, repeatable=True)
 
     def apply_plan(
         self, plan: admin_pb2.Plan, requested_by: str, reason: str = "", rate_limit: int | None = None
     ) -> cluster_pb2.Operation:
-        """Start exactly this plan, as an operation; STALE_PLAN when the table has changed since it was made.
+        """Start exactly this plan, as an operation; STALE_PLAN when what it moves has changed since it was
+        made, OPERATION_RUNNING where another one moves it now.
 
         `reason` and `rate_limit` (what each node may ship, in bytes a second; 0: no limit) take the place of the plan's
         own where they are given.
@@ -195,29 +199,45 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).ApplyPlan, request, repeatable=False).operation
 
     def elect_leaders(
-        self, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), *, requested_by: str, reason: str = ""
+        self,
+        keyspaces: Sequence[str] = (),
+        partitions: Sequence[int] = (),
+        *,
+        requested_by: str,
+        reason: str = "",
+        queue: bool = False,
     ) -> admin_pb2.ElectLeadersResponse:
         """Let preferred leaders lead (none named: of all partitions), as an operation where there is any to elect."""
         request = admin_pb2.ElectLeadersRequest(
-            keyspaces=keyspaces, partitions=partitions, requested_by=requested_by, reason=reason
+            keyspaces=keyspaces, partitions=partitions, requested_by=requested_by, reason=reason, queue=queue
         )
         return self._call(lambda channel: AdminStub(channel).ElectLeaders, request, repeatable=False)
 
     def drain(
-        self, node: str, decommission: bool = False, *, requested_by: str, reason: str = "", rate_limit: int = 0
+        self,
+        node: str,
+        decommission: bool = False,
+        *,
+        requested_by: str,
+        reason: str = "",
+        rate_limit: int = 0,
+        queue: bool = False,
     ) -> cluster_pb2.Operation:
-        """Make a node safe to stop, as an operation; with `decommission` all its replicas are moved away, too."""
+        """Make a node safe to stop, as an operation; with `decommission` all its replicas are moved away, too. Where
+        others touch the same it raises OPERATION_RUNNING, or with `queue` begins after them; so elsewhere.
+        """
         request = admin_pb2.DrainNodeRequest(
             node=node,
             decommission=decommission,
             requested_by=requested_by,
             reason=reason,
             rate_limit=_checked_rate(rate_limit),
+            queue=queue,
         )
         return self._call(lambda channel: AdminStub(channel).DrainNode, request, repeatable=False).operation
 
     def undrain(self, node: str) -> None:
-        """Let a node stay after all; a drain that runs is cancelled. Nothing to do is no error."""
+        """Let a node stay after all; a drain that has not ended is cancelled. Nothing to do is no error."""
         request = admin_pb2.UndrainNodeRequest(node=node)
         self._call(lambda channel: AdminStub(channel).UndrainNode, request, repeatable=True)
 
@@ -247,18 +267,24 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).LimitOperation, request, repeatable=True).operation
 
     def split(
-        self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = ""
+        self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = "", *, queue: bool = False
     ) -> cluster_pb2.Operation | None:
         """Let new partitions begin at these keys, as an operation; None when one begins at each of them already."""
-        request = admin_pb2.SplitRequest(keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason)
+        request = admin_pb2.SplitRequest(
+            keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
+        )
         response = self._call(lambda channel: AdminStub(channel).Split, request, repeatable=False)
         return response.operation if response.HasField("operation") else None
 
-    def merge(self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = "") -> cluster_pb2.Operation:
+    def merge(
+        self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = "", *, queue: bool = False
+    ) -> cluster_pb2.Operation:
         """Merge the partitions that begin at these keys into those before them, as an operation. Raises NO_BOUND,
         MERGE_REFUSED, OPERATION_RUNNING.
         """
-        request = admin_pb2.MergeRequest(keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason)
+        request = admin_pb2.MergeRequest(
+            keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
+        )
         return self._call(lambda channel: AdminStub(channel).Merge, request, repeatable=False).operation
 
     def transfer_leadership(self, node: str) -> None:

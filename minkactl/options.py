@@ -31,6 +31,11 @@ class Size(click.ParamType[int]):
         return int(match[1]) << {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[match[2]]
 
 
+queue: Final = click.option(
+    "--queue", is_flag=True, help="Where others that have not ended touch the same, begin after them."
+)
+
+
 class CommonOption(click.Option):
     """Sets a field of the run's Session; listed under "Common options"."""
 

@@ -34,6 +34,7 @@ STYLES: Final = {
     "stopped": "bold red",
     "left": "dim",
     "pending": "dim",
+    "queued": "dim",
     "joining": "yellow",
     "quarantined": "yellow",
     "draining": "yellow",

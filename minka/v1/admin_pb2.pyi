@@ -332,10 +332,13 @@ class PlanReassignRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """becomes the plan's"""
     rate_limit: _builtins.int
     """becomes the plan's"""
+    queue: _builtins.bool
+    """it is to begin after all operations that have not ended"""
     @_builtins.property
     def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the nodes to spread over; empty: all LIVE ones"""
@@ -366,10 +369,11 @@ class PlanReassignRequest(_message.Message):
         partitions: _abc.Iterable[Global___AssignedReplicas] | None = ...,
         reason: _builtins.str = ...,
         rate_limit: _builtins.int = ...,
+        queue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "keyspaces", b"keyspaces", "partitions", b"partitions", "rate_limit", b"rate_limit", "reason", b"reason", "to", b"to", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "keyspaces", b"keyspaces", "partitions", b"partitions", "queue", b"queue", "rate_limit", b"rate_limit", "reason", b"reason", "to", b"to", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -503,6 +507,7 @@ class Plan(_message.Message):
     NOTES_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     table_version: _builtins.int
     created_ms: _builtins.int
@@ -514,6 +519,8 @@ class Plan(_message.Message):
     """of the operation"""
     rate_limit: _builtins.int
     """of the operation: bytes a second a node; 0: no limit"""
+    queued: _builtins.bool
+    """it begins where operations that have not ended leave things, and after them"""
     @_builtins.property
     def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___Move]: ...
     @_builtins.property
@@ -535,10 +542,11 @@ class Plan(_message.Message):
         notes: _abc.Iterable[_builtins.str] | None = ...,
         reason: _builtins.str = ...,
         rate_limit: _builtins.int = ...,
+        queued: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "rate_limit", b"rate_limit", "reason", b"reason", "table_version", b"table_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "queued", b"queued", "rate_limit", b"rate_limit", "reason", b"reason", "table_version", b"table_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -709,8 +717,11 @@ class ElectLeadersRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     REQUESTED_BY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
     requested_by: _builtins.str
     reason: _builtins.str
+    queue: _builtins.bool
+    """instead of being refused it begins after what touches the same"""
     @_builtins.property
     def keyspaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty: all"""
@@ -726,10 +737,11 @@ class ElectLeadersRequest(_message.Message):
         partitions: _abc.Iterable[_builtins.int] | None = ...,
         requested_by: _builtins.str = ...,
         reason: _builtins.str = ...,
+        queue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "partitions", b"partitions", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "partitions", b"partitions", "queue", b"queue", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -772,11 +784,14 @@ class DrainNodeRequest(_message.Message):
     REQUESTED_BY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     decommission: _builtins.bool
     requested_by: _builtins.str
     reason: _builtins.str
     rate_limit: _builtins.int
+    queue: _builtins.bool
+    """instead of being refused it begins after what touches the same"""
     def __init__(
         self,
         *,
@@ -785,10 +800,11 @@ class DrainNodeRequest(_message.Message):
         requested_by: _builtins.str = ...,
         reason: _builtins.str = ...,
         rate_limit: _builtins.int = ...,
+        queue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decommission", b"decommission", "node", b"node", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decommission", b"decommission", "node", b"node", "queue", b"queue", "rate_limit", b"rate_limit", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1063,9 +1079,12 @@ class SplitRequest(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     REQUESTED_BY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
     keyspace: _builtins.str
     requested_by: _builtins.str
     reason: _builtins.str
+    queue: _builtins.bool
+    """instead of being refused it begins after what touches the same"""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -1075,10 +1094,11 @@ class SplitRequest(_message.Message):
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         requested_by: _builtins.str = ...,
         reason: _builtins.str = ...,
+        queue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "keyspace", b"keyspace", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "keyspace", b"keyspace", "queue", b"queue", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1114,9 +1134,12 @@ class MergeRequest(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     REQUESTED_BY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
     keyspace: _builtins.str
     requested_by: _builtins.str
     reason: _builtins.str
+    queue: _builtins.bool
+    """instead of being refused it begins after what touches the same"""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -1126,10 +1149,11 @@ class MergeRequest(_message.Message):
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         requested_by: _builtins.str = ...,
         reason: _builtins.str = ...,
+        queue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "keyspace", b"keyspace", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "keyspace", b"keyspace", "queue", b"queue", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -152,6 +152,8 @@ class _OperationStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Operat
     OPERATION_STATE_FAILED: _OperationState.ValueType  # 3
     """ended with at least one migration cancelled; `outcome` says which and why"""
     OPERATION_STATE_CANCELLED: _OperationState.ValueType  # 4
+    OPERATION_STATE_QUEUED: _OperationState.ValueType  # 5
+    """begins once those before it that touch the same have ended"""
 
 class OperationState(_OperationState, metaclass=_OperationStateEnumTypeWrapper): ...
 
@@ -161,6 +163,8 @@ OPERATION_STATE_SUCCEEDED: OperationState.ValueType  # 2
 OPERATION_STATE_FAILED: OperationState.ValueType  # 3
 """ended with at least one migration cancelled; `outcome` says which and why"""
 OPERATION_STATE_CANCELLED: OperationState.ValueType  # 4
+OPERATION_STATE_QUEUED: OperationState.ValueType  # 5
+"""begins once those before it that touch the same have ended"""
 Global___OperationState: _TypeAlias = OperationState  # noqa: Y015
 
 class _MigrationState:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from minkactl import options
-from minkactl.commands.migrations import PIPE_INTERVAL_S, TERMINAL_INTERVAL_S, make_tracker, operation_page
+from minkactl.commands.migrations import PIPE_INTERVAL_S, TERMINAL_INTERVAL_S, make_tracker, note_begun, operation_page
 from minkactl.commands.raft import confirm
 from minkactl.commands.reassign import RateLimit
 from minkactl.completion import complete_node
@@ -39,11 +39,14 @@ DRAIN_COLUMNS = (
 @click.argument("node", shell_complete=complete_node)
 @click.option("--decommission", is_flag=True, help="Move all its replicas to other nodes as well.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask. Only --decommission asks.")
+@options.queue
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
 @RateLimit
 @options.common(watch=False)
 @options.pass_session
-def drain(session: Session, node: str, decommission: bool, yes: bool, reason: str, rate_limit: int | None) -> Exit:
+def drain(
+    session: Session, node: str, decommission: bool, yes: bool, queue: bool, reason: str, rate_limit: int | None
+) -> Exit:
     """Make NODE safe to stop: others lead its partitions, and no write is refused for want of its replicas.
 
     Waits, and ends with "safe to stop: yes" and exit status 0. If nothing changes for 30 seconds it ends with "safe to
@@ -60,12 +63,12 @@ def drain(session: Session, node: str, decommission: bool, yes: bool, reason: st
             note(f"operation {operation_id} drains {node} already")
         else:
             if decommission:
-                _ask(control, node, yes)
+                _ask(control, node, yes, queue)
             started = control.drain(
-                node, decommission, requested_by=requester(), reason=reason, rate_limit=rate_limit or 0
+                node, decommission, requested_by=requester(), reason=reason, rate_limit=rate_limit or 0, queue=queue
             )
             operation_id = started.id
-            note(f"operation {operation_id} started")
+            note_begun(started)
         return _wait(session, control, node, operation_id)
 
 
@@ -75,11 +78,11 @@ def _running(control: "Control", node: str, decommission: bool) -> int:
     return next((o.id for o in found if o.drain.decommission or not decommission), 0)
 
 
-def _ask(control: "Control", node: str, yes: bool) -> None:
+def _ask(control: "Control", node: str, yes: bool, queue: bool) -> None:
     """Say how much is to be moved, and go on only with a yes."""
     from minkactl.units import counted, size
 
-    plan = control.plan_reassign(drain=[node])
+    plan = control.plan_reassign(drain=[node], queue=queue)
     note("\n".join(plan.notes))
     amount = f"{counted(len(plan.moves), 'replica')}, {size(sum(move.bytes for move in plan.moves))},"
     confirm(f"Move {amount} away from {node}, so that nothing is left there?", yes)
@@ -98,11 +101,12 @@ def _wait(session: Session, control: "Control", node: str, operation_id: int) ->
         with sink(session.output) as out:
             for page in repeated(session, lambda: _page(control, tracker, node, operation_id), interval_s, out.say):
                 out.show(page)
-                if page.document["operation"]["finished_ms"]:
+                operation = page.document["operation"]
+                if operation["finished_ms"]:
                     break
                 if (now := _signature(page.document)) != before:
                     before, changed = now, time.monotonic()
-                elif time.monotonic() - changed > STUCK_S:
+                elif operation["state"] != "queued" and time.monotonic() - changed > STUCK_S:
                     break
     except KeyboardInterrupt:
         note(f"\noperation {operation_id} goes on; watch it again with: minkactl drain {node}")

@@ -3,7 +3,7 @@
 import click
 
 from minkactl import options
-from minkactl.commands.migrations import watch_operation
+from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace
 from minkactl.exits import Exit
 from minkactl.output import note
@@ -20,10 +20,11 @@ from minkactl.session import Session, requester
     shell_complete=complete_keyspace,
     help="Only in this keyspace; may be repeated. Default: all.",
 )
+@options.queue
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
-def elect_leaders(session: Session, preferred: bool, keyspaces: tuple[str, ...], reason: str) -> Exit:
+def elect_leaders(session: Session, preferred: bool, keyspaces: tuple[str, ...], queue: bool, reason: str) -> Exit:
     """Let preferred leaders lead again, as after a drain or a failure, and watch it.
 
     Exit status 0 when they all lead, 1 when one of them can't: then it is said why, and what helps.
@@ -35,9 +36,9 @@ def elect_leaders(session: Session, preferred: bool, keyspaces: tuple[str, ...],
     if not preferred:
         raise click.UsageError("say which leaders: --preferred", click.get_current_context())
     with session.control() as control:
-        answer = control.elect_leaders(keyspaces, requested_by=requester(), reason=reason)
+        answer = control.elect_leaders(keyspaces, requested_by=requester(), reason=reason, queue=queue)
         if answer.HasField("operation"):
-            note(f"operation {answer.operation.id} started")
+            note_begun(answer.operation)
             end = watch_operation(session, control, answer.operation.id)
         else:
             note("Nothing to elect.")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minkactl import options
-from minkactl.commands.migrations import watch_operation
+from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_partition
 from minkactl.exits import Exit
 from minkactl.output import Column, Kind, Listing, Page, emit, note
@@ -36,10 +36,13 @@ MERGE_COLUMNS = (
     help="Give it the range to its right, too: authors/7, or 7.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be merged, and stop.")
+@options.queue
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
-def merge(session: Session, keyspace: str, at: str | None, partition: str | None, dry_run: bool, reason: str) -> Exit:
+def merge(
+    session: Session, keyspace: str, at: str | None, partition: str | None, dry_run: bool, queue: bool, reason: str
+) -> Exit:
     """Merge neighbours in a keyspace by ranges, and watch it. It undoes a split.
 
     The lower one remains. What the upper one has is copied into it; writes to that wait for a moment at the end.
@@ -61,8 +64,8 @@ def merge(session: Session, keyspace: str, at: str | None, partition: str | None
             emit(Page(rows, [Listing(MERGE_COLUMNS, rows)], [row["name"] for row in rows]), session.output)
             note("Nothing was changed (--dry-run).")
             return Exit.OK
-        operation = control.merge(keyspace, keys, requester(), reason)
-        note(f"operation {operation.id} started")
+        operation = control.merge(keyspace, keys, requester(), reason, queue=queue)
+        note_begun(operation)
         return watch_operation(session, control, operation.id)
 
 

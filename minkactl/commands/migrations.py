@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from minka.control import Control
+    from minka.v1.cluster_pb2 import Operation
     from minkactl.progress import Tracker
 
 LIMIT = 20
@@ -106,6 +107,16 @@ def watched_one(control: "Control") -> int | None:
         note("No operation yet: minkactl reassign --help.")
         return None
     return next((one.id for one in newest if not one.finished_ms), newest[0].id)
+
+
+def note_begun(operation: "Operation") -> None:
+    """Say on stderr that it has begun, or is to begin."""
+    from minka.v1.cluster_pb2 import OperationState
+
+    if operation.state == OperationState.OPERATION_STATE_QUEUED:
+        note(f"operation {operation.id} is queued: it begins once those before it that touch the same have ended")
+    else:
+        note(f"operation {operation.id} started")
 
 
 def watch_operation(session: Session, control: "Control", operation_id: int) -> Exit:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minkactl import options
-from minkactl.commands.migrations import watch_operation
+from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_node
 from minkactl.exits import Exit
 from minkactl.output import TABLES, Column, Kind, Listing, Page, as_json, emit, is_terminal, note, tsv
@@ -85,6 +85,7 @@ def _names(values: tuple[str, ...]) -> list[str]:
     help="Write the plan to FILE, for minkactl apply, and stop.",
 )
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@options.queue
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
 @RateLimit
 @options.common(watch=False)
@@ -97,6 +98,7 @@ def reassign(
     dry_run: bool,
     out: Path | None,
     yes: bool,
+    queue: bool,
     reason: str,
     rate_limit: int | None,
 ) -> Exit:
@@ -113,7 +115,7 @@ def reassign(
     """
     with session.control() as control:
         plan = control.plan_reassign(
-            _names(to), _names(keyspaces), _names(drain), reason=reason, rate_limit=rate_limit or 0
+            _names(to), _names(keyspaces), _names(drain), reason=reason, rate_limit=rate_limit or 0, queue=queue
         )
         if out is not None:
             from minkactl.documents import to_document
@@ -219,7 +221,7 @@ def confirm_and_apply(
     if not yes:
         ask(page.document)
     operation = control.apply_plan(plan, requester(), reason, rate_limit)
-    note(f"operation {operation.id} started")
+    note_begun(operation)
     return watch_operation(session, control, operation.id)
 
 

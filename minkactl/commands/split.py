@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minkactl import options
-from minkactl.commands.migrations import watch_operation
+from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_partition
 from minkactl.exits import Exit
 from minkactl.output import Column, Kind, Listing, Page, emit, note
@@ -40,6 +40,7 @@ SPLIT_COLUMNS = (
     help="Into so many parts of about the same bytes; default 2. Without --partition: the keyspace's only one.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be split, and stop.")
+@options.queue
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
@@ -50,6 +51,7 @@ def split(
     partition: str | None,
     parts: int | None,
     dry_run: bool,
+    queue: bool,
     reason: str,
 ) -> Exit:
     """Split partitions of a keyspace by ranges, and watch it. No data is copied; clients go on meanwhile.
@@ -74,11 +76,11 @@ def split(
             emit(Page(rows, [Listing(SPLIT_COLUMNS, rows)], [row["name"] for row in rows]), session.output)
             note("Nothing was changed (--dry-run)." if rows else "A partition begins at each of these keys already.")
             return Exit.OK
-        operation = control.split(keyspace, keys, requester(), reason)
+        operation = control.split(keyspace, keys, requester(), reason, queue=queue)
         if operation is None:
             note("A partition begins at each of these keys already.")
             return Exit.OK
-        note(f"operation {operation.id} started")
+        note_begun(operation)
         return watch_operation(session, control, operation.id)
 
 

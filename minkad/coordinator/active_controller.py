@@ -33,6 +33,7 @@ from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
     BALANCERS,
     AlterIsr,
+    BeginQueued,
     CancelMigration,
     Command,
     ControllerFailover,
@@ -60,6 +61,7 @@ log: Final = logging.getLogger(__name__)
 
 _FEW_STATS: Final = 1000
 TICK: Final = 0.05  # seconds between looks at the failure detector and the migrations
+QUEUE_INTERVAL_S: Final = 1.0  # between looks at what is queued, while what runs is the same
 FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was not heard any more to find the new one
 
 
@@ -114,6 +116,8 @@ class ActiveController:
         self.disks: dict[str, DiskSpace] = {}
         self._progress: dict[str, list[MigrationProgress]] = {}
         self._damaged: dict[str, list[DamagedReplica]] = {}
+        self._queue_looked_at = float("-inf")
+        self._ran: list[int] = []  # the operations that ran at that time
         self._advanced: dict[int, tuple[tuple[object, ...], float]] = {}  # what a migration last showed, and since when
         self._committed = committed
         self._propose = propose
@@ -400,6 +404,7 @@ class ActiveController:
                 self._before_tick()
                 self._cancel_stalled()
                 self._balance()
+                self._begin_queued()
                 self._forget_gone()
             self._schedule_soon()
             await asyncio.sleep(TICK)
@@ -453,6 +458,17 @@ class ActiveController:
             if records:
                 log.info("a balancer acts", extra={"balancer": name, "operation": self.decided.next_operation_id})
                 self._record(records)
+
+    def _begin_queued(self) -> None:
+        """When what runs has changed, and now and then: others than operations can be in the way, too."""
+        if not self.decided.queued_operations():
+            return
+        running = [operation.id for operation in self.decided.running_operations()]
+        if running == self._ran and self._now() - self._queue_looked_at < QUEUE_INTERVAL_S:
+            return
+        self._ran, self._queue_looked_at = running, self._now()
+        if records := list(self._decide(BeginQueued(self.sizes(), self.disks))):
+            self._record(records)
 
     def _note_progress(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
         self._progress[source] = list(migrations)

@@ -97,19 +97,27 @@ class AdminRequests:
         controller = self._coordinator.controller()
         partitions = preferred.chosen(controller.decided, request.keyspaces, request.partitions)
         skipped = preferred.skipped(controller.decided, partitions)
-        operation = await controller.begin(ElectLeaders(partitions, request.requested_by, request.reason))
+        operation = await controller.begin(
+            ElectLeaders(partitions, request.requested_by, request.reason, request.queue)
+        )
         return ElectLeadersResponse(operation=operation, skipped=skipped)
 
     async def split(self, request: SplitRequest) -> SplitResponse:
         """Answers the operation, if there is anything to do."""
-        command = Split(request.keyspace, request.keys, request.requested_by, request.reason)
+        command = Split(request.keyspace, request.keys, request.requested_by, request.reason, request.queue)
         return SplitResponse(operation=await self._coordinator.controller().begin(command))
 
     async def merge(self, request: MergeRequest) -> MergeResponse:
         """Answers the operation that has begun."""
         controller = self._coordinator.controller()
-        sizes = controller.sizes()
-        command = Merge(request.keyspace, request.keys, request.requested_by, request.reason, sizes)
+        command = Merge(
+            request.keyspace,
+            request.keys,
+            request.requested_by,
+            request.reason,
+            controller.sizes(),
+            queue=request.queue,
+        )
         return MergeResponse(operation=await controller.begin(command))
 
     async def drain_node(self, request: DrainNodeRequest) -> DrainNodeResponse:
@@ -123,6 +131,7 @@ class AdminRequests:
             controller.sizes(),
             request.rate_limit,
             controller.disks,
+            request.queue,
         )
         return DrainNodeResponse(operation=await controller.begin(command))
 

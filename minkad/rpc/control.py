@@ -30,7 +30,7 @@ from minka.v1.admin_pb2 import (
     TransferLeadershipResponse,
 )
 from minka.v1.admin_pb2_grpc import AdminServicer, InventoryServicer, MetadataServicer
-from minka.v1.cluster_pb2 import OperationState, PartitionTable
+from minka.v1.cluster_pb2 import PartitionTable
 from minka.v1.coordinator_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -46,7 +46,7 @@ from minkad.core.controller import (
     blockers_of,
     drains,
 )
-from minkad.core.state import ROWS_A_PIECE, State, slices
+from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, State, slices
 from minkad.turns import turn
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -155,7 +155,7 @@ class AdminService(AdminServicer):
             served_by=self._node_id,
             has_clearance=self._has_clearance(),
             coordinator=self._coordinator_status(),
-            running=coordinator.state.running_operations(),
+            running=coordinator.state.unended_operations(),
         )
         if (active := coordinator.active) is not None:
             status.from_controller = True
@@ -202,16 +202,16 @@ class AdminService(AdminServicer):
             if operation_id not in state.operations:
                 raise MinkaError(Code.UNKNOWN_OPERATION, f"there is no operation {operation_id}")
         operations = [state.operations[i] for i in ids]
-        running = any(o.state == OperationState.OPERATION_STATE_RUNNING for o in operations)
+        runs = any(o.state in OPERATIONS_UNENDED for o in operations)
         return GetOperationsResponse(
             operations=operations,
             migrations=[m for i in ids for m in state.migrations[i].values()] if request.with_migrations else [],
-            progress=active.progress() if active and running else [],
+            progress=active.progress() if active and runs else [],
             now_ms=unix_ms(),
             blockers=[
                 blocker
                 for o in operations
-                if active and o.state == OperationState.OPERATION_STATE_RUNNING
+                if active and o.state in OPERATIONS_UNENDED
                 for blocker in blockers_of(state, o)[:MAX_BLOCKERS]
             ],
         )

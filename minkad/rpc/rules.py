@@ -153,7 +153,17 @@ _NUMBERS: Final = (
 )
 _FLAGS: Final = (
     "is_low",
-    *("unclean_election", "with_migrations", "decommission", "splitting", "keeps_start", "reject", "auto_leave"),
+    *(
+        "queue",
+        "queued",
+        "unclean_election",
+        "with_migrations",
+        "decommission",
+        "splitting",
+        "keeps_start",
+        "reject",
+        "auto_leave",
+    ),
 )
 
 RULES: Final[dict[str, Rule]] = {

@@ -25,6 +25,7 @@ _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 MAX_KEYSPACES: Final = 10  # tries
 _SOON: Final = 2  # keyspaces, before anything else is asked
 LAST: Final = "last"
+_QUEUED: Final = 0.3  # of what is asked is queued where it can't begin
 
 
 class Admin:
@@ -124,7 +125,9 @@ class Admin:
         rng = self._world.rng
         nodes = [machine.id for machine in self._world.machines]
         some = sorted(rng.sample(nodes, rng.randint(1, len(nodes))))
-        self._plan(process, PlanReassignRequest(to=some) if rng.random() < 0.7 else PlanReassignRequest(drain=some[:1]))
+        request = PlanReassignRequest(to=some) if rng.random() < 0.7 else PlanReassignRequest(drain=some[:1])
+        request.queue = rng.random() < _QUEUED
+        self._plan(process, request)
 
     def _assign(self, process: Process) -> None:
         """Exactly these replicas for some partitions, all at once."""
@@ -137,7 +140,7 @@ class Admin:
             for id_ in chosen
         ]
         if wishes:
-            self._plan(process, PlanReassignRequest(partitions=wishes))
+            self._plan(process, PlanReassignRequest(partitions=wishes, queue=rng.random() < _QUEUED))
 
     def _plan(self, process: Process, request: PlanReassignRequest) -> None:
         async def apply(server: Process) -> None:
@@ -147,13 +150,14 @@ class Admin:
         self._ask(process, "", apply)
 
     def _elect(self, process: Process) -> None:
-        request = ElectLeadersRequest(requested_by="simulation")
+        request = ElectLeadersRequest(requested_by="simulation", queue=self._world.rng.random() < _QUEUED)
         self._ask(process, "", lambda to: to.admin_requests.elect_leaders(request))
 
     def _drain(self, process: Process) -> None:
         rng = self._world.rng
         node_id, decommission = rng.choice(self._world.machines).id, rng.random() < 0.3
         request = DrainNodeRequest(node=node_id, decommission=decommission, requested_by="simulation")
+        request.queue = self._world.rng.random() < _QUEUED
         self._ask(process, "", lambda to: to.admin_requests.drain_node(request))
 
     def _undrain(self, process: Process) -> None:

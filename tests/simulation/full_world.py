@@ -7,13 +7,13 @@ from heapq import heappop, heappush
 from typing import Any, Final
 from unittest import mock
 
-from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, OperationState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, Partition, PartitionState
 from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator import active_controller, admin_requests, coordinator
 from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.core.controller import MigrationCaps, VoterSettings
-from minkad.core.state import State, is_up
+from minkad.core.state import OPERATIONS_UNENDED, State, is_up
 from tests.simulation.availability import FIRST_UNIX_MS, Availability
 from tests.simulation.disk import BOOTSTRAP_INDEX
 from tests.simulation.full_admin import Admin
@@ -413,8 +413,8 @@ class FullWorld:
 
 def _unfinished(state: State) -> str:
     for operation in state.operations.values():
-        if operation.state == OperationState.OPERATION_STATE_RUNNING:
-            return f"operation {operation.id} is running"
+        if operation.state in OPERATIONS_UNENDED:
+            return f"operation {operation.id} has not ended"
     for partition in state.partitions.values():
         in_sync = set(partition.isr) == set(partition.replicas)
         moves = partition.removing_replicas or partition.target_replicas or partition.successor

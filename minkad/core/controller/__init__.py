@@ -6,6 +6,7 @@ from minkad.core.controller.blockers import blockers_of, what_blocks
 from minkad.core.controller.commands import (
     AlterIsr,
     ApplyPlan,
+    BeginQueued,
     CancelMigration,
     CancelOperation,
     Command,
@@ -41,6 +42,7 @@ __all__ = [
     "BALANCERS",
     "AlterIsr",
     "ApplyPlan",
+    "BeginQueued",
     "CancelMigration",
     "CancelOperation",
     "Command",

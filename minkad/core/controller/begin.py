@@ -1,16 +1,21 @@
-"""How an operation begins. Operations that touch different things run side by side."""
+"""How an operation begins. Those that touch different things run side by side; others are refused, or queued."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Migration, Operation, OperationState
 from minka.v1.records_pb2 import OperationStarted, Record
+from minkad.core.controller.commands import BeginQueued
 from minkad.core.controller.operation_kind import Touch, Touched, Usage
 from minkad.core.controller.operation_kinds import kind_of
+from minkad.core.controller.operations import give_up
 from minkad.core.state import MIGRATIONS_ENDED, State, operation_name, partition_name
 
-_NAMED = 3  # of the things that two operations touch
+MAX_QUEUED = 100
 NOTHING_KNOWN = Usage({}, {})
+_NAMED = 3  # of the things that two operations touch
+_S = OperationState
 
 
 def begin(
@@ -20,31 +25,77 @@ def begin(
     *,
     migrations: Sequence[Migration] = (),
     usage: Usage = NOTHING_KNOWN,
+    queue: bool = False,
 ) -> list[Record]:
     """It is recorded, and what it moves, before anything is done; None: nothing is to be done. `migrations`: those that
-    come with it; its kind may have more. Raises OPERATION_RUNNING where another one touches the same things, and what
-    the kind does.
+    come with it; its kind may have more. Raises what the kind does, and OPERATION_RUNNING where another one touches the
+    same things; with `queue` it begins after that one.
     """
     if operation is None:
         return []
     operation.id, operation.created_ms = state.next_operation_id, now_ms
-    operation.state = OperationState.OPERATION_STATE_RUNNING
+    for migration in migrations:
+        migration.operation_id = operation.id
+    try:
+        return _begun(state, operation, migrations, usage, now_ms)
+    except MinkaError as refusal:
+        if not queue or refusal.code is not Code.OPERATION_RUNNING:
+            raise
+        if len(state.queued_operations()) >= MAX_QUEUED:
+            text = f"{refusal.message}; and {MAX_QUEUED} operations are queued"
+            raise MinkaError(refusal.code, text, operation=refusal.details.get("operation", "")) from None
+    operation.state, operation.migration_count = _S.OPERATION_STATE_QUEUED, len(migrations)
+    return [Record(operation_started=OperationStarted(operation=operation, migrations=migrations))]
+
+
+def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record]:
+    """The first of those that wait and have nothing to wait for any more begins. What can't begin by now fails."""
+    for queued in state.queued_operations():
+        operation = Operation()
+        operation.CopyFrom(queued)
+        migrations = list(state.migrations[queued.id].values())
+        try:
+            return _begun(state, operation, migrations, Usage(command.sizes, command.disks), now_ms)
+        except MinkaError as refusal:
+            if refusal.code is not Code.OPERATION_RUNNING:
+                return give_up(state, queued, str(refusal), now_ms)
+    return []
+
+
+def _begun(
+    state: State, operation: Operation, migrations: Iterable[Migration], usage: Usage, now_ms: int
+) -> list[Record]:
+    operation.state = _S.OPERATION_STATE_RUNNING
     found = kind_of(operation).begin(state, operation, usage, now_ms)
     moves = [*migrations, *found.migrations]
-    for migration in moves:
+    for migration in found.migrations:
         migration.operation_id = operation.id
     operation.migration_count = len(moves)
-    _refuse_conflict(state, operation, moves)
+    conflict = next(conflicts(state, operation, moves), None)
+    if conflict is not None:
+        raise MinkaError(Code.OPERATION_RUNNING, conflict.text, operation=str(conflict.operation.id))
     return [Record(operation_started=OperationStarted(operation=operation, migrations=moves)), *found.records]
 
 
-def _refuse_conflict(state: State, operation: Operation, migrations: Iterable[Migration]) -> None:
+# What conflicts
+
+
+class Conflict(NamedTuple):
+    """An operation that has not ended touches the same as another one, which is to begin after it."""
+
+    operation: Operation
+    text: str
+
+
+def conflicts(state: State, operation: Operation, migrations: Iterable[Migration]) -> Iterator[Conflict]:
+    """With those that run, and those that were queued before it."""
     wanted = _touched(state, operation, migrations)
-    for other in state.running_operations():
+    for other in state.unended_operations():
+        if other.id == operation.id or (other.state == _S.OPERATION_STATE_QUEUED and other.id > operation.id):
+            continue
         both = sorted(wanted & _touched(state, other, state.migrations[other.id].values()), key=str)
         if both:
-            text = f"{described(state, other)} has not ended, and both {_named(state, both)}"
-            raise MinkaError(Code.OPERATION_RUNNING, text, operation=str(other.id))
+            yield Conflict(other, f"{described(state, other)} has not ended, and both {_named(state, both)}")
 
 
 def described(state: State, operation: Operation) -> str:

@@ -1,7 +1,8 @@
 """What a step waits for that doesn't come by itself, and what a person can do about it."""
 
 from minka.v1.admin_pb2 import Blocker
-from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation, Partition
+from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation, OperationState, Partition
+from minkad.core.controller.begin import conflicts
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.reassignment import is_online, missing_in_sync, obstacle
 from minkad.core.controller.schedule import unfinished
@@ -10,7 +11,9 @@ from minkad.core.state import State, is_up, partition_name
 
 
 def blockers_of(state: State, operation: Operation) -> list[Blocker]:
-    """Of a running operation: one for each partition that is held up, or one for the whole of it."""
+    """Of an operation that has not ended: one for each partition that is held up, or one for the whole of it."""
+    if operation.state == OperationState.OPERATION_STATE_QUEUED:
+        return [_what_comes_first(state, operation)]
     if operation.paused:
         remedy = f"minkactl operations resume {operation.id}"
         return [Blocker(operation_id=operation.id, reason="it is paused", remedy=remedy)]
@@ -20,6 +23,14 @@ def blockers_of(state: State, operation: Operation) -> list[Blocker]:
     for blocker in blockers:
         blocker.operation_id = operation.id
     return blockers
+
+
+def _what_comes_first(state: State, operation: Operation) -> Blocker:
+    conflict = next(conflicts(state, operation, state.migrations[operation.id].values()), None)
+    if conflict is None:
+        return Blocker(operation_id=operation.id, reason="it begins in a moment")
+    remedy = f"minkactl operations cancel {conflict.operation.id}"
+    return Blocker(operation_id=operation.id, reason=conflict.text, remedy=remedy)
 
 
 def what_blocks(state: State, migration: Migration) -> Blocker | None:

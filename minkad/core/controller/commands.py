@@ -105,6 +105,7 @@ class ElectLeaders:
     partitions: Sequence[int]
     requested_by: str
     reason: str
+    queue: bool = False  # instead of being refused it begins after what touches the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,15 @@ class DrainNode:
     sizes: Mapping[int, int]
     rate_limit: int = 0
     disks: Mapping[str, DiskSpace] = field(default_factory=dict)
+    queue: bool = False  # instead of being refused it begins after what touches the same
+
+
+@dataclass(frozen=True, slots=True)
+class BeginQueued:
+    """An operation may have ended for which others wait."""
+
+    sizes: Mapping[int, int]
+    disks: Mapping[str, DiskSpace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +197,7 @@ class Split:
     keys: Sequence[bytes]
     requested_by: str
     reason: str
+    queue: bool = False  # instead of being refused it begins after what touches the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +220,7 @@ class Merge:
     reason: str
     sizes: Mapping[int, int]
     automatic: bool = False  # nobody has asked
+    queue: bool = False  # instead of being refused it begins after what touches the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,4 +282,5 @@ Command = (
     | Merge
     | FinishMerge
     | SpreadLoad
+    | BeginQueued
 )

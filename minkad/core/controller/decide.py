@@ -15,10 +15,11 @@ from minkad.core.controller import (
     replicas,
     splits,
 )
-from minkad.core.controller.begin import begin
+from minkad.core.controller.begin import begin, begin_queued
 from minkad.core.controller.commands import (
     AlterIsr,
     ApplyPlan,
+    BeginQueued,
     CancelMigration,
     CancelOperation,
     Command,
@@ -92,7 +93,7 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
             return replicas.report(state, command)
         case ApplyPlan():
             operation, migrations = reassign_operation(state, command)
-            return begin(state, operation, now_ms, migrations=migrations)
+            return begin(state, operation, now_ms, migrations=migrations, queue=command.plan.queued)
         case HandOver():
             return hand_over.hand_over(state, command)
         case CancelMigration():
@@ -102,9 +103,10 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
         case AlterIsr():
             return isr.alter_isr(state, command)
         case ElectLeaders():
-            return begin(state, election_operation(state, command), now_ms)
+            return begin(state, election_operation(state, command), now_ms, queue=command.queue)
         case DrainNode():
-            return begin(state, drain_operation(state, command), now_ms, usage=Usage(command.sizes, command.disks))
+            usage = Usage(command.sizes, command.disks)
+            return begin(state, drain_operation(state, command), now_ms, usage=usage, queue=command.queue)
         case UndrainNode():
             return operations.undrain_node(state, command, now_ms)
         case ControlledShutdown():
@@ -116,15 +118,17 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
         case CancelOperation():
             return operations.cancel(state, command, now_ms)
         case Split():
-            return begin(state, split_operation(state, command), now_ms)
+            return begin(state, split_operation(state, command), now_ms, queue=command.queue)
         case ProposeSplit():
             return splits.propose(state, command)
         case FinishSplit():
             return splits.finish(state, command)
         case Merge():
-            return begin(state, merge_operation(state, command), now_ms)
+            return begin(state, merge_operation(state, command), now_ms, queue=command.queue)
         case FinishMerge():
             return merges.finish(state, command, now_ms)
         case SpreadLoad():
             spreads, migrations = spread_operation(state, command)
             return begin(state, spreads, now_ms, migrations=migrations)
+        case BeginQueued():
+            return begin_queued(state, command, now_ms)

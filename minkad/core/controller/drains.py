@@ -96,11 +96,11 @@ class Drains(OperationKind):
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
         """The node is on its way out from now on, and for a decommission it is planned where what it has goes."""
         drain = operation.drain
+        node = _node(state, drain.node)
         migrations: list[Migration] = []
         if drain.decommission:
             plan = plan_reassign(state, usage.sizes, PlanReassignRequest(drain=[drain.node]), now_ms, usage.disks)
             migrations, drain.plan_digest = migrations_of(plan), plan.digest
-        node = state.nodes[drain.node]
         leaves = [node_in_state(node, _DRAINING, "is being drained", now_ms)] if node.state == _LIVE else []
         return Beginning(migrations, leaves)
 
@@ -149,9 +149,7 @@ def drain_operation(state: State, command: DrainNode) -> Operation:
 
     Raises UNKNOWN_NODE, and INVALID_ARGUMENT for nothing to drain.
     """
-    node = state.nodes.get(command.node_id)
-    if node is None:
-        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
+    node = _node(state, command.node_id)
     if not is_up(node) and not command.decommission:
         raise MinkaError(
             Code.INVALID_ARGUMENT, f"{node.id} is not LIVE, so it leads nothing: there is nothing to drain"
@@ -162,3 +160,10 @@ def drain_operation(state: State, command: DrainNode) -> Operation:
         rate_limit=command.rate_limit,
         drain=DrainOperation(node=node.id, decommission=command.decommission),
     )
+
+
+def _node(state: State, node_id: str) -> Node:
+    node = state.nodes.get(node_id)
+    if node is None:
+        raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node_id}", node=node_id)
+    return node

@@ -299,7 +299,7 @@ def _no_moves(state: State, right: Partition, into: int, now_ms: int) -> list[Re
     cancelled = MigrationState.MIGRATION_STATE_CANCELLED
     return [
         migration_in_state(migration, cancelled, now_ms, reason)
-        for operation in state.running_operations()
+        for operation in state.unended_operations()
         for migration in state.migrations[operation.id].values()
         if migration.partition_id == right.id and migration.state == MigrationState.MIGRATION_STATE_PENDING
     ]

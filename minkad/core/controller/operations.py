@@ -10,13 +10,13 @@ from minkad.core.controller.commands import (
     PauseOperation,
     UndrainNode,
 )
-from minkad.core.controller.drains import running_drain, undrained
+from minkad.core.controller.drains import undrained
 from minkad.core.controller.operation_kind import End
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.reassignment import go_back, refusal_to_go_back
 from minkad.core.controller.rows import migration_in_state, operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
-from minkad.core.state import MIGRATIONS_ENDED, State, partition_name
+from minkad.core.state import MIGRATIONS_ENDED, OPERATIONS_UNENDED, State, partition_name
 
 _M = MigrationState
 
@@ -24,19 +24,19 @@ _M = MigrationState
 # While they run
 
 
-def running(state: State, operation_id: int) -> Operation:
+def unended(state: State, operation_id: int) -> Operation:
     """The operation. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
     operation = state.operations.get(operation_id)
     if operation is None:
         raise MinkaError(Code.UNKNOWN_OPERATION, f"there is no operation {operation_id}")
-    if operation.state != OperationState.OPERATION_STATE_RUNNING:
+    if operation.state not in OPERATIONS_UNENDED:
         raise MinkaError(Code.OPERATION_ENDED, f"operation {operation_id} has ended: {operation.outcome}")
     return operation
 
 
 def pause(state: State, command: PauseOperation) -> list[Record]:
     """No further migration begins, or they begin again; those under way go on."""
-    operation = running(state, command.operation_id)
+    operation = unended(state, command.operation_id)
     if operation.paused == command.paused:
         return []
 
@@ -48,7 +48,7 @@ def pause(state: State, command: PauseOperation) -> list[Record]:
 
 def limit(state: State, command: LimitOperation) -> list[Record]:
     """Bytes a second that each node may ship for it."""
-    operation = running(state, command.operation_id)
+    operation = unended(state, command.operation_id)
 
     def change(row: Operation) -> None:
         row.rate_limit = command.rate_limit
@@ -61,11 +61,13 @@ def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
 
     Raises UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED where too little of OAR is alive; then all goes on.
     """
-    operation = running(state, command.operation_id)
+    operation = unended(state, command.operation_id)
     if operation.cancelled:
         return []
-    live = Live.of(state)
     reason = f"cancelled by {command.requested_by or 'somebody'}{': ' if command.reason else ''}{command.reason}"
+    if operation.state == OperationState.OPERATION_STATE_QUEUED:
+        return give_up(state, operation, reason, now_ms, OperationState.OPERATION_STATE_CANCELLED)
+    live = Live.of(state)
     migrations: list[Record] = []
     rows = []
     for migration in state.migrations[operation.id].values():
@@ -117,16 +119,36 @@ def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) ->
 
 
 def undrain_node(state: State, command: UndrainNode, now_ms: int) -> list[Record]:
-    """The node stays; a drain that runs is cancelled. Raises UNKNOWN_NODE, and what `cancel` raises."""
+    """The node stays; a drain that has not ended is cancelled. Raises UNKNOWN_NODE, and what `cancel` raises."""
     if command.node_id not in state.nodes:
         raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
-    operation = running_drain(state, command.node_id)
+    operation = next((o for o in state.unended_operations() if o.drain.node == command.node_id), None)
     if operation is not None:
         return cancel(state, CancelOperation(operation.id, "", "the node stays"), now_ms)
     return undrained(state, command.node_id, now_ms)
 
 
 # End
+
+
+def give_up(
+    state: State,
+    operation: Operation,
+    reason: str,
+    now_ms: int,
+    ends: OperationState.ValueType = OperationState.OPERATION_STATE_FAILED,
+) -> list[Record]:
+    """An operation that was queued has ended before it began."""
+
+    def change(row: Operation) -> None:
+        row.state, row.outcome, row.finished_ms = ends, reason, now_ms
+        row.cancelled = ends == OperationState.OPERATION_STATE_CANCELLED
+
+    waiting = [m for m in state.migrations[operation.id].values() if m.state == _M.MIGRATION_STATE_PENDING]
+    return [
+        *(migration_in_state(m, _M.MIGRATION_STATE_CANCELLED, now_ms, reason) for m in waiting),
+        Record(operation_finished=operation_with(operation, change)),
+    ]
 
 
 def finish(state: State, operation: Operation, end: End, now_ms: int) -> Record:

@@ -7,6 +7,7 @@ from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Move, Plan
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, ReassignOperation
 from minkad.core.controller.commands import ApplyPlan
+from minkad.core.placement.moving import destinations
 from minkad.core.state import State, replace
 
 
@@ -57,10 +58,13 @@ def _check_plan(state: State, plan: Plan) -> None:
         )
     if not plan.moves:
         raise MinkaError(Code.INVALID_ARGUMENT, "the plan has no moves")
+    destination = destinations(state)
     replicas: dict[int, list[str]] = {}  # of the partitions as the moves so far leave them
     for move in plan.moves:
-        if move.partition_id in state.moving:
-            continue  # by which operation is said when this one begins
+        if move.partition_id in destination:
+            if not plan.queued:
+                continue  # by which operation is said when this one begins
+            replicas.setdefault(move.partition_id, destination[move.partition_id].replicas)
         problem = _problem_of(state, move, replicas)
         if problem is not None:
             going = f"from {move.source} to {move.target}" if move.source else f"to {', '.join(move.target_replicas)}"
@@ -72,7 +76,7 @@ def _problem_of(state: State, move: Move, replicas: dict[int, list[str]]) -> str
     partition = state.partitions.get(move.partition_id)
     if partition is None:
         return "it does not exist"
-    if partition.partition_epoch != move.partition_epoch:
+    if partition.id not in replicas and partition.partition_epoch != move.partition_epoch:
         return f"its epoch was {move.partition_epoch}, now it is {partition.partition_epoch}"
     now = replicas.get(partition.id, list(partition.replicas))
     if list(move.replicas) != now:

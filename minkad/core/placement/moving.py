@@ -1,17 +1,27 @@
-"""What operations that run are moving: a plan leaves it alone, and reckons with where it will be."""
+"""What operations that have not ended move: a plan leaves it alone, and reckons with where it will be."""
+
+from typing import NamedTuple
 
 from minka.v1.cluster_pb2 import Migration, MigrationState
 from minkad.core.state import MIGRATIONS_ENDED, State, holders, replace
 
 
-def replicas_afterwards(state: State) -> dict[int, list[str]]:
-    """By partition that is being moved: the replicas that it has in the end."""
-    found: dict[int, list[str]] = {}
-    for operation_id in dict.fromkeys(state.moving.values()):
-        for migration in state.migrations[operation_id].values():
+class Destination(NamedTuple):
+    """Where a partition is going, and by which operation."""
+
+    operation_id: int
+    replicas: list[str]
+
+
+def destinations(state: State) -> dict[int, Destination]:
+    """Of all partitions that are to be moved."""
+    found: dict[int, Destination] = {}
+    for operation in state.unended_operations():
+        for migration in state.migrations[operation.id].values():
             if migration.state not in MIGRATIONS_ENDED:
                 id_ = migration.partition_id
-                found[id_] = _after(found.get(id_) or holders(state.partitions[id_]), migration)
+                before = found[id_].replicas if id_ in found else holders(state.partitions[id_])
+                found[id_] = Destination(operation.id, _after(before, migration))
     return found
 
 

@@ -11,7 +11,7 @@ from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.placement.leaders import spread_leaders
 from minkad.core.placement.rebalance import NO_DISKS, Layout, Rebalance, Step, Wishes
-from minkad.core.state import State, holders, partition_name
+from minkad.core.state import State, partition_name
 
 
 def plan_reassign(
@@ -28,12 +28,12 @@ def plan_reassign(
     it has. With `drain` and without `to` nobody else gives up anything. Each move
     adds one replica; several of one partition come one after the other. Preferred leaders are spread like replicas.
     With `partitions` exactly those get exactly those replicas, and all at once. What an operation moves already is left
-    alone.
+    alone; with `queue` the plan begins where all that leaves things, and may move it again.
     Raises OPERATION_RUNNING where that can't be, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
     INVALID_ARGUMENT, DISK_LOW where a node that is named has no room, or PARTITION_OFFLINE when a partition has no
     leader to copy it from.
     """
-    layout = Layout(state, sizes, disks)
+    layout = Layout(state, sizes, disks, moves_again=request.queue)
     if request.partitions:
         moves, notes = _explicit_moves(state, sizes, request.partitions, layout), list[str]()
         minimum = sum(set(move.replicas) != set(move.target_replicas) for move in moves)
@@ -53,6 +53,7 @@ def plan_reassign(
         notes=notes,
         reason=request.reason,
         rate_limit=request.rate_limit,
+        queued=request.queue,
     )
     plan.digest = plan_digest(plan)
     return plan
@@ -113,7 +114,7 @@ def _evening_moves(
     for keyspace in keyspaces:
         mine = [p for p in state.partitions.values() if p.keyspace_id == keyspace.id]
         rows = [p for p in mine if p.id not in layout.moving]
-        notes += _left_alone(state, keyspace, [p for p in mine if p.id in layout.moving])
+        notes += _left_alone(keyspace, Counter(layout.moving[p.id] for p in mine if p.id in layout.moving))
         for row in rows:
             _refuse_unplannable(state, row)
         if keyspace.replicas > len(wishes.targets):
@@ -133,11 +134,10 @@ def _evening_moves(
     return moves, minimum, notes
 
 
-def _left_alone(state: State, keyspace: Keyspace, rows: Sequence[Partition]) -> list[str]:
-    by = Counter(state.moving[row.id] for row in rows)
+def _left_alone(keyspace: Keyspace, by_operation: Mapping[int, int]) -> list[str]:
     return [
-        f"{count} partitions of {keyspace.name} are left alone: operation {operation_id} is moving them"
-        for operation_id, count in by.items()
+        f"{count} partitions of {keyspace.name} are left alone: operation {operation_id} moves them"
+        for operation_id, count in by_operation.items()
     ]
 
 
@@ -150,7 +150,7 @@ def _in_order(
     moves = []
     for i, step in enumerate(steps):
         partition = state.partitions[step.partition_id]
-        before = orders[partition.id] or holders(partition)
+        before = orders[partition.id] or layout.before[partition.id]
         after = [step.target if node == step.source else node for node in before]
         if last[partition.id] == i:
             after = list(layout.replicas[partition.id])
@@ -162,8 +162,8 @@ def _in_order(
         if partition_id not in last:
             partition = state.partitions[partition_id]
             after = layout.replicas[partition_id]
-            reason = f"{after[0]} is to lead instead of {partition.replicas[0]}; no data moves"
-            moves.append(_move(state, {}, partition, holders(partition), after, reason))
+            reason = f"{after[0]} is to lead instead of {layout.before[partition_id][0]}; no data moves"
+            moves.append(_move(state, {}, partition, layout.before[partition_id], after, reason))
     return moves
 
 
@@ -202,10 +202,9 @@ def _explicit_moves(
         if partition.id in seen:
             raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is named twice")
         seen.add(partition.id)
-        if partition.id in state.moving:
-            text = f"operation {state.moving[partition.id]} is moving {name}"
-            raise MinkaError(Code.OPERATION_RUNNING, text, operation=str(state.moving[partition.id]))
-        before = holders(partition)
+        if (by := layout.moving.get(partition.id)) is not None:
+            raise MinkaError(Code.OPERATION_RUNNING, f"operation {by} moves {name}", operation=str(by))
+        before = layout.before[partition.id]
         if after == before:
             continue
         _refuse_unplannable(state, partition)

@@ -9,7 +9,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Keyspace, Node, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
-from minkad.core.placement.moving import replicas_afterwards
+from minkad.core.placement.moving import destinations
 from minkad.core.placement.quotas import even_quotas, filled_quotas
 from minkad.core.state import State, holders, partition_name
 
@@ -38,13 +38,24 @@ class Wishes:
 
 
 class Layout:
-    """Who has what, as operations that run and the steps so far leave it. `disks`: by node, of those that are known."""
+    """Who has what, as operations that have not ended and the steps so far leave it. `disks`: by node, of those that
+    are known. `moves_again`: what those operations move needs not be left alone.
+    """
 
-    def __init__(self, state: State, sizes: Mapping[int, int], disks: Mapping[str, DiskSpace] = NO_DISKS) -> None:
+    def __init__(
+        self,
+        state: State,
+        sizes: Mapping[int, int],
+        disks: Mapping[str, DiskSpace] = NO_DISKS,
+        *,
+        moves_again: bool = False,
+    ) -> None:
         self.nodes: Mapping[str, Node] = state.nodes
         self.sizes = sizes
-        self.moving = replicas_afterwards(state)
-        self.replicas = {p.id: holders(p) for p in state.partitions.values()} | self.moving
+        going = destinations(state)
+        self.moving = {} if moves_again else {id_: to.operation_id for id_, to in going.items()}
+        self.before = {p.id: going[p.id].replicas if p.id in going else holders(p) for p in state.partitions.values()}
+        self.replicas = {id_: list(nodes) for id_, nodes in self.before.items()}
         self.totals = Counter(node for nodes in self.replicas.values() for node in nodes)
         self.disks = disks
         self.bytes = Counter[str]()
@@ -52,8 +63,8 @@ class Layout:
             self.bytes.update(dict.fromkeys(nodes, sizes.get(partition_id, 0)))
         self._hosts = {partition_id: tuple(nodes) for partition_id, nodes in self.replicas.items()}
         self.taken = Counter[str]()  # bytes that come; what leaves is deleted later, so it makes no room yet
-        for partition_id, nodes in self.moving.items():
-            come = set(nodes).difference(holders(state.partitions[partition_id]))
+        for partition_id, to in going.items():
+            come = set(to.replicas).difference(holders(state.partitions[partition_id]))
             self.taken.update(dict.fromkeys(come, sizes.get(partition_id, 0)))
 
     def move(self, partition_id: int, source: str, target: str) -> None:
@@ -236,14 +247,15 @@ class Rebalance:
             raise self._comes(source)
 
     def _comes(self, source: str) -> MinkaError:
-        """An operation that runs leaves something on the node that is to have nothing."""
+        """An operation that has not ended leaves something on the node that is to have nothing."""
         rows, layout = self._state.partitions, self._layout
-        left = next(id_ for id_, nodes in layout.moving.items() if source in nodes and self._is_own(rows[id_]))
-        text = f"operation {self._state.moving[left]} moves {self._name(rows[left])} and leaves a replica on {source}"
-        return MinkaError(Code.OPERATION_RUNNING, text, operation=str(self._state.moving[left]))
-
-    def _is_own(self, partition: Partition) -> bool:
-        return partition.keyspace_id == self._keyspace.id
+        left, by = next(
+            (rows[id_], by)
+            for id_, by in layout.moving.items()
+            if source in layout.replicas[id_] and rows[id_].keyspace_id == self._keyspace.id
+        )
+        text = f"operation {by} moves {self._name(left)} and leaves a replica on {source}"
+        return MinkaError(Code.OPERATION_RUNNING, text, operation=str(by))
 
     def _stuck(self, partition: Partition, source: str) -> MinkaError:
         name, targets = self._name(partition), self._wishes.targets

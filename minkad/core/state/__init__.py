@@ -5,12 +5,13 @@ from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionS
 from minkad.core.state.ranges import check_ranges, is_by_ranges, other_half, range_of
 from minkad.core.state.replica_lists import holders, replace
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_state
-from minkad.core.state.state import ALL, ROWS_A_PIECE, NotifyNode, State, slices
+from minkad.core.state.state import ALL, OPERATIONS_UNENDED, ROWS_A_PIECE, NotifyNode, State, slices
 from minkad.core.state.transitions import MIGRATIONS_ENDED
 
 __all__ = [
     "ALL",
     "MIGRATIONS_ENDED",
+    "OPERATIONS_UNENDED",
     "PARTITION_TRANSITIONS",
     "REPLICA_TRANSITIONS",
     "ROWS_A_PIECE",

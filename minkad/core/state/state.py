@@ -50,6 +50,7 @@ from minkad.core.state.transitions import (
 K = TypeVar("K")
 R = TypeVar("R")
 
+OPERATIONS_UNENDED = (OperationState.OPERATION_STATE_QUEUED, OperationState.OPERATION_STATE_RUNNING)
 KEPT_OPERATIONS = 20  # of those that people asked for, and as many of the others
 KEPT_REMOVALS = 1000
 ALL = 0  # no partition has this id
@@ -125,8 +126,16 @@ class State:
         return next((k for k in self.keyspaces.values() if k.name == name), None)
 
     def running_operations(self) -> list[Operation]:
-        """The operations that have not ended, the oldest first."""
+        """Those that have begun and not ended, the oldest first."""
         return [o for o in self.operations.values() if o.state == OperationState.OPERATION_STATE_RUNNING]
+
+    def queued_operations(self) -> list[Operation]:
+        """Those that wait until others have ended, the oldest first."""
+        return [o for o in self.operations.values() if o.state == OperationState.OPERATION_STATE_QUEUED]
+
+    def unended_operations(self) -> list[Operation]:
+        """Both, the oldest first."""
+        return [o for o in self.operations.values() if o.state in OPERATIONS_UNENDED]
 
     def moving_operations(self) -> list[Operation]:
         """Those of them with migrations, the oldest first."""
@@ -352,18 +361,25 @@ class State:
 
     def _apply_operation_started(self, started: OperationStarted) -> list[NotifyNode]:
         operation = started.operation
-        assert operation.id >= self.next_operation_id, f"operation id {operation.id} was used before"
+        known = self.operations.get(operation.id)
+        is_queued = known is not None and known.state == OperationState.OPERATION_STATE_QUEUED
+        assert is_queued or operation.id >= self.next_operation_id, f"operation id {operation.id} was used before"
         assert operation.migration_count == len(started.migrations), started
         self.operations[operation.id] = operation
-        self.next_operation_id = operation.id + 1
+        self.next_operation_id = max(self.next_operation_id, operation.id + 1)
         self.migrations[operation.id] = _by(started.migrations, _place)
         assert len(self.migrations[operation.id]) == len(started.migrations), started
-        for migration in started.migrations:
-            assert migration.partition_id in self.partitions, migration
-            by = self.moving.setdefault(migration.partition_id, operation.id)
-            assert by == operation.id, f"operation {by} moves partition {migration.partition_id}"
+        if operation.state == OperationState.OPERATION_STATE_RUNNING:
+            self._move(operation, started.migrations)
         self._forget_old_operations()
         return []
+
+    def _move(self, operation: Operation, migrations: Iterable[Migration]) -> None:
+        for migration in migrations:
+            if migration.state not in MIGRATIONS_ENDED:
+                assert migration.partition_id in self.partitions, migration
+                by = self.moving.setdefault(migration.partition_id, operation.id)
+                assert by == operation.id, f"operation {by} moves partition {migration.partition_id}"
 
     def _apply_migration(self, migration: Migration) -> None:
         rows = self.migrations[migration.operation_id]
@@ -374,7 +390,8 @@ class State:
             self.under_way[migration.partition_id] = migration
         elif begun is not None and begun.index == migration.index:
             del self.under_way[migration.partition_id]
-        if all(one.state in MIGRATIONS_ENDED for one in self._of_partition(migration)):
+        is_moving = self.moving.get(migration.partition_id) == migration.operation_id
+        if is_moving and all(one.state in MIGRATIONS_ENDED for one in self._of_partition(migration)):
             del self.moving[migration.partition_id]
 
     def _of_partition(self, migration: Migration) -> Iterator[Migration]:
@@ -384,12 +401,13 @@ class State:
         return (rows[partition_id, index] for index in indexes)
 
     def _apply_operation(self, operation: Operation, *, ends: bool) -> None:
-        assert self.operations[operation.id].state == OperationState.OPERATION_STATE_RUNNING, operation
-        assert ends == (operation.state != OperationState.OPERATION_STATE_RUNNING), operation
+        old = self.operations[operation.id]
+        assert old.state in OPERATIONS_UNENDED, operation
+        assert ends if operation.state not in OPERATIONS_UNENDED else operation.state == old.state, operation
         self.operations[operation.id] = operation
 
     def _forget_old_operations(self) -> None:
-        ended = [o for o in self.operations.values() if o.state != OperationState.OPERATION_STATE_RUNNING]
+        ended = [o for o in self.operations.values() if o.state not in OPERATIONS_UNENDED]
         for is_automatic in (False, True):
             ids = sorted(o.id for o in ended if o.automatic == is_automatic)
             for operation_id in ids[:-KEPT_OPERATIONS]:
@@ -466,9 +484,9 @@ class State:
                 state.led.setdefault(partition.leader, {})[partition.id] = None
         for partition in state.tombstones.values():
             state._index(partition, None)
+        for operation in state.running_operations():
+            state._move(operation, migrations[operation.id].values())
         for migration in snapshot.migrations:
-            if migration.state not in MIGRATIONS_ENDED:
-                state.moving[migration.partition_id] = migration.operation_id
             if migration.state in MIGRATIONS_UNDER_WAY:
                 state.under_way[migration.partition_id] = migration
         return state

@@ -4,7 +4,16 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState, OperationState, Partition
-from minkad.core.controller import ApplyPlan, CancelOperation, DrainNode, ElectLeaders, MigrationCaps
+from minkad.core.controller import (
+    ApplyPlan,
+    BeginQueued,
+    CancelOperation,
+    DrainNode,
+    ElectLeaders,
+    MigrationCaps,
+    blockers_of,
+)
+from minkad.core.controller.begin import MAX_QUEUED
 from minkad.core.state import State
 from tests.unit.core.model import Controller
 from tests.unit.core.test_controller import refused
@@ -61,7 +70,7 @@ def test_a_plan_leaves_alone_what_is_being_moved_and_reckons_with_where_it_goes(
     plan = c.plan()
     people = {row.id for row in rows(c, "people")}
     assert {move.partition_id for move in plan.moves} <= people
-    assert plan.notes == [f"7 partitions of flights are left alone: operation {first} is moving them"]
+    assert plan.notes == [f"7 partitions of flights are left alone: operation {first} moves them"]
     ephesus = next(node for node in plan.nodes if node.node == "ephesus")
     assert (ephesus.partitions_before, ephesus.partitions_after) == (7, 10)
     c.begin(plan)
@@ -178,3 +187,119 @@ def test_a_damaged_plan_is_no_operation() -> None:
     with refused(Code.DAMAGED_PLAN):
         c.run(ApplyPlan(plan, "tester"))
     assert not c.state.operations
+
+
+# Queued
+
+
+def begin_queued(c: Controller) -> None:
+    c.run(BeginQueued({}, {}))
+
+
+def settle(c: Controller) -> None:
+    """Until nothing is queued either."""
+    while True:
+        c.settle()
+        before = len(c.log)
+        begin_queued(c)
+        if len(c.log) == before:
+            return
+
+
+def test_what_is_queued_begins_after_what_it_touches() -> None:
+    c = two_keyspaces()
+    first = reassign(c, "flights")
+    c.register("delphi")
+    plan = c.plan(keyspaces=["flights"], queue=True)
+    assert plan.queued
+    assert any(move.source == "ephesus" for move in plan.moves), "it begins where the first one ends"
+    second = c.begin(plan)
+    assert c.operation(second).state == OperationState.OPERATION_STATE_QUEUED
+    begin_queued(c)
+    assert c.operation(second).state == OperationState.OPERATION_STATE_QUEUED
+    assert not any(m.operation_id == second for m in c.state.under_way.values())
+    (blocker,) = blockers_of(c.state, c.operation(second))
+    assert blocker.reason.startswith(f"operation {first} (reassign, asked for by tester) has not ended, and both move")
+    assert blocker.remedy == f"minkactl operations cancel {first}"
+    c.replace_controller()
+    settle(c)
+    assert c.operation(first).state == c.operation(second).state == _SUCCEEDED
+    assert [sum(row.leader == node for row in rows(c, "flights")) for node in c.state.nodes] == [6] * 5
+
+
+def test_what_was_queued_first_goes_first() -> None:
+    c = two_keyspaces()
+    reassign(c, "flights")
+    for node in ("delphi", "zea"):
+        c.register(node)
+    second = c.begin(c.plan(keyspaces=["flights"], queue=True))
+    with refused(Code.OPERATION_RUNNING):
+        c.plan(partitions={next(iter(c.state.migrations[second]))[0]: ["zea"]})
+    third = c.begin(c.plan(to=["delphi", "zea"], keyspaces=["flights"], queue=True))
+    people = c.begin(c.plan(keyspaces=["people"]))
+    assert c.operation(people).state == OperationState.OPERATION_STATE_RUNNING, "it touches nothing of theirs"
+    c.settle()
+    begin_queued(c)
+    assert [c.operation(id_).state for id_ in (second, third)] == [
+        OperationState.OPERATION_STATE_RUNNING,
+        OperationState.OPERATION_STATE_QUEUED,
+    ]
+    settle(c)
+    assert {node for row in rows(c, "flights") for node in row.replicas} == {"delphi", "zea"}
+
+
+def test_what_is_queued_is_cancelled_before_it_has_begun() -> None:
+    c = two_keyspaces()
+    first = reassign(c, "flights")
+    c.register("delphi")
+    second = c.begin(c.plan(keyspaces=["flights"], queue=True))
+    c.run(CancelOperation(second, "ann", "not now"))
+    assert c.operation(second).state == OperationState.OPERATION_STATE_CANCELLED
+    assert c.operation(second).outcome == "cancelled by ann: not now"
+    settle(c)
+    assert c.operation(first).state == _SUCCEEDED
+
+
+def test_a_drain_waits_until_nothing_comes_to_its_node() -> None:
+    c = two_keyspaces()
+    reassign(c, "flights")
+    c.run(DrainNode("ephesus", True, "tester", "", {}, queue=True))
+    drain = max(c.state.operations)
+    assert c.operation(drain).state == OperationState.OPERATION_STATE_QUEUED
+    assert c.state.nodes["ephesus"].state == NodeState.NODE_STATE_LIVE
+    settle(c)
+    assert c.operation(drain).outcome == "ephesus holds nothing and is safe to stop; 7 of 7 partitions moved"
+
+
+def test_what_can_not_begin_any_more_fails_and_says_why() -> None:
+    c = two_keyspaces()
+    reassign(c, "flights")
+    c.run(DrainNode("ephesus", True, "tester", "", {}, queue=True))
+    drain = max(c.state.operations)
+    c.fail("athens", "byzantium", "cyrene")
+    c.run(CancelOperation(1, "tester", ""))
+    settle(c)
+    assert c.operation(drain).state == OperationState.OPERATION_STATE_FAILED
+    assert "NOT_ENOUGH_NODES" in c.operation(drain).outcome or "PARTITION_OFFLINE" in c.operation(drain).outcome
+
+
+def test_a_move_that_is_not_possible_any_more_is_left_out() -> None:
+    """The operation before it was cancelled, so the partition is not where it was to be moved from."""
+    c = two_keyspaces()
+    row = rows(c, "flights")[0]
+    c.begin(c.plan(partitions={row.id: ["ephesus"]}))
+    second = c.begin(c.plan(partitions={row.id: [row.replicas[0]]}, queue=True))
+    c.run(CancelOperation(1, "tester", ""))
+    settle(c)
+    assert c.operation(second).state == OperationState.OPERATION_STATE_FAILED
+    assert "1 stayed" in c.operation(second).outcome
+
+
+def test_no_more_than_a_hundred_are_queued() -> None:
+    c = two_keyspaces()
+    reassign(c, "flights")
+    drain = DrainNode("ephesus", True, "tester", "", {}, queue=True)
+    for _ in range(MAX_QUEUED):
+        c.run(drain)
+    with refused(Code.OPERATION_RUNNING):
+        c.run(drain)

@@ -147,6 +147,24 @@ def test_nothing_to_move(run: Run, operating: AnsweringNode) -> None:
     assert not operating.requests("ApplyPlan")
 
 
+def test_what_can_not_begin_yet_is_queued_when_asked(run: Run, operating: AnsweringNode) -> None:
+    """It is watched until it has ended, and says meanwhile what it waits for."""
+    queued = make_operation(OperationState.OPERATION_STATE_QUEUED)
+    first_look = looks()[0]
+    first_look.operations[0].CopyFrom(queued)
+    first_look.blockers.add(operation_id=12, reason="operation 11 (drain athens, asked for by ann) has not ended")
+    rest = looks()
+    operating.answers["GetOperations"] = lambda _: rest.pop(0) if len(rest) > 1 else rest[0]
+    rest.insert(0, first_look)
+    operating.answers["ApplyPlan"] = lambda _: ApplyPlanResponse(operation=queued)
+    result = run("reassign", "--queue", "--yes", "--endpoints", operating.address)
+    assert result.exit_code == 0
+    assert operating.requests("PlanReassign")[0].queue
+    assert "operation 12 is queued: it begins once those before it that touch the same have ended" in result.stderr
+    assert "operation 11 (drain athens, asked for by ann) has not ended" in result.stdout
+    assert "operation 12 succeeded" in result.stderr
+
+
 def test_a_failed_operation_is_status_1_and_says_why(run: Run, operating: AnsweringNode) -> None:
     ending(operating, looks(FAILED)[-1])
     result = run("reassign", "--yes", "--endpoints", operating.address)

@@ -10,7 +10,8 @@ import pytest
 import minkad.daemon  # noqa: F401  # it imports everything that declares a failpoint
 from minka import Client
 from minka.control import Control
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Plan
 from minkactl.playground import LocalCluster
 from minkad import failpoints
 from tests.cluster.cluster import (
@@ -60,20 +61,17 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
             Workload(cluster.endpoints, "flights", seed) as load,
             Workload(cluster.endpoints, "small", seed + 1) as small,
         ):
-            plan = control.plan_reassign(to)
+            plans = [control.plan_reassign(to, [keyspace]) for keyspace in ("flights", "small")]
             spec_file(cluster, victim).write_text(f"{point}=kill\n")
-            try:
-                operation = control.apply_plan(plan, f"seed {seed}").id
-            except MinkaError:  # the controller died of it: the operation may have been recorded
-                operation = 0
+            operations = [begun(control, plan, f"seed {seed}") for plan in plans]
             eventually(
-                f"{victim} dies at {point}, or the operation ends",
-                lambda: not cluster.node(victim).running or ended(control, operation),
+                f"{victim} dies at {point}, or the operations end",
+                lambda: not cluster.node(victim).running or ended(control, operations),
             )
             spec_file(cluster, victim).unlink()
             if not cluster.node(victim).running:
                 cluster.restart(victim)
-            if operation:
+            for operation in filter(None, operations):
                 wait_ended(control, operation)
             eventually("nothing is under way", partial(nothing_runs, control))
             table = wait_settled(control, live=4)
@@ -85,8 +83,18 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
             assert assert_nobody_holds_what_it_does_not_own(cluster, control, table) == keys
 
 
-def ended(control: Control, operation: int) -> bool:
-    return not any(o.id == operation or not operation for o in control.status().running)
+def begun(control: Control, plan: Plan, who: str) -> int:
+    """The operation; they run side by side. 0: the controller died of it, and it may have been recorded."""
+    try:
+        return control.apply_plan(plan, who).id
+    except MinkaError as error:
+        if error.code is Code.OPERATION_RUNNING:
+            raise
+        return 0
+
+
+def ended(control: Control, operations: list[int]) -> bool:
+    return not any(o.id in operations or 0 in operations for o in control.status().running)
 
 
 def nothing_runs(control: Control) -> bool:

@@ -246,6 +246,13 @@ class Control:
         request = admin_pb2.GetDrainStatusRequest(node=node)
         return self._call(lambda channel: AdminStub(channel).GetDrainStatus, request, repeatable=True)
 
+    def split_blockers(self, partition_id: int) -> admin_pb2.GetSplitBlockersResponse:
+        """What keeps the partition from being split now, as the active controller decides it. Raises
+        UNKNOWN_PARTITION.
+        """
+        request = admin_pb2.GetSplitBlockersRequest(partition_id=partition_id)
+        return self._call(lambda channel: AdminStub(channel).GetSplitBlockers, request, repeatable=True)
+
     def pause_operation(self, operation_id: int) -> cluster_pb2.Operation:
         """Begin no further migration of it; those under way go on."""
         request = admin_pb2.PauseOperationRequest(id=operation_id)

@@ -1,13 +1,12 @@
 """Why a partition is split, or isn't: what it is, its figures beside the limits, what is under way and in the way."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka.in_sync import is_under_min_insync
 from minka.ranges import KeyRange
-from minka.v1.admin_pb2 import GetOperationsResponse, GetStatusResponse
-from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition, PartitionState
+from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, GetSplitBlockersResponse, GetStatusResponse
+from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl import units
 from minkactl.documents import enum_name
@@ -16,13 +15,8 @@ from minkactl.progress import MIGRATION_STATE
 from minkactl.range_views import is_by_ranges, range_rows
 from minkactl.views import keyspace_document, partition_rows, replica_stats
 
-# As the controller has them (minkad/core/controller/splits.py).
-SPLITS_AT_ONCE: Final = 16
-MAX_PARTITIONS_A_NODE: Final = 5000
-
 COLUMNS: Final = (Column("ABOUT", "about"), Column("SENTENCE", "sentence"))
 _ENDED: Final = (MigrationState.MIGRATION_STATE_COMPLETED, MigrationState.MIGRATION_STATE_CANCELLED)
-_HAS_LEADER: Final = (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
 
 Advice = tuple[str, str]  # a sentence without its full stop, and what to do
 
@@ -32,7 +26,8 @@ class Subject:
     """A partition, and what is known of it."""
 
     status: GetStatusResponse
-    operations: GetOperationsResponse  # the running ones
+    operations: GetOperationsResponse  # those that have not ended
+    split_blockers: GetSplitBlockersResponse | None  # None: not known, since there is no active controller
     row: Partition
     keyspace: Keyspace
     stats: ReplicaStats | None
@@ -53,10 +48,15 @@ class Subject:
         return self.stats is not None and 0 < self.keyspace.max_ops < self.stats.ops
 
 
-def subject(status: GetStatusResponse, operations: GetOperationsResponse, row: Partition) -> Subject:
+def subject(
+    status: GetStatusResponse,
+    operations: GetOperationsResponse,
+    split_blockers: GetSplitBlockersResponse | None,
+    row: Partition,
+) -> Subject:
     """The partition with what is known of it."""
     keyspace = next(one for one in status.table.keyspaces if one.id == row.keyspace_id)
-    return Subject(status, operations, row, keyspace, replica_stats(status).get(row.id))
+    return Subject(status, operations, split_blockers, row, keyspace, replica_stats(status).get(row.id))
 
 
 def explanation(about: Subject) -> dict[str, Any]:
@@ -203,35 +203,6 @@ def _changing(about: Subject) -> list[Advice]:
     return []
 
 
-def obstacles(about: Subject) -> list[Advice]:
-    """Why it can't be split now, as the controller decides it, and what helps."""
-    row, found = about.row, _changing(about)
-    holders = [node for node in row.isr if node != row.leader]
-    if row.state not in _HAS_LEADER:
-        found.append(("it has no leader", f"start {', '.join(holders) or ', '.join(row.replicas)}"))
-    if row.target_replicas:
-        found.append(("it is being reassigned", "minkactl operations"))
-    if row.successor:
-        found.append((f"its leadership goes to {row.successor}", "minkactl operations"))
-    if is_under_min_insync(row, about.keyspace):
-        missing = [node for node in row.replicas if node not in row.isr]
-        needed = max(1, about.keyspace.min_insync)
-        found.append((f"{len(row.isr)} of {needed} replicas are in sync", f"start {', '.join(missing)}"))
-    return found
-
-
-def _caps(about: Subject) -> list[Advice]:
-    """What keeps it from being split by itself, and not by hand."""
-    rows, found = about.status.table.partitions, []
-    if sum(one.splitting for one in rows) // 2 >= SPLITS_AT_ONCE:
-        found.append((f"{SPLITS_AT_ONCE} splits are under way, which is the most", "minkactl operations"))
-    for node in about.row.replicas:
-        if sum(node in (*one.replicas, *one.removing_replicas) for one in rows) >= MAX_PARTITIONS_A_NODE:
-            text = f"{node} has {MAX_PARTITIONS_A_NODE:,} partitions, and more are not made by themselves"
-            found.append((text, "add a node, and: minkactl reassign"))
-    return found
-
-
 def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
     """Whether it is to be split, in a word; the sentences why; what to do."""
     keyspace, stats = about.keyspace, about.stats
@@ -240,13 +211,17 @@ def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
         return "by_hash", ["it is never split: it is one of a keyspace by the hash of its keys"], _elsewhere(about)
     if changing := _changing(about):
         return "under_way", ["its bounds change now; it is looked at again after that"], [changing[0][1]]
-    in_the_way = obstacles(about)
+    known = about.split_blockers or GetSplitBlockersResponse()
+    in_the_way = _advice(known.blockers)
     over = " and ".join(["too large"] * about.too_large + ["too busy"] * about.too_busy)
     if stats is not None and stats.not_split:
         text = f"its leader says why it isn't split: {stats.not_split.rstrip('.')}"
         return "not_split", [text], [*_without_split(about), *_remedies(in_the_way)]
+    if over and about.split_blockers is None:
+        text = f"it is {over}, and what is in the way is not known: there is no active controller"
+        return "unknown", [text], ["minkactl status"]
     if over:
-        in_the_way += _caps(about)
+        in_the_way += _advice(known.caps)
         if in_the_way:
             return "blocked", [f"it is {over}, and {text}" for text, _ in in_the_way], _remedies(in_the_way)
         text = f"it is {over}, and nothing is in the way: its leader is about to propose the split"
@@ -258,6 +233,10 @@ def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
     if stats is None:
         return "unknown", ["whether it is too large or too busy is not known", *by_hand_too], ["minkactl status"]
     return "within_limits", [f"it isn't split: it is {_within(keyspace)}", *by_hand_too], following
+
+
+def _advice(blockers: Iterable[Blocker]) -> list[Advice]:
+    return [(blocker.reason, blocker.remedy) for blocker in blockers]
 
 
 def _within(keyspace: Keyspace) -> str:

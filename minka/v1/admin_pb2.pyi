@@ -1127,6 +1127,53 @@ class SplitResponse(_message.Message):
 Global___SplitResponse: _TypeAlias = SplitResponse  # noqa: Y015
 
 @_typing.final
+class GetSplitBlockersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSplitBlockersRequest: _TypeAlias = GetSplitBlockersRequest  # noqa: Y015
+
+@_typing.final
+class GetSplitBlockersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKERS_FIELD_NUMBER: _builtins.int
+    CAPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
+        """of any split"""
+
+    @_builtins.property
+    def caps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
+        """besides, of one that its leader proposes"""
+
+    def __init__(
+        self,
+        *,
+        blockers: _abc.Iterable[Global___Blocker] | None = ...,
+        caps: _abc.Iterable[Global___Blocker] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "caps", b"caps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSplitBlockersResponse: _TypeAlias = GetSplitBlockersResponse  # noqa: Y015
+
+@_typing.final
 class MergeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -196,6 +196,11 @@ class AdminStub:
                 request_serializer=minka_dot_v1_dot_admin__pb2.SplitRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_admin__pb2.SplitResponse.FromString,
                 _registered_method=True)
+        self.GetSplitBlockers = channel.unary_unary(
+                '/minka.v1.Admin/GetSplitBlockers',
+                request_serializer=minka_dot_v1_dot_admin__pb2.GetSplitBlockersRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.GetSplitBlockersResponse.FromString,
+                _registered_method=True)
         self.Merge = channel.unary_unary(
                 '/minka.v1.Admin/Merge',
                 request_serializer=minka_dot_v1_dot_admin__pb2.MergeRequest.SerializeToString,
@@ -323,6 +328,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetSplitBlockers(self, request, context):
+        """What keeps a partition from being split now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Merge(self, request, context):
         """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation.
         """
@@ -424,6 +436,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Split,
                     request_deserializer=minka_dot_v1_dot_admin__pb2.SplitRequest.FromString,
                     response_serializer=minka_dot_v1_dot_admin__pb2.SplitResponse.SerializeToString,
+            ),
+            'GetSplitBlockers': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSplitBlockers,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.GetSplitBlockersRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.GetSplitBlockersResponse.SerializeToString,
             ),
             'Merge': grpc.unary_unary_rpc_method_handler(
                     servicer.Merge,
@@ -897,6 +914,33 @@ class Admin:
             '/minka.v1.Admin/Split',
             minka_dot_v1_dot_admin__pb2.SplitRequest.SerializeToString,
             minka_dot_v1_dot_admin__pb2.SplitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSplitBlockers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minka.v1.Admin/GetSplitBlockers',
+            minka_dot_v1_dot_admin__pb2.GetSplitBlockersRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.GetSplitBlockersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -88,6 +88,8 @@ class AdminStub:
     LimitOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]
     Split: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
+    GetSplitBlockers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetSplitBlockersRequest, _admin_pb2.GetSplitBlockersResponse]
+    """What keeps a partition from being split now."""
     Merge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]
     """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
     DescribeNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]
@@ -125,6 +127,8 @@ class AdminAsyncStub(AdminStub):
     LimitOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     Split: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]  # type: ignore[assignment]
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
+    GetSplitBlockers: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetSplitBlockersRequest, _admin_pb2.GetSplitBlockersResponse]  # type: ignore[assignment]
+    """What keeps a partition from being split now."""
     Merge: _aio.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]  # type: ignore[assignment]
     """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
     DescribeNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]  # type: ignore[assignment]
@@ -261,6 +265,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SplitResponse, _abc.Awaitable[_admin_pb2.SplitResponse]]:
         """Split partitions of a keyspace by ranges at these keys, as an operation."""
+
+    @_abc_1.abstractmethod
+    def GetSplitBlockers(
+        self,
+        request: _admin_pb2.GetSplitBlockersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetSplitBlockersResponse, _abc.Awaitable[_admin_pb2.GetSplitBlockersResponse]]:
+        """What keeps a partition from being split now."""
 
     @_abc_1.abstractmethod
     def Merge(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from minka.control import Control
-    from minka.v1.admin_pb2 import GetStatusResponse
-    from minka.v1.cluster_pb2 import PartitionTable
+    from minka.v1.admin_pb2 import GetSplitBlockersResponse, GetStatusResponse
+    from minka.v1.cluster_pb2 import Partition, PartitionTable
     from minkactl.output import Row
 
 LOCATE_COLUMNS = (
@@ -162,7 +162,7 @@ def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
     row = partition_with_id(status.table, partition_id) if name is None else find_partition(status.table, name)
     running = [one.id for one in status.running]
     operations = control.operations(running, with_migrations=True) if running else GetOperationsResponse()
-    document = explanation(subject(status, operations, row))
+    document = explanation(subject(status, operations, _split_blockers(control, status, row), row))
     rows = [*document["sentences"], *({"about": "next", "sentence": text} for text in document["next"])]
 
     def draw(_: bool) -> "RenderableType":
@@ -171,6 +171,22 @@ def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
         return render.sentences(rows)
 
     return Page(document, [Listing(COLUMNS, rows)], [document["partition"]["name"]], draw)
+
+
+def _split_blockers(
+    control: "Control", status: "GetStatusResponse", row: "Partition"
+) -> "GetSplitBlockersResponse | None":
+    """As the active controller decides it; None where there is none."""
+    from minka.errors import Code, MinkaError
+
+    if not status.from_controller:
+        return None
+    try:
+        return control.split_blockers(row.id)
+    except MinkaError as error:
+        if error.code not in (Code.NO_CONTROLLER, Code.NOT_CONTROLLER, Code.UNREACHABLE, Code.DEADLINE_EXCEEDED):
+            raise
+        return None
 
 
 def located(table: "PartitionTable", keyspace: str, key: str) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from minka.v1.admin_pb2 import (
     GetDrainStatusResponse,
     GetOperationsRequest,
     GetOperationsResponse,
+    GetSplitBlockersRequest,
+    GetSplitBlockersResponse,
     GetStatusRequest,
     GetStatusResponse,
     GetTableRequest,
@@ -45,6 +47,7 @@ from minkad.coordinator.node_requests import NodeRequests
 from minkad.core.controller import (
     blockers_of,
     drains,
+    split_blockers,
 )
 from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, State, slices
 from minkad.turns import turn
@@ -232,6 +235,11 @@ class AdminService(AdminServicer):
             blockers=blockers[:MAX_BLOCKERS],
             blocker_count=len(blockers),
         )
+
+    async def GetSplitBlockers(self, request: GetSplitBlockersRequest, context: _Context) -> GetSplitBlockersResponse:
+        """As the active controller decides it."""
+        self._coordinator.controller()
+        return split_blockers(self._coordinator.state, request.partition_id)
 
     async def TransferLeadership(
         self, request: TransferLeadershipRequest, context: _Context

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, GetStatusRequest, GetStatusResponse
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import (
+    Blocker,
+    GetOperationsResponse,
+    GetSplitBlockersResponse,
+    GetStatusRequest,
+    GetStatusResponse,
+)
 from minka.v1.cluster_pb2 import (
     Migration,
     MigrationState,
@@ -20,10 +27,8 @@ from minka.v1.cluster_pb2 import (
 )
 from minka.v1.coordinator_pb2 import MigrationProgress, ReplicaStats
 from minkactl.exits import Exit
-from minkactl.explain import MAX_PARTITIONS_A_NODE, SPLITS_AT_ONCE
 from minkactl.playground import LocalCluster
 from minkactl.strip import cells_of
-from minkad.core.controller import splits
 from tests.cli.conftest import AnsweringNode, Run, make_operation, make_status, on_terminal, until
 
 NODES = ["athens", "byzantium", "cyrene"]
@@ -275,6 +280,8 @@ class TestExplain:
     @pytest.fixture(autouse=True)
     def answers(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
         self.run, self.node, self.status = run, node, status
+        self.blockers = GetSplitBlockersResponse()
+        node.answers["GetSplitBlockers"] = lambda _: self.blockers
 
     def document(self, asked: str = "1") -> Any:
         result = self.run("partitions", "explain", asked, "-o", "json", "--endpoints", self.node.address)
@@ -350,30 +357,35 @@ class TestExplain:
         assert self.said("under way") == ["It is being merged: authors/2, which is next, becomes part of it."]
         assert self.said("under way", self.document("2")) == ["It is being merged: it becomes part of authors/1."]
 
-    @pytest.mark.parametrize(
-        ("change", "text", "remedy"),
-        [
-            ({"state": PartitionState.PARTITION_STATE_OFFLINE, "leader": "", "isr": ["athens"]}, "it has no leader",
-             "start athens"),
-            ({"target_replicas": ["athens", "byzantium", "delphi"]}, "it is being reassigned", "minkactl operations"),
-            ({"successor": "cyrene"}, "its leadership goes to cyrene", "minkactl operations"),
-            ({"isr": ["athens"]}, "1 of 2 replicas are in sync", "start byzantium, cyrene"),
-        ],
-    )  # fmt: skip
-    def test_what_is_in_the_way(self, change: dict[str, Any], text: str, remedy: str) -> None:
-        row = self.status.table.partitions[0]
-        for field in change:
-            row.ClearField(field)  # type: ignore[arg-type]  # one of its fields
-        row.MergeFrom(Partition(**change))
+    def test_what_is_in_the_way(self) -> None:
+        """The active controller is asked."""
+        self.blockers.blockers.add(reason="it has no leader", remedy="start athens")
         self.status.replicas[0].bytes = 40 * MIB
         document = self.document()
         assert document["verdict"] == "blocked"
-        assert f"It is too large, and {text}." in self.said("split", document)
-        assert remedy in document["next"]
+        assert self.said("split", document) == ["It is too large, and it has no leader."]
+        assert document["next"] == ["start athens"]
+        assert self.node.requests("GetSplitBlockers")[0].partition_id == 1
         self.status.replicas[0].bytes = MIB
         document = self.document()
         assert document["verdict"] == "within_limits"
-        assert f"By hand it can't be split either: {text}." in self.said("split", document)
+        assert "By hand it can't be split either: it has no leader." in self.said("split", document)
+
+    def test_what_is_in_the_way_of_its_leader_alone(self) -> None:
+        self.blockers.caps.add(reason="16 splits are under way, which is the most", remedy="minkactl operations")
+        self.status.replicas[0].bytes = 40 * MIB
+        assert self.said("split") == ["It is too large, and 16 splits are under way, which is the most."]
+        self.status.replicas[0].bytes = MIB
+        assert self.said("split") == ["It isn't split: it is neither too large nor too busy."]
+
+    def test_what_is_in_the_way_is_not_known(self) -> None:
+        self.status.replicas[0].bytes = 40 * MIB
+        self.node.answers["GetSplitBlockers"] = MinkaError(Code.NO_CONTROLLER, "there is none")
+        document = self.document()
+        assert document["verdict"] == "unknown"
+        assert self.said("split", document) == [
+            "It is too large, and what is in the way is not known: there is no active controller."
+        ]
 
     def test_a_move_and_what_an_operation_waits_for(self) -> None:
         self.status.running.append(make_operation(OperationState.OPERATION_STATE_RUNNING))
@@ -396,16 +408,6 @@ class TestExplain:
             "Operation 12 waits for it: to be split at aa: so it is.",
         ]
         assert self.node.requests("GetOperations")[0].ids == [12]
-
-    def test_the_caps_are_those_of_the_controller(self) -> None:
-        assert (SPLITS_AT_ONCE, MAX_PARTITIONS_A_NODE) == (splits.SPLITS_AT_ONCE, splits.MAX_PARTITIONS_A_NODE)
-        self.status.replicas[0].bytes = 40 * MIB
-        for number in range(32):
-            self.status.table.partitions.add(id=100 + number, keyspace_id=1, slot=100 + number, splitting=True)
-        assert self.said("split") == ["It is too large, and 16 splits are under way, which is the most."]
-        for number in range(5000):
-            self.status.table.partitions.add(id=1000 + number, keyspace_id=1, slot=1000 + number, replicas=["cyrene"])
-        assert any("cyrene has 5,000 partitions" in text for text in self.said("split"))
 
     def test_no_limits(self) -> None:
         self.status.table.keyspaces[0].max_bytes = self.status.table.keyspaces[0].max_ops = 0

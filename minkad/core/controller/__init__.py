@@ -2,7 +2,7 @@
 
 from minkad.core.controller.balancer import View
 from minkad.core.controller.balancers import BALANCERS
-from minkad.core.controller.blockers import blockers_of, what_blocks
+from minkad.core.controller.blockers import blockers_of, split_blockers, what_blocks
 from minkad.core.controller.commands import (
     AlterIsr,
     ApplyPlan,
@@ -80,6 +80,7 @@ __all__ = [
     "isr_refusal",
     "next_membership_change",
     "schedule",
+    "split_blockers",
     "unfinished",
     "what_blocks",
 ]

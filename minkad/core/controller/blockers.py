@@ -1,7 +1,11 @@
 """What a step waits for that doesn't come by itself, and what a person can do about it."""
 
-from minka.v1.admin_pb2 import Blocker
+from collections.abc import Iterable
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Blocker, GetSplitBlockersResponse
 from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation, OperationState, Partition
+from minkad.core.controller import splits
 from minkad.core.controller.begin import conflicts
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.reassignment import is_online, missing_in_sync, obstacle
@@ -31,6 +35,19 @@ def _what_comes_first(state: State, operation: Operation) -> Blocker:
         return Blocker(operation_id=operation.id, reason="it begins in a moment")
     remedy = f"minkactl operations cancel {conflict.operation.id}"
     return Blocker(operation_id=operation.id, reason=conflict.text, remedy=remedy)
+
+
+def split_blockers(state: State, partition_id: int) -> GetSplitBlockersResponse:
+    """Of a split of this partition. Raises UNKNOWN_PARTITION."""
+    row = state.partitions.get(partition_id)
+    if row is None:
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {partition_id} does not exist")
+    name = partition_name(state.keyspaces, row)
+
+    def told(found: Iterable[splits.Obstacle]) -> list[Blocker]:
+        return [Blocker(partition_id=row.id, partition=name, reason=one.reason, remedy=one.remedy) for one in found]
+
+    return GetSplitBlockersResponse(blockers=told(splits.obstacles(state, row)), caps=told(splits.caps(state, row)))
 
 
 def what_blocks(state: State, migration: Migration) -> Blocker | None:

@@ -8,6 +8,9 @@ the child: who has a copy of the parent from then can't tell the child from it.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
 from minka.ranges import check_split_point, readable
@@ -159,14 +162,9 @@ def propose(state: State, command: ProposeSplit) -> list[Record]:
     by_ranges = is_by_ranges(state.keyspaces[row.keyspace_id])
     if not by_ranges or command.key == row.start_key or not range_of(row).contains(command.key):
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} can't be split at {readable(command.key)}")
-    reason = obstacle(state, row)
-    if reason is None and not _free(state):
-        reason = f"{SPLITS_AT_ONCE} splits are under way"
-    crowded = [node for node in row.replicas if len(state.copies.get(node, ())) >= MAX_PARTITIONS_A_NODE]
-    if reason is None and crowded:
-        reason = f"{crowded[0]} has {MAX_PARTITIONS_A_NODE} partitions, and more are not made by themselves"
-    if reason is not None:
-        raise MinkaError(Code.SPLIT_REFUSED, f"{name} can't be split: {reason}")
+    found = next(chain(obstacles(state, row), caps(state, row)), None)
+    if found is not None:
+        raise MinkaError(Code.SPLIT_REFUSED, f"{name} can't be split: {found.reason}")
     check_room(state, 1)
     return [split_at(row, command.key, state.next_partition_id)]
 
@@ -206,22 +204,46 @@ def split_at(row: Partition, key: bytes, child_id: int, *, keeps_start: bool = F
     return Record(partition_split=PartitionSplit(parent=changed(row, shrink), child=child))
 
 
+class Obstacle(NamedTuple):
+    """Why something can't be done now, and what helps."""
+
+    reason: str
+    remedy: str
+
+
 def obstacle(state: State, row: Partition, *, ignore_merge: bool = False) -> str | None:
+    """The first of `obstacles`, without what helps."""
+    found = next(obstacles(state, row, ignore_merge=ignore_merge), None)
+    return found.reason if found is not None else None
+
+
+def obstacles(state: State, row: Partition, *, ignore_merge: bool = False) -> Iterator[Obstacle]:
     """Why a partition can't be split or merged now. `ignore_merge`: it may be under way."""
-    min_insync = state.keyspaces[row.keyspace_id].min_insync
+    keyspace = state.keyspaces[row.keyspace_id]
+    watch = f"minkactl partitions --keyspace {keyspace.name} --watch"
+    missing = [node for node in row.replicas if node not in row.isr]
     if row.splitting:
-        return "it is being split already"
+        yield Obstacle("it is being split already", watch)
     if not ignore_merge and (row.merge_from or row.merge_into):
-        return "it is being merged"
+        yield Obstacle("it is being merged", watch)
     if row.state not in _HAS_LEADER:
-        return "it has no leader"
+        yield Obstacle("it has no leader", f"start {', '.join(row.isr) or ', '.join(row.replicas)}")
     if row.target_replicas:
-        return "it is being reassigned"
+        yield Obstacle("it is being reassigned", "minkactl operations")
     if row.successor:
-        return f"its leadership goes to {row.successor}"
-    if len(row.isr) < min_insync:
-        return f"{len(row.isr)} of {min_insync} replicas are in sync"
-    return None
+        yield Obstacle(f"its leadership goes to {row.successor}", "minkactl operations")
+    if len(row.isr) < keyspace.min_insync:
+        yield Obstacle(f"{len(row.isr)} of {keyspace.min_insync} replicas are in sync", f"start {', '.join(missing)}")
+
+
+def caps(state: State, row: Partition) -> Iterator[Obstacle]:
+    """What besides keeps it from being split when its leader proposes it, and not when a person does."""
+    if not _free(state):
+        yield Obstacle(f"{SPLITS_AT_ONCE} splits are under way, which is the most", "minkactl operations")
+    for node in row.replicas:
+        if len(state.copies.get(node, ())) >= MAX_PARTITIONS_A_NODE:
+            text = f"{node} has {MAX_PARTITIONS_A_NODE:,} partitions, and more are not made by themselves"
+            yield Obstacle(text, "add a node, and: minkactl reassign")
 
 
 def finish(state: State, command: FinishSplit) -> list[Record]:

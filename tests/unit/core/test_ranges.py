@@ -6,10 +6,20 @@ from hypothesis import strategies as st
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange, ranges_at, readable
+from minka.v1.admin_pb2 import GetSplitBlockersResponse
 from minka.v1.cluster_pb2 import HashFunction, OperationState, Partition, Partitioning, PartitionState
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import PartitionsChanged, PartitionSplit, Record
-from minkad.core.controller import CancelOperation, CreateKeyspace, FinishSplit, Split, blockers_of, isr_refusal, splits
+from minkad.core.controller import (
+    CancelOperation,
+    CreateKeyspace,
+    FinishSplit,
+    Split,
+    blockers_of,
+    isr_refusal,
+    split_blockers,
+    splits,
+)
 from minkad.core.controller.rows import changed
 from minkad.core.controller.splits import split_at
 from minkad.core.state import State, range_of
@@ -141,6 +151,22 @@ def test_not_too_many_at_once_nor_on_a_node(monkeypatch: pytest.MonkeyPatch) -> 
     finish(c)
     monkeypatch.setattr(splits, "MAX_PARTITIONS_A_NODE", 2)
     assert propose(c, rows_of(c)[1], b"b") is Code.SPLIT_REFUSED
+
+
+def test_people_are_told_what_a_split_is_refused_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What helps is said, too; and what would keep its leader from it, and not a person."""
+    c = three(points=[b"d", b"m"])
+    row = rows_of(c)[0]
+    assert split_blockers(c.state, row.id) == GetSplitBlockersResponse()
+    monkeypatch.setattr(splits, "SPLITS_AT_ONCE", 0)
+    (cap,) = split_blockers(c.state, row.id).caps
+    assert cap.reason == "0 splits are under way, which is the most"
+    c.fail(row.leader)
+    (blocker,) = split_blockers(c.state, row.id).blockers
+    assert (blocker.reason, blocker.remedy) == ("it has no leader", f"start {row.leader}")
+    assert blocker.partition == f"authors/{row.slot}"
+    with pytest.raises(MinkaError, match="UNKNOWN_PARTITION"):
+        split_blockers(c.state, 999)
 
 
 def test_a_keyspace_that_splits_itself() -> None:

@@ -24,7 +24,7 @@ from minka._stream import NodeStream
 from minka.errors import Code, MinkaError
 from minka.routing import RoutingTable
 from minka.tls import Tls
-from minka.v1 import admin_pb2, cluster_pb2
+from minka.v1 import admin_pb2
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minka.wire import Op
 
@@ -175,8 +175,8 @@ class Core:
         await asyncio.sleep(self._refreshed_at + _REFRESH_GAP_S - self.loop.time())
         error = None
         try:
-            table = await self._fetch_table(avoid)
-            if table is not None and self.table.replace(table):
+            found = await self._fetch_table(avoid)
+            if self.table.take(found):
                 for part in moved_reads(self.calls, self):
                     part.call.reroute(part)
                 for part in rerouted(self.calls, self):
@@ -195,12 +195,12 @@ class Core:
         self._timer = self.loop.call_later(after, self.refresh_soon)
         return error
 
-    async def _fetch_table(self, avoid: str) -> cluster_pb2.PartitionTable | None:
-        """The table of the first node that answers; None when it has none newer."""
+    async def _fetch_table(self, avoid: str) -> admin_pb2.GetTableResponse:
+        """What the first node answers: its table, what has changed since this client's, or nothing newer."""
         addresses = list(dict.fromkeys([*self._endpoints, *self.table.addresses()]))
         self.rng.shuffle(addresses)
         addresses.sort(key=lambda address: address == avoid)
-        request = admin_pb2.GetTableRequest(known_version=self.table.version)
+        request = admin_pb2.GetTableRequest(known_version=self.table.version, known_cluster=self.table.cluster_id)
         tried: dict[str, MinkaError] = {}
         waiting = list(reversed(addresses[:_MAX_ASKED] if self._has_table else addresses))
         asked: dict[asyncio.Task[admin_pb2.GetTableResponse], str] = {}
@@ -218,10 +218,8 @@ class Core:
                         if not isinstance(error, grpc.aio.AioRpcError):
                             raise error
                         tried[address] = error_from_call(error, address, repeatable=True)
-                    elif task.result().HasField("table"):
-                        return task.result().table
-                    elif self.table.version:
-                        return None
+                    elif task.result().HasField("table") or self.table.version:
+                        return task.result()
                     else:
                         tried[address] = MinkaError(Code.NO_CONTROLLER, f"{address} has no partition table yet")
         finally:

@@ -11,6 +11,7 @@ import grpc
 
 from minka._grpc import channel_credentials, channel_options, checked_endpoints, error_from_call, unreachable
 from minka.errors import Code, MinkaError
+from minka.table_changes import with_changes
 from minka.tls import Tls
 from minka.v1 import admin_pb2, cluster_pb2
 from minka.v1.admin_pb2_grpc import AdminStub, InventoryStub, MetadataStub
@@ -45,6 +46,7 @@ class Control:
         self._credentials: Final = channel_credentials(tls)
         self._channels: Final[dict[str, grpc.Channel]] = {}
         self._controller = ""  # address of the active controller, as last heard
+        self._known_table = cluster_pb2.PartitionTable()  # the active controller's, when the status was last asked for
 
     def __enter__(self) -> Self:
         return self
@@ -63,7 +65,9 @@ class Control:
         `from_controller` says which it is, `served_by` names the node.
         """
         deadline = time.monotonic() + self.timeout
-        request, answer = admin_pb2.GetStatusRequest(), None
+        known = self._known_table
+        request = admin_pb2.GetStatusRequest(known_version=known.version, known_cluster=known.cluster.id)
+        answer = None
         tried: dict[str, MinkaError] = {}
         queue = self._queue()
         for address in _each_once(queue, tried):
@@ -78,7 +82,10 @@ class Control:
                 tried[address] = error
                 continue
             tried[address] = MinkaError(Code.NOT_CONTROLLER, f"{address} is not the active controller")
+            if response.HasField("changes"):
+                response.table.CopyFrom(with_changes(known, response.changes))
             if response.from_controller:
+                self._known_table = response.table
                 self._controller = address
                 return response
             answer = answer or response

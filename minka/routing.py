@@ -13,7 +13,7 @@ import mmh3
 from minka.errors import Code, MinkaError
 from minka.hashing import HASH_FUNCTIONS
 from minka.ranges import ALL_KEYS, KeyRange
-from minka.v1 import cluster_pb2
+from minka.v1 import admin_pb2, cluster_pb2
 from minka.v1.cluster_pb2 import HashFunction, Partitioning
 
 _MAX_NAMES_SHOWN: Final = 10
@@ -247,6 +247,21 @@ class RoutingTable:
         self._by_id: dict[int, KeyspaceRoutes] = {}
         self._addresses: dict[str, str] = {}
 
+    def take(self, answer: admin_pb2.GetTableResponse) -> bool:
+        """A whole table, or what has changed since this one, or neither; return whether any route changed."""
+        if answer.HasField("table"):
+            return self.replace(answer.table)
+        return answer.HasField("changes") and self.change(answer.changes)
+
+    def change(self, changes: cluster_pb2.TableChanges) -> bool:
+        """Take what has changed since a version that this table has had; return whether any route changed."""
+        if changes.version >= self.version:
+            self.version = changes.version
+            self._addresses.update((node.id, node.address) for node in changes.nodes)
+            for node_id in changes.removed_nodes:
+                self._addresses.pop(node_id, None)
+        return self._add(changes.keyspaces, changes.partitions)
+
     def replace(self, table: cluster_pb2.PartitionTable) -> bool:
         """Take a whole table; return whether any route changed.
 
@@ -261,10 +276,13 @@ class RoutingTable:
         if table.version >= self.version:
             self.version = table.version
             self._addresses = {node.id: node.address for node in table.nodes}
-        for keyspace in table.keyspaces:
+        return self._add(table.keyspaces, table.partitions)
+
+    def _add(self, keyspaces: Iterable[cluster_pb2.Keyspace], rows: Iterable[cluster_pb2.Partition]) -> bool:
+        for keyspace in keyspaces:
             if keyspace.id not in self._by_id:
                 self._by_id[keyspace.id] = self._keyspaces[keyspace.name] = _routes_of(keyspace)
-        return self.update(table.partitions)
+        return self.update(rows)
 
     def update(self, rows: Iterable[cluster_pb2.Partition]) -> bool:
         """Take single rows, as a refusal carries them; return whether any route changed."""

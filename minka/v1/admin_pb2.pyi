@@ -22,18 +22,23 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetTableRequest(_message.Message):
+    """A caller that has a table says which; then it is told what has changed since, where the node remembers that."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KNOWN_VERSION_FIELD_NUMBER: _builtins.int
+    KNOWN_CLUSTER_FIELD_NUMBER: _builtins.int
     known_version: _builtins.int
+    known_cluster: _builtins.str
     def __init__(
         self,
         *,
         known_version: _builtins.int = ...,
+        known_cluster: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_version", b"known_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_cluster", b"known_cluster", "known_version", b"known_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -44,18 +49,24 @@ class GetTableResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TABLE_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def table(self) -> _cluster_pb2.PartitionTable:
-        """absent when the version is still known_version"""
+        """absent when the version is still known_version, or when there are changes"""
+
+    @_builtins.property
+    def changes(self) -> _cluster_pb2.TableChanges:
+        """since known_version"""
 
     def __init__(
         self,
         *,
         table: _cluster_pb2.PartitionTable | None = ...,
+        changes: _cluster_pb2.TableChanges | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -65,12 +76,19 @@ Global___GetTableResponse: _TypeAlias = GetTableResponse  # noqa: Y015
 class GetStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    KNOWN_VERSION_FIELD_NUMBER: _builtins.int
+    KNOWN_CLUSTER_FIELD_NUMBER: _builtins.int
+    known_version: _builtins.int
+    known_cluster: _builtins.str
     def __init__(
         self,
+        *,
+        known_version: _builtins.int = ...,
+        known_cluster: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_cluster", b"known_cluster", "known_version", b"known_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -162,6 +180,7 @@ class GetStatusResponse(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     DAMAGED_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     served_by: _builtins.str
     from_controller: _builtins.bool
     """the fields below the table are filled by the active controller only"""
@@ -183,6 +202,10 @@ class GetStatusResponse(_message.Message):
     def damaged(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.DamagedReplica]:
         """as their nodes last reported"""
 
+    @_builtins.property
+    def changes(self) -> _cluster_pb2.TableChanges:
+        """since known_version; then the table is absent"""
+
     def __init__(
         self,
         *,
@@ -195,10 +218,11 @@ class GetStatusResponse(_message.Message):
         replicas: _abc.Iterable[_coordinator_pb2.ReplicaStats] | None = ...,
         running: _abc.Iterable[_cluster_pb2.Operation] | None = ...,
         damaged: _abc.Iterable[_coordinator_pb2.DamagedReplica] | None = ...,
+        changes: _cluster_pb2.TableChanges | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "coordinator", b"coordinator", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "damaged", b"damaged", "from_controller", b"from_controller", "has_clearance", b"has_clearance", "nodes", b"nodes", "replicas", b"replicas", "running", b"running", "served_by", b"served_by", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "coordinator", b"coordinator", "damaged", b"damaged", "from_controller", b"from_controller", "has_clearance", b"has_clearance", "nodes", b"nodes", "replicas", b"replicas", "running", b"running", "served_by", b"served_by", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

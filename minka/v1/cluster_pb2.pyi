@@ -813,6 +813,55 @@ class PartitionTable(_message.Message):
 Global___PartitionTable: _TypeAlias = PartitionTable  # noqa: Y015
 
 @_typing.final
+class TableChanges(_message.Message):
+    """What the table has now that it had otherwise at an older version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    KEYSPACES_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PARTITION_ID_FIELD_NUMBER: _builtins.int
+    REMOVED_NODES_FIELD_NUMBER: _builtins.int
+    GONE_PARTITIONS_FIELD_NUMBER: _builtins.int
+    since: _builtins.int
+    """that version"""
+    version: _builtins.int
+    """now"""
+    next_partition_id: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
+    @_builtins.property
+    def keyspaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___Keyspace]: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]: ...
+    @_builtins.property
+    def removed_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def gone_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        since: _builtins.int = ...,
+        version: _builtins.int = ...,
+        nodes: _abc.Iterable[Global___Node] | None = ...,
+        keyspaces: _abc.Iterable[Global___Keyspace] | None = ...,
+        partitions: _abc.Iterable[Global___Partition] | None = ...,
+        next_partition_id: _builtins.int = ...,
+        removed_nodes: _abc.Iterable[_builtins.str] | None = ...,
+        gone_partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gone_partitions", b"gone_partitions", "keyspaces", b"keyspaces", "next_partition_id", b"next_partition_id", "nodes", b"nodes", "partitions", b"partitions", "removed_nodes", b"removed_nodes", "since", b"since", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableChanges: _TypeAlias = TableChanges  # noqa: Y015
+
+@_typing.final
 class StateSnapshot(_message.Message):
     """The whole replicated state at one Raft index."""
 

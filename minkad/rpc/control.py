@@ -32,7 +32,6 @@ from minka.v1.admin_pb2 import (
     TransferLeadershipResponse,
 )
 from minka.v1.admin_pb2_grpc import AdminServicer, InventoryServicer, MetadataServicer
-from minka.v1.cluster_pb2 import PartitionTable
 from minka.v1.coordinator_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -67,21 +66,28 @@ class MetadataService(MetadataServicer):
         self._coordinator = coordinator
 
     async def GetTable(self, request: GetTableRequest, context: _Context) -> GetTableResponse:
-        """The whole table, or nothing when the caller has this version."""
+        """The whole table, or what has changed since the caller's, or nothing when that is this version."""
         state = self._coordinator.state
         if request.known_version and request.known_version == state.version:
             return GetTableResponse()
         response = GetTableResponse()
-        await _fill(response.table, state)
+        await _fill(response, state, request)
         return response
 
 
-async def _fill(table: PartitionTable, state: State) -> None:
-    """The whole table, as it is now, in turns."""
+async def _fill(
+    response: GetTableResponse | GetStatusResponse, state: State, request: GetTableRequest | GetStatusRequest
+) -> None:
+    """The changes that the caller lacks where they are known, else the whole table as it is now, in turns."""
+    if request.known_version and request.known_cluster == state.cluster.id:
+        changes = state.table_since(request.known_version)
+        if changes is not None:
+            response.changes.CopyFrom(changes)
+            return
     without_rows, rows = state.table_in_pieces()
-    table.CopyFrom(without_rows)
+    response.table.CopyFrom(without_rows)
     for some in rows:
-        table.partitions.extend(some)
+        response.table.partitions.extend(some)
         await turn()
 
 
@@ -175,7 +181,7 @@ class AdminService(AdminServicer):
                 status.replicas.extend(some)
                 await turn()
             status.damaged.extend(active.damaged())
-        await _fill(status.table, coordinator.state)
+        await _fill(status, coordinator.state, request)
         return status
 
     def _coordinator_status(self) -> CoordinatorStatus:

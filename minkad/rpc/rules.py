@@ -190,6 +190,7 @@ RULES: Final[dict[str, Rule]] = {
     # Plans and operations
     "partition": text(200),
     "cluster_id": _TOKEN,
+    "known_cluster": or_nothing(_TOKEN),
     "digest": _TOKEN,
     "notes": note(4096),
     "requested_by": text(200),

@@ -1,6 +1,6 @@
 """The tables and how records change them. Pure: the same records give the same state on every node."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, islice, takewhile
 from typing import Self, TypeVar
@@ -17,6 +17,7 @@ from minka.v1.cluster_pb2 import (
     PartitionState,
     PartitionTable,
     StateSnapshot,
+    TableChanges,
 )
 from minka.v1.records_pb2 import (
     KeyspaceCreated,
@@ -28,6 +29,7 @@ from minka.v1.records_pb2 import (
     Record,
     RecordBatch,
 )
+from minkad.core.state.changes import Changed, ChangeLog
 from minkad.core.state.ranges import (
     check_halves,
     check_merge,
@@ -95,6 +97,7 @@ class State:
     moving: dict[int, int] = field(default_factory=dict)  # partitions with migrations that haven't ended: the operation
     under_way: dict[int, Migration] = field(default_factory=dict)  # by partition: the one that has begun and not ended
     incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
+    changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state alone: a copy begins a new one
 
     def copy(self) -> Self:
         """A state that changes apart from this one."""
@@ -117,6 +120,7 @@ class State:
             dict(self.moving),
             dict(self.under_way),
             set(self.incomplete),
+            ChangeLog(self.version),
         )
 
     # Reading
@@ -191,6 +195,22 @@ class State:
         )
         return table, slices(rows, ROWS_A_PIECE)
 
+    def table_since(self, version: int) -> TableChanges | None:
+        """What clients and people see now that they didn't at an older version; None: that isn't remembered."""
+        changed = self.changes.since(version)
+        if changed is None:
+            return None
+        return TableChanges(
+            since=version,
+            version=self.version,
+            nodes=_found(self.nodes, sorted(changed.nodes)),
+            keyspaces=_found(self.keyspaces, sorted(changed.keyspaces)),
+            partitions=_found(self.partitions, sorted(changed.partitions)),
+            next_partition_id=self.next_partition_id,
+            removed_nodes=sorted(changed.nodes - self.nodes.keys()),
+            gone_partitions=sorted(changed.partitions - self.partitions.keys()),
+        )
+
     # Changing
 
     def apply_batch(self, batch: RecordBatch, *, is_checked: bool = False) -> list[NotifyNode]:
@@ -209,7 +229,7 @@ class State:
             case "cluster_created":
                 assert not self.cluster.id, f"the cluster exists already: {self.cluster}"
                 self.cluster = record.cluster_created
-                self.version += 1
+                self._note(Changed())
                 return []
             case "node_changed":
                 return self._apply_node(record.node_changed)
@@ -243,6 +263,11 @@ class State:
             case unknown:
                 raise AssertionError(f"a record of an unknown kind ({unknown}): {record}")
 
+    def _note(self, changed: Changed) -> None:
+        """What clients see has changed."""
+        self.version += 1
+        self.changes.note(changed)
+
     def put(self, row: Partition) -> None:
         """Take a row as it is, unchecked, and keep what is found by node."""
         old = self.partitions.get(row.id)
@@ -270,7 +295,7 @@ class State:
         check_node_change(old, node, self.nodes.values())
         self.nodes[node.id] = node
         self.next_raft_id = max(self.next_raft_id, node.raft_id + 1)
-        self.version += 1
+        self._note(Changed(nodes=frozenset({node.id})))
         if old is not None and old.incarnation == node.incarnation and old.state == node.state:
             return []
         return [NotifyNode(node.id, ALL)]
@@ -281,7 +306,7 @@ class State:
         self.removed_data_ids[node.data_id] = None
         while len(self.removed_data_ids) > KEPT_REMOVALS:
             del self.removed_data_ids[next(iter(self.removed_data_ids))]
-        self.version += 1
+        self._note(Changed(nodes=frozenset({node.id})))
 
     def _apply_keyspace(self, created: KeyspaceCreated) -> list[NotifyNode]:
         keyspace = created.keyspace
@@ -304,9 +329,10 @@ class State:
         if created.complete:
             (keyspace_id,) = self.incomplete
             self.incomplete.clear()
+            rows = [row for row in self.partitions.values() if row.keyspace_id == keyspace_id]
             if is_by_ranges(self.keyspaces[keyspace_id]):
-                check_ranges(row for row in self.partitions.values() if row.keyspace_id == keyspace_id)
-            self.version += 1
+                check_ranges(rows)
+            self._note(Changed(keyspaces=frozenset({keyspace_id}), partitions=frozenset(row.id for row in rows)))
         return [NotifyNode(node, p.id) for p in created.partitions for node in p.replicas]
 
     def _apply_partitions(self, changed: PartitionsChanged, is_checked: bool) -> list[NotifyNode]:
@@ -321,7 +347,7 @@ class State:
             for partition in changed.partitions:
                 check_halves(self.partitions, partition)
                 check_neighbours(self.partitions, partition)
-        self.version += 1
+        self._note(Changed(partitions=frozenset(row.id for row in changed.partitions)))
         return effects
 
     def _apply_split(self, split: PartitionSplit) -> list[NotifyNode]:
@@ -335,7 +361,7 @@ class State:
         self.put(parent)
         self.put(child)
         self.next_partition_id = child.id + 1
-        self.version += 1
+        self._note(Changed(partitions=frozenset({parent.id, child.id})))
         return [NotifyNode(node, row.id) for row in (parent, child) for node in sorted(row.replicas)]
 
     def _apply_merge(self, merge: PartitionsMerged) -> list[NotifyNode]:
@@ -347,7 +373,7 @@ class State:
         self.put(gone)  # for the indexes
         del self.partitions[gone.id]
         self.tombstones[gone.id] = gone
-        self.version += 1
+        self._note(Changed(partitions=frozenset({remaining.id, gone.id})))
         copies = [(remaining.id, remaining.replicas), (gone.id, gone.removing_replicas)]
         return [NotifyNode(node, id_) for id_, nodes in copies for node in sorted(nodes)]
 
@@ -478,6 +504,7 @@ class State:
             snapshot.next_partition_id,
             snapshot.next_operation_id,
         )
+        state.changes = ChangeLog(state.version)
         for partition in state.partitions.values():
             state._index(partition, None)
             if partition.leader:
@@ -497,6 +524,10 @@ def slices(rows: Iterable[R], at_most: int) -> Iterator[Sequence[R]]:
     rest = iter(rows)
     while some := list(islice(rest, at_most)):
         yield some
+
+
+def _found(rows: Mapping[K, R], ids: Iterable[K]) -> list[R]:
+    return [rows[id_] for id_ in ids if id_ in rows]
 
 
 def _members(row: Partition) -> dict[str, None]:

@@ -1,0 +1,51 @@
+"""Which rows of the table have changed since a version, as far as that is remembered."""
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+KEPT_ROWS: Final = 10_000  # whose changes are remembered; who knows an older table gets the whole one
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The ids of rows that are new, changed or gone."""
+
+    nodes: frozenset[str] = frozenset()
+    keyspaces: frozenset[int] = frozenset()
+    partitions: frozenset[int] = frozenset()
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return len(self.nodes) + len(self.keyspaces) + len(self.partitions)
+
+
+class ChangeLog:
+    """What each of the last versions has changed."""
+
+    def __init__(self, version: int = 0) -> None:
+        self._version = version
+        self._changes: deque[Changed] = deque()  # the last one made the present version
+        self._rows = 0
+
+    def note(self, changed: Changed) -> None:
+        """These changes make the next version."""
+        self._version += 1
+        self._changes.append(changed)
+        self._rows += changed.rows
+        while self._rows > KEPT_ROWS:
+            self._rows -= self._changes.popleft().rows
+
+    def since(self, version: int) -> Changed | None:
+        """What has changed from that version on; None: that isn't remembered."""
+        count = self._version - version
+        if not 0 <= count <= len(self._changes):
+            return None
+        recent = list(islice(reversed(self._changes), count))
+        return Changed(
+            frozenset().union(*(one.nodes for one in recent)),
+            frozenset().union(*(one.keyspaces for one in recent)),
+            frozenset().union(*(one.partitions for one in recent)),
+        )

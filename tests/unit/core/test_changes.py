@@ -1,0 +1,97 @@
+"""What has changed in the table since a version makes the table of now out of that of then."""
+
+import pytest
+
+from minka.routing import RoutingTable
+from minka.table_changes import with_changes
+from minka.v1.cluster_pb2 import PartitionTable
+from minkad.core.controller import Leave, RemoveNode
+from minkad.core.state import State, changes
+from tests.unit.core.model import Controller
+from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split
+
+
+def busy_cluster() -> tuple[Controller, dict[int, PartitionTable]]:
+    """Nodes come and go, partitions are made, moved, split and merged; and the table as it was at each version."""
+    c = Controller()
+    tables: dict[int, PartitionTable] = {}
+
+    def note() -> None:
+        tables[c.state.version] = c.state.table()
+
+    c.after_record = note
+    c.register("athens", "byzantium", "cyrene")
+    c.keyspace("flights", 30, replicas=2)
+    by_ranges(c, [b"d", b"m"])
+    c.register("ephesus")
+    c.reassign()
+    c.settle()
+    split(c, b"f")
+    finish(c)
+    c.settle()
+    merge(c, rows_of(c)[1].start_key)
+    c.settle()
+    finish(c)
+    c.settle()
+    c.begin(c.plan(drain=["athens"]))
+    c.settle()
+    c.run(Leave("athens", "1"))
+    c.run(RemoveNode("athens"))
+    return c, tables
+
+
+def test_of_every_version_there_was() -> None:
+    c, tables = busy_cluster()
+    now = c.state.table()
+    assert len(tables) > 50
+    for version, table in tables.items():
+        since = c.state.table_since(version)
+        assert since is not None
+        assert with_changes(table, since) == now
+
+
+def test_a_clients_routes_are_those_of_the_whole_table() -> None:
+    c, tables = busy_cluster()
+    keys = [b"%d" % number for number in range(200)] + [b"a", b"e", b"g", b"z"]
+    whole = RoutingTable()
+    whole.replace(c.state.table())
+    for version, table in tables.items():
+        routes, since = RoutingTable(), c.state.table_since(version)
+        routes.replace(table)
+        assert since is not None
+        routes.change(since)
+        assert (routes.version, routes.addresses()) == (whole.version, whole.addresses())
+        for name in ("flights", "authors"):
+            one, other = routes.keyspace(name), whole.keyspace(name)
+            for key in keys:
+                assert one.route(one.place(key), [key]) == other.route(other.place(key), [key])
+
+
+def test_one_moved_partition_costs_its_row() -> None:
+    c = Controller()
+    c.register("athens", "byzantium")
+    row = c.keyspace("flights", 1000)[0]
+    before = c.state.version
+    c.begin(c.plan(partitions={row.id: ["byzantium" if row.leader == "athens" else "athens"]}))
+    c.settle()
+    since = c.state.table_since(before)
+    assert since is not None
+    assert (len(since.partitions), len(since.nodes), len(since.keyspaces)) == (1, 0, 0)
+    assert c.state.table_since(c.state.version) is not None
+
+
+def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "KEPT_ROWS", 3)
+    c = Controller()
+    c.register("athens", "byzantium", "cyrene", "ephesus")
+    now = c.state.version
+    assert [c.state.table_since(version) is None for version in (now - 4, now - 3, now, now + 1)] == [
+        True, False, False, True,
+    ]  # fmt: skip
+
+
+def test_a_state_that_was_restored_remembers_nothing() -> None:
+    c, _ = busy_cluster()
+    state = State.from_snapshot(c.state.to_snapshot())
+    assert state.table_since(state.version - 1) is None
+    assert state.table_since(state.version) is not None

@@ -21,12 +21,13 @@ from minkad.core.controller import (
     keyspaces,
     membership,
     node_events,
+    partition_change,
     reassignment,
-    rows,
     selectors,
 )
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.operation_kind import OperationKind
+from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.selectors import Live, Selection
 from minkad.core.raft import Ready
 from minkad.core.state import State, is_up
@@ -166,11 +167,7 @@ def one_after_the_other() -> Sequence[Patch]:
         row = original_without(state, partition, node_ids, live)
         if row is not None or not set(node_ids) & set(partition.isr):
             return row
-
-        def leave(row: Partition) -> None:
-            row.isr[:] = [node for node in row.isr if node not in node_ids]
-
-        return rows.changed(partition, leave)
+        return PartitionChange(partition).set_isr([node for node in partition.isr if node not in node_ids]).row()
 
     def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
         for node, reason in command.reasons.items():
@@ -202,13 +199,13 @@ def refuse_before_recorded() -> Sequence[Patch]:
 
 
 def election_without_epoch() -> Sequence[Patch]:
-    original = rows.elect
+    original = partition_change.elect
 
     def elect(row: Partition, selection: Selection) -> None:
         original(row, selection)
         row.leader_epoch -= 1
 
-    return [(where, "elect", elect) for where in (rows, keyspaces, node_events)]
+    return [(where, "elect", elect) for where in (partition_change, keyspaces)]
 
 
 def isr_without_epoch() -> Sequence[Patch]:

@@ -13,8 +13,9 @@ from minka.v1.cluster_pb2 import DrainOperation, Migration, Node, NodeState, Ope
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ControlledShutdown, DrainNode
 from minkad.core.controller.operation_kind import Beginning, End, OperationKind, Touch, Touched, Usage
+from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.reassigns import migrations_of
-from minkad.core.controller.rows import changed, node_in_state, partitions_changed
+from minkad.core.controller.rows import node_in_state, partitions_changed
 from minkad.core.controller.selectors import Live, controlled_shutdown_leader_selector
 from minkad.core.placement.reassign import plan_reassign
 from minkad.core.state import State, is_up, partition_name
@@ -47,7 +48,7 @@ def undrained(state: State, node_id: str, now_ms: int, but: Collection[int] = ()
     if node is None or node.state != _DRAINING:
         return []
     kept = (
-        changed(p, lambda row: row.ClearField("successor"))
+        PartitionChange(p).keep_leader().row()
         for p in state.led_by(node_id)
         if p.successor and not p.target_replicas and p.id not in but
     )

@@ -1,10 +1,10 @@
 """A graceful change of leader: the old one has stopped taking writes, and the new one has them all."""
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import HandOver
-from minkad.core.controller.rows import changed, partitions_changed
+from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.rows import partitions_changed
 from minkad.core.state import State, is_up, partition_name
 
 
@@ -29,12 +29,4 @@ def hand_over(state: State, command: HandOver) -> list[Record]:
             f"{partition.successor or 'none'}",
             partitions=[partition],
         )
-    return partitions_changed([changed(partition, lambda row: _take_over(row, command.target))])
-
-
-def _take_over(row: Partition, leader: str) -> None:
-    row.leader = leader
-    row.leader_epoch += 1
-    row.generation += bool(row.target_replicas)
-    row.successor = ""
-    row.state = PartitionState.PARTITION_STATE_ONLINE
+    return partitions_changed([PartitionChange(partition).hand_over_to(command.target).row()])

@@ -5,7 +5,8 @@ from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import AlterIsr
-from minkad.core.controller.rows import changed, elect, partitions_changed
+from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.rows import partitions_changed
 from minkad.core.controller.selectors import Live, Selection, offline_partition_leader_selector
 from minkad.core.state import State, is_up, other_half
 
@@ -65,12 +66,5 @@ def _successor(state: State, partition: Partition, change: IsrChange) -> Selecti
 
 def _with_isr(state: State, partition: Partition, change: IsrChange) -> Partition:
     if partition.leader not in change.isr and (selection := _successor(state, partition, change)) is not None:
-        return changed(partition, lambda row: elect(row, selection))
-
-    def alter(row: Partition) -> None:
-        row.isr[:] = change.isr
-        row.adding_replicas[:] = [node for node in row.adding_replicas if node not in change.isr]
-        if row.successor not in row.isr:
-            row.successor = ""
-
-    return changed(partition, alter)
+        return PartitionChange(partition).elect(selection).row()
+    return PartitionChange(partition).set_isr(change.isr).row()

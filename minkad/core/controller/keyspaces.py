@@ -11,7 +11,8 @@ from minka.ranges import ranges_at
 from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition, Partitioning, PartitionState
 from minka.v1.records_pb2 import KeyspaceCreated, PartitionsCreated, Record
 from minkad.core.controller.commands import CreateKeyspace
-from minkad.core.controller.rows import ROWS_A_RECORD, elect
+from minkad.core.controller.partition_change import elect
+from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.controller.selectors import Live, new_partition_leader_selector
 from minkad.core.placement.assign import Placement
 from minkad.core.state import State, slices

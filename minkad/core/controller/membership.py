@@ -9,7 +9,8 @@ from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import CreateCluster, FailNodes, Leave, Register, RemoveNode
 from minkad.core.controller.drains import running_drain
 from minkad.core.controller.node_events import on_node_failure, on_node_startup, on_process_end
-from minkad.core.controller.rows import deleted_at, node_in_state
+from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.rows import node_in_state, partitions_changed
 from minkad.core.state import State, is_up
 
 
@@ -133,5 +134,7 @@ def remove(state: State, command: RemoveNode) -> list[Record]:
     rows = list(state.partitions_on(node.id))
     if held := sum(node.id in row.replicas for row in rows):
         raise MinkaError(Code.NODE_IN_USE, f"node {node.id} holds {held} partitions", node=node.id)
-    left = [deleted_at(row, node.id, is_tombstone=row.id in state.tombstones) for row in rows]
-    return [*left, Record(node_removed=node)]
+    left = [PartitionChange(row).note_deleted(node.id).row() for row in rows]
+    tombstones = [Record(tombstone_changed=row) for row in left if row.id in state.tombstones]
+    kept = partitions_changed(row for row in left if row.id not in state.tombstones)
+    return [*kept, *tombstones, Record(node_removed=node)]

@@ -25,13 +25,8 @@ from minka.v1.cluster_pb2 import (
 from minka.v1.records_pb2 import PartitionsMerged, Record
 from minkad.core.controller.commands import FinishMerge, Merge
 from minkad.core.controller.operation_kind import Beginning, End, OperationKind, Touch, Touched, Usage
-from minkad.core.controller.rows import (
-    appoint,
-    changed,
-    migration_in_state,
-    operation_with,
-    partitions_changed,
-)
+from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.rows import migration_in_state, operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
 from minkad.core.controller.splits import MAX_KEYS, Ranges, keyspace_by_ranges, obstacle
 from minkad.core.state import MIGRATIONS_ENDED, State, partition_name, replace
@@ -165,8 +160,7 @@ class Merges(OperationKind):
         rows = []
         for left, right in _pairs(state, operation):
             if left.merge_from == right.id:
-                rows.append(changed(left, lambda row: row.ClearField("merge_from")))
-                rows.append(changed(right, lambda row: row.ClearField("merge_into")))
+                rows += [PartitionChange(row).give_up_merge().row() for row in (left, right)]
         return partitions_changed(rows)
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
@@ -217,19 +211,12 @@ def _under_one_leader(pair: Pair, live: Live) -> list[Partition]:
     leader = live.first([*leaders, *common])
     if leader is None:
         return []
-    return [appoint(row, leader) for row in pair if row.leader != leader]
+    return [PartitionChange(row).appoint(leader).row() for row in pair if row.leader != leader]
 
 
 def _begin(pair: Pair) -> list[Partition]:
     left, right = pair
-
-    def merge_from(row: Partition) -> None:
-        row.merge_from = right.id
-
-    def merge_into(row: Partition) -> None:
-        row.merge_into = left.id
-
-    return [changed(left, merge_from), changed(right, merge_into)]
+    return [PartitionChange(left).merge_from(right.id).row(), PartitionChange(right).merge_into(left.id).row()]
 
 
 # The end
@@ -262,21 +249,9 @@ def finish(state: State, command: FinishMerge, now_ms: int) -> list[Record]:
 
 def _merged(left: Partition, right: Partition) -> Record:
     generation = max(left.generation, right.generation) + 1
-
-    def grow(row: Partition) -> None:
-        row.end_key = right.end_key
-        row.generation = generation
-        # Followers hear anew how far its leader is, whose log has more than their range had.
-        row.leader_epoch += 1
-        row.ClearField("merge_from")
-
-    def go(row: Partition) -> None:
-        row.generation = generation
-        row.removing_replicas[:] = dict.fromkeys([*row.removing_replicas, *row.replicas])
-        row.state, row.leader, row.successor = PartitionState.PARTITION_STATE_OFFLINE, "", ""
-        del row.replicas[:], row.isr[:]
-
-    return Record(partitions_merged=PartitionsMerged(remaining=changed(left, grow), gone=changed(right, go)))
+    remaining = PartitionChange(left).grow_to(right.end_key, generation).row()
+    gone = PartitionChange(right).become_part(generation).row()
+    return Record(partitions_merged=PartitionsMerged(remaining=remaining, gone=gone))
 
 
 def _progress(state: State, right: Partition) -> list[Record]:

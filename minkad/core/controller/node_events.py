@@ -2,12 +2,13 @@
 (Kafka Controller Internals: onBrokerFailure, onBrokerStartup, onControllerFailover).
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 
 from minka.v1.cluster_pb2 import Durability, Partition, PartitionState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.rows import changed, elect, in_pieces, leave_isr, take_offline
+from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.rows import in_pieces
 from minkad.core.controller.selectors import (
     Live,
     Selection,
@@ -34,9 +35,9 @@ def on_node_failure(state: State, node_ids: Collection[str]) -> Iterator[Record]
 
 def _without_nodes(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> Partition | None:
     if partition.leader in node_ids:
-        return changed(partition, _election(offline_selection(state, partition, live)))
+        return PartitionChange(partition).elect(offline_selection(state, partition, live)).row()
     if partition.successor in node_ids:
-        return changed(partition, lambda row: row.ClearField("successor"))
+        return PartitionChange(partition).keep_leader().row()
     return None
 
 
@@ -69,9 +70,9 @@ def _restarted(state: State, partition: Partition, node_id: str, live: Live) -> 
         if others is not None:
             isr = tuple(node for node in partition.isr if node != node_id or not volatile)
             others = Selection(others.leader, isr)
-        return [changed(partition, _election(others))]
+        return [PartitionChange(partition).elect(others).row()]
     if volatile:
-        return [changed(partition, lambda row: leave_isr(row, node_id))]
+        return [PartitionChange(partition).leave_isr(node_id).row()]
     return []
 
 
@@ -82,14 +83,15 @@ def on_controller_failover(state: State) -> Iterator[Record]:
     """
     live = Live.of(state)
     down = [node for node in state.led if node not in live.up]
-    left = (changed(p, _election(offline_selection(state, p, live))) for node in down for p in state.led_by(node))
+    led = (p for node in down for p in state.led_by(node))
+    left = (PartitionChange(p).elect(offline_selection(state, p, live)).row() for p in led)
     leaderless = (p for p in list(state.partitions.values()) if p.state in _WITHOUT_LEADER)
     return in_pieces(chain(left, (row for p in leaderless for row in _brought_online(state, p, live))))
 
 
 def _brought_online(state: State, partition: Partition, live: Live) -> list[Partition]:
     selection = offline_selection(state, partition, live)
-    return [] if selection is None else [changed(partition, _election(selection))]
+    return [] if selection is None else [PartitionChange(partition).elect(selection).row()]
 
 
 def offline_selection(state: State, partition: Partition, live: Live) -> Selection | None:
@@ -98,15 +100,3 @@ def offline_selection(state: State, partition: Partition, live: Live) -> Selecti
         return new_partition_leader_selector(partition, live)
     allow_unclean = state.keyspaces[partition.keyspace_id].unclean_election
     return offline_partition_leader_selector(partition, live, allow_unclean=allow_unclean)
-
-
-def _election(selection: Selection | None) -> Callable[[Partition], None]:
-    """The change of a row that an election makes; None: nobody can lead."""
-
-    def change(row: Partition) -> None:
-        if selection is None:
-            take_offline(row)
-        else:
-            elect(row, selection)
-
-    return change

@@ -8,7 +8,8 @@ from minka.v1.cluster_pb2 import ElectLeadersOperation, Operation, Partition
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ElectLeaders
 from minkad.core.controller.operation_kind import End, OperationKind, Touch, Touched
-from minkad.core.controller.rows import changed, partitions_changed
+from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.rows import partitions_changed
 from minkad.core.controller.selectors import Live, preferred_leader, preferred_replica_partition_leader_selector
 from minkad.core.state import State, partition_name
 
@@ -48,7 +49,7 @@ class Elections(OperationKind):
     def cancelled(self, state: State, operation: Operation, but: Collection[int], now_ms: int) -> list[Record]:
         """The present leaders stay."""
         waiting = (p for p in _affected(state, operation) if p.successor and p.id not in but)
-        return partitions_changed(changed(p, lambda row: row.ClearField("successor")) for p in waiting)
+        return partitions_changed(PartitionChange(p).keep_leader().row() for p in waiting)
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
         """When nothing is left to do."""

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Partition, PartitionState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.rows import appoint, changed, migration_in_state, partitions_changed
+from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.rows import migration_in_state, partitions_changed
 from minkad.core.controller.selectors import (
     Live,
     preferred_replica_partition_leader_selector,
@@ -68,18 +69,12 @@ def obstacle(nodes: Mapping[str, Node], partition: Partition, migration: Migrati
 
 def begin(partition: Partition, migration: Migration, now_ms: int) -> list[Record]:
     """Steps 1 to 3; PENDING → COPYING."""
-    original, target = list(partition.replicas), target_of(partition, migration)
-
-    def change(row: Partition) -> None:
-        row.replicas[:] = dict.fromkeys([*original, *target])
-        row.target_replicas[:] = target
-        row.adding_replicas[:] = [node for node in target if node not in original]
-
+    target = target_of(partition, migration)
     begun = Migration()
     begun.CopyFrom(migration)
-    begun.original_replicas[:], begun.target_replicas[:] = original, target
+    begun.original_replicas[:], begun.target_replicas[:] = partition.replicas, target
     return [
-        *partitions_changed([changed(partition, change)]),
+        *partitions_changed([PartitionChange(partition).reassign_to(target).row()]),
         migration_in_state(begun, _M.MIGRATION_STATE_COPYING, now_ms),
     ]
 
@@ -96,11 +91,11 @@ def on_partition_reassignment(state: State, migration: Migration, live: Live, no
     if (successor := _next_leader(partition, migration, live)) is not None:
         if partition.successor == successor:
             return []  # step 7
-        return partitions_changed([appoint(partition, successor)])
+        return partitions_changed([PartitionChange(partition).appoint(successor).row()])
     if partition.leader not in partition.target_replicas:
         return []
     return [
-        *partitions_changed([changed(partition, _remove_old)]),
+        *partitions_changed([PartitionChange(partition).remove_old_replicas().row()]),
         migration_in_state(migration, _M.MIGRATION_STATE_HANDED_OVER, now_ms),
     ]
 
@@ -120,19 +115,10 @@ def _next_leader(partition: Partition, migration: Migration, live: Live) -> str 
     return selection.leader if selection is not None and selection.leader != partition.leader else None
 
 
-def _remove_old(row: Partition) -> None:
-    """Steps 8 and 9."""
-    old = [node for node in row.replicas if node not in row.target_replicas]
-    row.isr[:] = [node for node in row.isr if node not in old]
-    row.removing_replicas.extend(node for node in old if node not in row.removing_replicas)
-    if row.successor in old:
-        row.successor = ""
-
-
 def _finish(partition: Partition, migration: Migration, live: Live, now_ms: int) -> list[Record]:
     """Steps 10 and 11."""
     if partition.target_replicas:
-        return partitions_changed([changed(partition, _assign_target)])
+        return partitions_changed([PartitionChange(partition).assign_target().row()])
     to_delete = [node for node in partition.removing_replicas if node in migration.original_replicas]
     if any(node in live.up for node in to_delete):
         return []
@@ -140,11 +126,6 @@ def _finish(partition: Partition, migration: Migration, live: Live, now_ms: int)
     completed = migration_in_state(migration, _M.MIGRATION_STATE_COMPLETED, now_ms, outcome)
     completed.migration_changed.left_behind[:] = to_delete
     return [completed]
-
-
-def _assign_target(row: Partition) -> None:
-    row.replicas[:] = row.target_replicas
-    row.ClearField("target_replicas")
 
 
 # Back to OAR
@@ -157,12 +138,12 @@ def go_back(
     first (→ CANCELLING), since it may serve until then; what the new replicas have goes (→ CANCELLED).
     """
     if not partition.leader or partition.leader in migration.original_replicas:
-        row = changed(partition, lambda row: _assign_original(row, migration.original_replicas))
+        row = PartitionChange(partition).go_back_to(migration.original_replicas).row()
         return row, migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason)
     successor = live.first(node for node in migration.original_replicas if node in partition.isr)
     assert successor is not None, partition
     cancelling = migration_in_state(migration, _M.MIGRATION_STATE_CANCELLING, now_ms, reason)
-    return appoint(partition, successor), cancelling
+    return PartitionChange(partition).appoint(successor).row(), cancelling
 
 
 def _go_on_back(state: State, partition: Partition, migration: Migration, live: Live, now_ms: int) -> list[Record]:
@@ -176,17 +157,6 @@ def _go_on_back(state: State, partition: Partition, migration: Migration, live: 
     row, record = go_back(partition, migration, live, now_ms, migration.outcome)
     ended = record.migration_changed.state == _M.MIGRATION_STATE_CANCELLED
     return [*partitions_changed([row]), *([record] if ended else [])]
-
-
-def _assign_original(row: Partition, original: Sequence[str]) -> None:
-    new = [node for node in row.replicas if node not in original]
-    row.replicas[:] = original
-    row.removing_replicas.extend(node for node in new if node not in row.removing_replicas)
-    row.isr[:] = [node for node in row.isr if node in original]
-    row.ClearField("adding_replicas")
-    row.ClearField("target_replicas")
-    if row.successor not in row.isr:
-        row.successor = ""
 
 
 def refusal_to_go_back(state: State, migration: Migration, live: Live) -> str | None:

@@ -4,7 +4,8 @@ from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ReportReplicas
-from minkad.core.controller.rows import changed, deleted_at, partitions_changed
+from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.rows import partitions_changed
 from minkad.core.state import State
 
 
@@ -21,12 +22,13 @@ def report(state: State, command: ReportReplicas) -> list[Record]:
             continue
         if partition.id in state.tombstones:
             if _is_deleted(partition, node, result):
-                merged[partition.id] = deleted_at(partition, node, is_tombstone=True)
+                row = PartitionChange(partition).note_deleted(node).row()
+                merged[partition.id] = Record(tombstone_changed=row)
             continue
         if _is_online(partition, node, result):
-            rows[partition.id] = changed(partition, _go_online)
+            rows[partition.id] = PartitionChange(partition).confirm_leader().row()
         elif _is_deleted(partition, node, result):
-            rows[partition.id] = changed(partition, lambda row: row.removing_replicas.remove(node))
+            rows[partition.id] = PartitionChange(partition).note_deleted(node).row()
     return [*partitions_changed(rows.values()), *merged.values()]
 
 
@@ -46,7 +48,3 @@ def _is_deleted(partition: Partition, node: str, result: ReplicaResult) -> bool:
         and node in partition.removing_replicas
         and node not in partition.replicas
     )
-
-
-def _go_online(row: Partition) -> None:
-    row.state = PartitionState.PARTITION_STATE_ONLINE

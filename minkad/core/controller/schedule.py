@@ -13,6 +13,7 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, Partition
 from minka.v1.records_pb2 import Record
 from minkad.core.controller import drains, operations
 from minkad.core.controller.operation_kinds import kind_of
+from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.reassignment import (
     added_by,
     begin,
@@ -21,7 +22,7 @@ from minkad.core.controller.reassignment import (
     on_partition_reassignment,
     target_of,
 )
-from minkad.core.controller.rows import appoint, migration_in_state, partitions_changed
+from minkad.core.controller.rows import migration_in_state, partitions_changed
 from minkad.core.controller.selectors import Live
 from minkad.core.state import MIGRATIONS_ENDED, State
 
@@ -137,7 +138,7 @@ def _move_leaderships(state: State, live: Live) -> list[Record]:
     if not waiting:
         return []
     free = HAND_OVERS_AT_ONCE - sum(1 for p in state.partitions.values() if p.successor)
-    return partitions_changed(appoint(p, successor) for p, successor in waiting[: max(0, free)])
+    return partitions_changed(PartitionChange(p).appoint(successor).row() for p, successor in waiting[: max(0, free)])
 
 
 def _is_bound(partition: Partition) -> bool:

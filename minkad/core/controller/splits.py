@@ -20,7 +20,8 @@ from minka.v1.records_pb2 import PartitionSplit, Record
 from minkad.core.controller.commands import FinishSplit, ProposeSplit, Split
 from minkad.core.controller.keyspaces import check_room
 from minkad.core.controller.operation_kind import End, OperationKind, Touch, Touched
-from minkad.core.controller.rows import changed, operation_with, partitions_changed
+from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.rows import operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
 from minkad.core.state import State, is_by_ranges, other_half, partition_name, range_of
 
@@ -195,13 +196,8 @@ def split_at(row: Partition, key: bytes, child_id: int, *, keeps_start: bool = F
         splitting=True,
         keeps_start=keeps_start,
     )
-
-    def shrink(parent: Partition) -> None:
-        parent.end_key = key
-        parent.generation += 1
-        parent.split_to, parent.splitting = child_id, True
-
-    return Record(partition_split=PartitionSplit(parent=changed(row, shrink), child=child))
+    parent = PartitionChange(row).split_at(key, child_id).row()
+    return Record(partition_split=PartitionSplit(parent=parent, child=child))
 
 
 class Obstacle(NamedTuple):
@@ -258,7 +254,7 @@ def finish(state: State, command: FinishSplit) -> list[Record]:
         text = f"{name} is led by {child.leader or 'nobody'} at leader_epoch {child.leader_epoch}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=[child])
     halves = (state.partitions[other_half(child)], child)
-    return partitions_changed(changed(row, lambda row: row.ClearField("splitting")) for row in halves)
+    return partitions_changed(PartitionChange(row).end_split().row() for row in halves)
 
 
 def _with_progress(operation: Operation, done: list[bytes], made: list[int]) -> Record:

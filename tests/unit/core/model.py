@@ -26,6 +26,15 @@ from minkad.core.placement import plan_reassign
 from minkad.core.state import ALL, NotifyNode, State, is_up
 
 
+def changed(partition: Partition, change: Callable[[Partition], None]) -> Partition:
+    """A copy of the row with the change made and the next partition_epoch."""
+    row = Partition()
+    row.CopyFrom(partition)
+    change(row)
+    row.partition_epoch += 1
+    return row
+
+
 class Controller:
     """One controller with no network: nodes answer when `deliver` is called."""
 

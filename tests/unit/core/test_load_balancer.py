@@ -11,11 +11,10 @@ from minka.v1.cluster_pb2 import HashFunction, Operation, OperationState, Partit
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkad.core.controller import CancelOperation, CreateKeyspace, DrainNode, SpreadLoad, View
 from minkad.core.controller.load_balancer import AFTER_FAILURE_S, SETTLE_S, SUSTAINED_S, LoadBalancer
-from minkad.core.controller.rows import changed
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, Shift, best_shift
 from minkad.core.state import State
 from minkad.core.state.state import KEPT_OPERATIONS
-from tests.unit.core.model import Controller
+from tests.unit.core.model import Controller, changed
 
 NODES = ("athens", "byzantium", "cyrene")
 LETTERS = [bytes([letter]) for letter in b"bcdefghi"]

@@ -20,10 +20,9 @@ from minkad.core.controller import (
     split_blockers,
     splits,
 )
-from minkad.core.controller.rows import changed
 from minkad.core.controller.splits import split_at
 from minkad.core.state import State, range_of
-from tests.unit.core.model import Controller
+from tests.unit.core.model import Controller, changed
 from tests.unit.core.ranges import NODES, by_ranges, finish, propose, ranges_of, rows_of, split, three
 
 # The seed's examples

@@ -1,0 +1,176 @@
+"""The next row of a partition."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from minka.v1.cluster_pb2 import Partition, PartitionState
+from minkad.core.controller.selectors import Selection
+
+
+class PartitionChange:
+    """A copy of a row, changed step by step. What follows from a step for other fields is done here: who is in sync is
+    joining no more, and only who is in sync can succeed the leader. (In Kafka's KRaft: PartitionChangeBuilder.)
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self._row = Partition()
+        self._row.CopyFrom(partition)
+
+    def row(self) -> Partition:
+        """The row, at the next partition_epoch."""
+        row = self._row
+        row.adding_replicas[:] = [node for node in row.adding_replicas if node not in row.isr]
+        if row.successor == row.leader or row.successor not in row.isr:
+            row.successor = ""
+        row.partition_epoch += 1
+        return row
+
+    # Who leads
+
+    def elect(self, selection: Selection | None) -> Self:
+        """→ OnlinePartition, with who was selected; → OfflinePartition where nobody can lead. Then the isr stays: who
+        was in it has everything.
+        """
+        row = self._row
+        if selection is not None:
+            elect(row, selection)
+        else:
+            row.leader, row.state = "", PartitionState.PARTITION_STATE_OFFLINE
+        row.successor = ""
+        return self
+
+    def confirm_leader(self) -> Self:
+        """ASSIGNED → ONLINE: the leader knows that it leads."""
+        self._row.state = PartitionState.PARTITION_STATE_ONLINE
+        return self
+
+    def appoint(self, successor: str) -> Self:
+        """The leader is to hand over gracefully."""
+        self._row.successor = successor
+        return self
+
+    def keep_leader(self) -> Self:
+        """Nobody succeeds the leader."""
+        self._row.successor = ""
+        return self
+
+    def hand_over_to(self, leader: str) -> Self:
+        """The successor leads, at a new epoch."""
+        row = self._row
+        row.leader = leader
+        row.leader_epoch += 1
+        row.generation += bool(row.target_replicas)
+        row.successor = ""
+        row.state = PartitionState.PARTITION_STATE_ONLINE
+        return self
+
+    # Who is in sync
+
+    def set_isr(self, isr: Sequence[str]) -> Self:
+        """These are in sync."""
+        self._row.isr[:] = isr
+        return self
+
+    def leave_isr(self, node: str) -> Self:
+        """The node's replica, which isn't the leader's, is not in sync any more."""
+        assert node != self._row.leader, self._row
+        return self.set_isr([other for other in self._row.isr if other != node])
+
+    # Where it is: the steps of onPartitionReassignment
+
+    def reassign_to(self, target: Sequence[str]) -> Self:
+        """1: AR = OAR + RAR."""
+        row = self._row
+        original = list(row.replicas)
+        row.replicas[:] = dict.fromkeys([*original, *target])
+        row.target_replicas[:] = target
+        row.adding_replicas[:] = [node for node in target if node not in original]
+        return self
+
+    def remove_old_replicas(self) -> Self:
+        """8 and 9: what is in OAR and not in RAR is to be deleted."""
+        row = self._row
+        return self._remove([node for node in row.replicas if node not in row.target_replicas])
+
+    def assign_target(self) -> Self:
+        """10: AR = RAR."""
+        self._row.replicas[:] = self._row.target_replicas
+        self._row.ClearField("target_replicas")
+        return self
+
+    def go_back_to(self, original: Sequence[str]) -> Self:
+        """AR = OAR again, and what the new replicas have is to be deleted."""
+        row = self._row
+        self._remove([node for node in row.replicas if node not in original])
+        row.replicas[:] = original
+        row.ClearField("adding_replicas")
+        row.ClearField("target_replicas")
+        return self
+
+    def note_deleted(self, node: str) -> Self:
+        """The node has nothing of it any more."""
+        self._row.removing_replicas.remove(node)
+        return self
+
+    def _remove(self, nodes: Sequence[str]) -> Self:
+        row = self._row
+        row.removing_replicas.extend(node for node in nodes if node not in row.removing_replicas)
+        return self.set_isr([node for node in row.isr if node not in nodes])
+
+    # Which keys it has
+
+    def split_at(self, key: bytes, child_id: int) -> Self:
+        """The keys from `key` on are the child's."""
+        row = self._row
+        row.end_key, row.split_to, row.splitting = key, child_id, True
+        row.generation += 1
+        return self
+
+    def end_split(self) -> Self:
+        """Its half is made everywhere."""
+        self._row.ClearField("splitting")
+        return self
+
+    def merge_from(self, right_id: int) -> Self:
+        """It is to get what its neighbour on the right has."""
+        self._row.merge_from = right_id
+        return self
+
+    def merge_into(self, left_id: int) -> Self:
+        """It is to become part of its neighbour on the left."""
+        self._row.merge_into = left_id
+        return self
+
+    def give_up_merge(self) -> Self:
+        """It stays as it is."""
+        self._row.ClearField("merge_from")
+        self._row.ClearField("merge_into")
+        return self
+
+    def grow_to(self, end_key: bytes, generation: int) -> Self:
+        """It has all that its neighbour had. Followers hear once more how far its leader is, whose log has more than
+        their range had.
+        """
+        row = self._row
+        row.end_key, row.generation = end_key, generation
+        row.leader_epoch += 1
+        row.ClearField("merge_from")
+        return self
+
+    def become_part(self, generation: int) -> Self:
+        """Its keys are its neighbour's, and what is left of it is to be deleted."""
+        row = self._row
+        row.generation = generation
+        row.removing_replicas[:] = dict.fromkeys([*row.removing_replicas, *row.replicas])
+        row.state, row.leader = PartitionState.PARTITION_STATE_OFFLINE, ""
+        del row.replicas[:], row.isr[:]
+        return self
+
+
+def elect(row: Partition, selection: Selection) -> None:
+    """The leader is to lead at a new epoch; ASSIGNED until it has acknowledged."""
+    row.leader = selection.leader
+    row.leader_epoch += 1
+    row.isr[:] = selection.isr
+    row.unclean_elections += selection.unclean
+    row.state = PartitionState.PARTITION_STATE_ASSIGNED

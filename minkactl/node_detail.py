@@ -40,7 +40,7 @@ def node_document(status: GetStatusResponse, name: str) -> dict[str, Any]:
         "joining": [names[one.id] for one in rows if name in one.adding_replicas],
         "to_delete": [names[one.id] for one in rows if name in one.removing_replicas],
         "keyspaces": _by_keyspace(status, name),
-        "operations": [operation_document(one) for one in status.running if one.drain.node == name],
+        "operations": [one for one in map(operation_document, status.running) if one.get("node") == name],
     }
 
 

@@ -10,7 +10,7 @@ from minkad.core.controller.commands import BeginQueued
 from minkad.core.controller.operation_kind import Touch, Touched, Usage
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.operations import give_up
-from minkad.core.state import MIGRATIONS_ENDED, State, operation_name, partition_name
+from minkad.core.state import MIGRATIONS_ENDED, State, partition_name
 
 MAX_QUEUED = 100
 NOTHING_KNOWN = Usage({}, {})
@@ -101,7 +101,7 @@ def conflicts(state: State, operation: Operation, migrations: Iterable[Migration
 def described(state: State, operation: Operation) -> str:
     """An operation, so that a person knows which: operation 7 (split flights, asked for by admin@host)."""
     by = "begun by itself" if operation.automatic else f"asked for by {operation.requested_by or 'somebody unknown'}"
-    return f"operation {operation.id} ({operation_name(state.keyspaces, operation)}, {by})"
+    return f"operation {operation.id} ({kind_of(operation).told(state, operation)}, {by})"
 
 
 def _touched(state: State, operation: Operation, migrations: Iterable[Migration]) -> frozenset[Touched]:

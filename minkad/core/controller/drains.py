@@ -94,6 +94,11 @@ def _hurt(state: State, partition: Partition, node_id: str, live: Live) -> list[
 class Drains(OperationKind):
     """The node stops leading, and with `decommission` all that it holds moves to other nodes."""
 
+    def told(self, state: State, operation: Operation) -> str:
+        """With its node."""
+        flag = " --decommission" if operation.drain.decommission else ""
+        return f"drain {operation.drain.node}{flag}"
+
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
         """The node is on its way out from now on, and for a decommission it is planned where what it has goes."""
         drain = operation.drain

@@ -5,6 +5,7 @@ from typing import Final
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationState, ReassignOperation
 from minkad.core.controller.balancer import View
 from minkad.core.controller.commands import SpreadLoad
+from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, best_shift
 from minkad.core.state import State
 
@@ -50,7 +51,7 @@ class LoadBalancer:
         return SpreadLoad(shift.partition_id, shift.target_replicas, shift.source, shift.target, shift.reason)
 
     def _may_move(self, state: State, now: float) -> bool:
-        if not all(operation.HasField("split") for operation in state.running_operations()):
+        if any(kind_of(operation).shifts_load for operation in state.running_operations()):
             return False
         if self._move:
             ended = state.operations.get(self._move)

@@ -110,6 +110,10 @@ def _bring_together(pairs: Iterable[Pair]) -> Iterator[Migration]:
 class Merges(OperationKind):
     """Neighbours in a keyspace by ranges become one partition."""
 
+    def told(self, state: State, operation: Operation) -> str:
+        """With its keyspace."""
+        return f"merge {state.keyspaces[operation.merge.keyspace_id].name}"
+
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
         """What has no node in common is brought together."""
         return Beginning(list(_bring_together(_pairs(state, operation))))

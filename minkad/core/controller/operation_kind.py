@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Migration, Operation, Partition
@@ -49,6 +49,12 @@ class End:
 
 class OperationKind:
     """What operations of a kind do, besides their migrations. As it is here: nothing."""
+
+    shifts_load: ClassVar[bool] = True  # while one runs, what the nodes have to do is not what it will be
+
+    def told(self, state: State, operation: Operation) -> str:
+        """What it does, as the command that began it is called: drain cyrene --decommission."""
+        return (operation.WhichOneof("kind") or "").replace("_", "-")
 
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
         """What follows when it begins; it may note in `operation` what it finds out. Raises MinkaError: it can't."""

@@ -11,7 +11,7 @@ from minkad.core.controller.commands import (
     UndrainNode,
 )
 from minkad.core.controller.drains import undrained
-from minkad.core.controller.operation_kind import End
+from minkad.core.controller.operation_kind import End, Touch
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.reassignment import go_back, refusal_to_go_back
 from minkad.core.controller.rows import migration_in_state, operation_with, partitions_changed
@@ -122,7 +122,8 @@ def undrain_node(state: State, command: UndrainNode, now_ms: int) -> list[Record
     """The node stays; a drain that has not ended is cancelled. Raises UNKNOWN_NODE, and what `cancel` raises."""
     if command.node_id not in state.nodes:
         raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
-    operation = next((o for o in state.unended_operations() if o.drain.node == command.node_id), None)
+    node = (Touch.DRAINS, command.node_id)
+    operation = next((o for o in state.unended_operations() if node in kind_of(o).touches(state, o)), None)
     if operation is not None:
         return cancel(state, CancelOperation(operation.id, "", "the node stays"), now_ms)
     return undrained(state, command.node_id, now_ms)

@@ -91,6 +91,12 @@ def keyspace_by_ranges(state: State, name: str) -> Keyspace:
 class Splits(OperationKind):
     """Partitions of a keyspace by ranges are split at keys."""
 
+    shifts_load = False
+
+    def told(self, state: State, operation: Operation) -> str:
+        """With its keyspace."""
+        return f"split {state.keyspaces[operation.split.keyspace_id].name}"
+
     def touches(self, state: State, operation: Operation) -> list[Touched]:
         """The ranges of the keyspace."""
         return [(Touch.CUTS, operation.split.keyspace_id)]

@@ -1,6 +1,6 @@
 """The replicated state: the tables that the Raft log builds, alike on every node."""
 
-from minkad.core.state.names import operation_name, partition_name
+from minkad.core.state.names import partition_name
 from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionStateName, partition_state
 from minkad.core.state.ranges import check_ranges, is_by_ranges, other_half, range_of
 from minkad.core.state.replica_lists import holders, replace
@@ -23,7 +23,6 @@ __all__ = [
     "holders",
     "is_by_ranges",
     "is_up",
-    "operation_name",
     "other_half",
     "partition_name",
     "partition_state",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from minka.v1.cluster_pb2 import Keyspace, Operation, Partition
+from minka.v1.cluster_pb2 import Keyspace, Partition
 
 _NODE_ID: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -25,12 +25,3 @@ def keyspace_name_problem(text: str) -> str:
 def partition_name(keyspaces: Mapping[int, Keyspace], partition: Partition) -> str:
     """The keyspace and the slot: flights/7."""
     return f"{keyspaces[partition.keyspace_id].name}/{partition.slot}"
-
-
-def operation_name(keyspaces: Mapping[int, Keyspace], operation: Operation) -> str:
-    """What it does, as the command that began it is called: drain cyrene --decommission."""
-    name = (operation.WhichOneof("kind") or "an operation").replace("_", "-")
-    keyspace = keyspaces.get(operation.split.keyspace_id or operation.merge.keyspace_id)
-    flag = "--decommission" if operation.drain.decommission else ""
-    words = (name, operation.drain.node, keyspace.name if keyspace is not None else "", flag)
-    return " ".join(word for word in words if word)

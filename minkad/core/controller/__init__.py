@@ -5,7 +5,6 @@ from minkad.core.controller.balancers import BALANCERS
 from minkad.core.controller.blockers import blockers_of, split_blockers, what_blocks
 from minkad.core.controller.commands import (
     AlterIsr,
-    ApplyPlan,
     BeginQueued,
     CancelMigration,
     CancelOperation,
@@ -14,28 +13,29 @@ from minkad.core.controller.commands import (
     ControllerFailover,
     CreateCluster,
     CreateKeyspace,
-    DrainNode,
-    ElectLeaders,
     FailNodes,
     FinishMerge,
     FinishSplit,
     HandOver,
     Leave,
     LimitOperation,
-    Merge,
     PauseOperation,
     ProposeSplit,
     Register,
     RemoveNode,
     ReportReplicas,
-    Split,
-    SpreadLoad,
     UndrainNode,
 )
 from minkad.core.controller.decide import decide, facts
+from minkad.core.controller.drains import DrainNode
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.isr import check_caller, isr_refusal
+from minkad.core.controller.load_balancer import SpreadLoad
+from minkad.core.controller.merges import Merge
+from minkad.core.controller.preferred import ElectLeaders
+from minkad.core.controller.reassigns import ApplyPlan
 from minkad.core.controller.schedule import MigrationCaps, schedule, unfinished
+from minkad.core.controller.splits import Split
 from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 
 __all__ = [

@@ -7,39 +7,30 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Migration, Operation, OperationState
 from minka.v1.records_pb2 import OperationStarted, Record
 from minkad.core.controller.commands import BeginQueued
-from minkad.core.controller.operation_kind import Touch, Touched, Usage
+from minkad.core.controller.operation_kind import Begins, Touch, Touched, Usage
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.operations import give_up
 from minkad.core.state import MIGRATIONS_ENDED, State, partition_name
 
 MAX_QUEUED = 100
-NOTHING_KNOWN = Usage({}, {})
 _NAMED = 3  # of the things that two operations touch
 _S = OperationState
 
 
-def begin(
-    state: State,
-    operation: Operation | None,
-    now_ms: int,
-    *,
-    migrations: Sequence[Migration] = (),
-    usage: Usage = NOTHING_KNOWN,
-    queue: bool = False,
-) -> list[Record]:
-    """It is recorded, and what it moves, before anything is done; None: nothing is to be done. `migrations`: those that
-    come with it; its kind may have more. Raises what the kind does, and OPERATION_RUNNING where another one touches the
-    same things; with `queue` it begins after that one.
+def begin(state: State, command: Begins, now_ms: int) -> list[Record]:
+    """It is recorded, and what it moves, before anything is done. Raises what the command and the kind do, and
+    OPERATION_RUNNING where another one touches the same things and it is not to be queued.
     """
+    operation, migrations = command.operation(state), command.migrations()
     if operation is None:
         return []
     operation.id, operation.created_ms = state.next_operation_id, now_ms
     for migration in migrations:
         migration.operation_id = operation.id
     try:
-        return _begun(state, operation, migrations, usage, now_ms)
+        return _begun(state, operation, migrations, command.usage, now_ms)
     except MinkaError as refusal:
-        if not queue or refusal.code is not Code.OPERATION_RUNNING:
+        if not command.queue or refusal.code is not Code.OPERATION_RUNNING:
             raise
         if len(state.queued_operations()) >= MAX_QUEUED:
             text = f"{refusal.message}; and {MAX_QUEUED} operations are queued"

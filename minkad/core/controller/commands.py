@@ -1,11 +1,11 @@
 """What the controller can be asked to decide."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node
 from minka.v1.coordinator_pb2 import DiskSpace, IsrChange, ReplicaResult
+from minkad.core.controller.operation_kind import Begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,6 @@ class ReportReplicas:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyPlan:
-    """A person wants exactly this plan carried out."""
-
-    plan: Plan
-    requested_by: str
-    reason: str = ""  # "": the plan's
-    rate_limit: int | None = None  # bytes a second a node, 0: none; None: the plan's
-
-
-@dataclass(frozen=True, slots=True)
 class ControllerFailover:
     """A new active controller takes up what its predecessor left."""
 
@@ -96,30 +86,6 @@ class AlterIsr:
 
     node_id: str
     changes: Sequence[IsrChange]
-
-
-@dataclass(frozen=True, slots=True)
-class ElectLeaders:
-    """A person wants the preferred leaders of these partitions to lead."""
-
-    partitions: Sequence[int]
-    requested_by: str
-    reason: str
-    queue: bool = False  # instead of being refused it begins after what touches the same
-
-
-@dataclass(frozen=True, slots=True)
-class DrainNode:
-    """A person wants a node to lead nothing, and with `decommission` to have nothing. `sizes`: by partition id."""
-
-    node_id: str
-    decommission: bool
-    requested_by: str
-    reason: str
-    sizes: Mapping[int, int]
-    rate_limit: int = 0
-    disks: Mapping[str, DiskSpace] = field(default_factory=dict)
-    queue: bool = False  # instead of being refused it begins after what touches the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +156,6 @@ class CancelMigration:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """A person wants new partitions to begin at these keys of a keyspace by ranges."""
-
-    keyspace: str
-    keys: Sequence[bytes]
-    requested_by: str
-    reason: str
-    queue: bool = False  # instead of being refused it begins after what touches the same
-
-
-@dataclass(frozen=True, slots=True)
 class ProposeSplit:
     """The leader of a partition finds it too large, or too busy."""
 
@@ -208,19 +163,6 @@ class ProposeSplit:
     partition_id: int
     generation: int
     key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """A person wants the partitions that begin at these keys to be one with those before them. `sizes`: bytes by id."""
-
-    keyspace: str
-    keys: Sequence[bytes]
-    requested_by: str
-    reason: str
-    sizes: Mapping[int, int]
-    automatic: bool = False  # nobody has asked
-    queue: bool = False  # instead of being refused it begins after what touches the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,19 +174,6 @@ class FinishMerge:
     partition_epoch: int
     merged_id: int
     merged_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpreadLoad:
-    """The nodes are not equally busy: a partition is to have these replicas, the first of which is to lead it. One copy
-    is made, or (`source` and `target` empty) none.
-    """
-
-    partition_id: int
-    target_replicas: Sequence[str]
-    source: str
-    target: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,23 +193,18 @@ Command = (
     | RemoveNode
     | CreateKeyspace
     | ReportReplicas
-    | ApplyPlan
     | HandOver
     | CancelMigration
     | ControllerFailover
     | AlterIsr
-    | ElectLeaders
-    | DrainNode
     | UndrainNode
     | ControlledShutdown
     | PauseOperation
     | LimitOperation
     | CancelOperation
-    | Split
     | ProposeSplit
     | FinishSplit
-    | Merge
     | FinishMerge
-    | SpreadLoad
     | BeginQueued
+    | Begins
 )

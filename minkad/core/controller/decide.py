@@ -18,7 +18,6 @@ from minkad.core.controller import (
 from minkad.core.controller.begin import begin, begin_queued
 from minkad.core.controller.commands import (
     AlterIsr,
-    ApplyPlan,
     BeginQueued,
     CancelMigration,
     CancelOperation,
@@ -27,31 +26,20 @@ from minkad.core.controller.commands import (
     ControllerFailover,
     CreateCluster,
     CreateKeyspace,
-    DrainNode,
-    ElectLeaders,
     FailNodes,
     FinishMerge,
     FinishSplit,
     HandOver,
     Leave,
     LimitOperation,
-    Merge,
     PauseOperation,
     ProposeSplit,
     Register,
     RemoveNode,
     ReportReplicas,
-    Split,
-    SpreadLoad,
     UndrainNode,
 )
-from minkad.core.controller.drains import drain_operation
-from minkad.core.controller.load_balancer import spread_operation
-from minkad.core.controller.merges import merge_operation
-from minkad.core.controller.operation_kind import Usage
-from minkad.core.controller.preferred import election_operation
-from minkad.core.controller.reassigns import reassign_operation
-from minkad.core.controller.splits import split_operation
+from minkad.core.controller.operation_kind import Begins
 from minkad.core.state import State
 
 
@@ -91,9 +79,6 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
             return keyspaces.create(state, command, now_ms)
         case ReportReplicas():
             return replicas.report(state, command)
-        case ApplyPlan():
-            operation, migrations = reassign_operation(state, command)
-            return begin(state, operation, now_ms, migrations=migrations, queue=command.plan.queued)
         case HandOver():
             return hand_over.hand_over(state, command)
         case CancelMigration():
@@ -102,11 +87,6 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
             return node_events.on_controller_failover(state)
         case AlterIsr():
             return isr.alter_isr(state, command)
-        case ElectLeaders():
-            return begin(state, election_operation(state, command), now_ms, queue=command.queue)
-        case DrainNode():
-            usage = Usage(command.sizes, command.disks)
-            return begin(state, drain_operation(state, command), now_ms, usage=usage, queue=command.queue)
         case UndrainNode():
             return operations.undrain_node(state, command, now_ms)
         case ControlledShutdown():
@@ -117,18 +97,13 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
             return operations.limit(state, command)
         case CancelOperation():
             return operations.cancel(state, command, now_ms)
-        case Split():
-            return begin(state, split_operation(state, command), now_ms, queue=command.queue)
         case ProposeSplit():
             return splits.propose(state, command)
         case FinishSplit():
             return splits.finish(state, command)
-        case Merge():
-            return begin(state, merge_operation(state, command), now_ms, queue=command.queue)
         case FinishMerge():
             return merges.finish(state, command, now_ms)
-        case SpreadLoad():
-            spreads, migrations = spread_operation(state, command)
-            return begin(state, spreads, now_ms, migrations=migrations)
+        case Begins():
+            return begin(state, command, now_ms)
         case BeginQueued():
             return begin_queued(state, command, now_ms)

@@ -4,15 +4,17 @@ A node that is DRAINING goes on serving. Its leaderships go to other replicas in
 says goodbye, its replicas leave the in-sync sets at once (steps 2 and 3, `node_events.on_node_failure`).
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker, PlanReassignRequest
 from minka.v1.cluster_pb2 import DrainOperation, Migration, Node, NodeState, Operation, Partition
+from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.commands import ControlledShutdown, DrainNode
-from minkad.core.controller.operation_kind import Beginning, End, OperationKind, Touch, Touched, Usage
+from minkad.core.controller.commands import ControlledShutdown
+from minkad.core.controller.operation_kind import Beginning, Begins, End, OperationKind, Touch, Touched, Usage
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.reassigns import migrations_of
 from minkad.core.controller.rows import node_in_state, partitions_changed
@@ -91,6 +93,39 @@ def _hurt(state: State, partition: Partition, node_id: str, live: Live) -> list[
     return []
 
 
+@dataclass(frozen=True, slots=True)
+class DrainNode(Begins):
+    """A person wants a node to lead nothing, and with `decommission` to have nothing. `sizes`: by partition id."""
+
+    node_id: str
+    decommission: bool
+    requested_by: str
+    reason: str
+    sizes: Mapping[int, int]
+    rate_limit: int = 0
+    disks: Mapping[str, DiskSpace] = field(default_factory=dict)
+    queue: bool = False
+
+    @property
+    def usage(self) -> Usage:
+        """By which it is planned where what the node has goes."""
+        return Usage(self.sizes, self.disks)
+
+    def operation(self, state: State) -> Operation:
+        """Raises UNKNOWN_NODE, and INVALID_ARGUMENT for nothing to drain."""
+        node = _node(state, self.node_id)
+        if not is_up(node) and not self.decommission:
+            raise MinkaError(
+                Code.INVALID_ARGUMENT, f"{node.id} is not LIVE, so it leads nothing: there is nothing to drain"
+            )
+        return Operation(
+            requested_by=self.requested_by,
+            reason=self.reason,
+            rate_limit=self.rate_limit,
+            drain=DrainOperation(node=node.id, decommission=self.decommission),
+        )
+
+
 class Drains(OperationKind):
     """The node stops leading, and with `decommission` all that it holds moves to other nodes."""
 
@@ -148,24 +183,6 @@ def _decommissioned(state: State, node: Node) -> End | None:
     if is_up(node) and any(state.partitions_on(node.id)):
         return None  # it is deleting
     return End(f"{node.id} holds nothing and is safe to stop")
-
-
-def drain_operation(state: State, command: DrainNode) -> Operation:
-    """The node leads nothing any more as soon as others lead; with `decommission` its replicas are moved away, too.
-
-    Raises UNKNOWN_NODE, and INVALID_ARGUMENT for nothing to drain.
-    """
-    node = _node(state, command.node_id)
-    if not is_up(node) and not command.decommission:
-        raise MinkaError(
-            Code.INVALID_ARGUMENT, f"{node.id} is not LIVE, so it leads nothing: there is nothing to drain"
-        )
-    return Operation(
-        requested_by=command.requested_by,
-        reason=command.reason,
-        rate_limit=command.rate_limit,
-        drain=DrainOperation(node=node.id, decommission=command.decommission),
-    )
 
 
 def _node(state: State, node_id: str) -> Node:

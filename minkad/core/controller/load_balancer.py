@@ -1,10 +1,12 @@
 """Moves by load: when the controller makes one of its own accord, and how it is recorded."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationState, ReassignOperation
 from minkad.core.controller.balancer import View
-from minkad.core.controller.commands import SpreadLoad
+from minkad.core.controller.operation_kind import Begins
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.placement.spread import MAX_SKEW, NodeLoads, best_shift
 from minkad.core.state import State
@@ -13,6 +15,38 @@ INTERVAL_S: Final = 1.0
 SUSTAINED_S: Final = 5.0
 SETTLE_S: Final = 2.0  # from the end of a move on, until most of what is reported is of afterwards
 AFTER_FAILURE_S: Final = 60.0  # instead, where a person or a problem has ended it
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadLoad(Begins):
+    """The nodes are not equally busy: a partition is to have these replicas, the first of which is to lead it. One copy
+    is made, or (`source` and `target` empty) none.
+    """
+
+    partition_id: int
+    target_replicas: Sequence[str]
+    source: str
+    target: str
+    reason: str
+
+    def operation(self, state: State) -> Operation | None:
+        """None while something else is being moved."""
+        if state.moving:
+            return None
+        return Operation(automatic=True, reason=self.reason, reassign=ReassignOperation())
+
+    def migrations(self) -> list[Migration]:
+        """The one."""
+        return [
+            Migration(
+                partition_id=self.partition_id,
+                source=self.source,
+                target=self.target,
+                target_replicas=self.target_replicas,
+                state=MigrationState.MIGRATION_STATE_PENDING,
+                reason=self.reason,
+            )
+        ]
 
 
 class LoadBalancer:
@@ -59,18 +93,3 @@ class LoadBalancer:
             self._rest_until = now + (SETTLE_S if went_well else AFTER_FAILURE_S)
             self._move = 0
         return now >= self._rest_until
-
-
-def spread_operation(state: State, command: SpreadLoad) -> tuple[Operation | None, list[Migration]]:
-    """An operation with one migration; none while something else is being moved."""
-    if state.moving:
-        return None, []
-    migration = Migration(
-        partition_id=command.partition_id,
-        source=command.source,
-        target=command.target,
-        target_replicas=command.target_replicas,
-        state=MigrationState.MIGRATION_STATE_PENDING,
-        reason=command.reason,
-    )
-    return Operation(automatic=True, reason=command.reason, reassign=ReassignOperation()), [migration]

@@ -12,7 +12,7 @@ from typing import Final
 from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkad.core.controller.balancer import View
-from minkad.core.controller.commands import Merge
+from minkad.core.controller.merges import Merge
 from minkad.core.controller.operation_kind import Touch
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.splits import Ranges, obstacle

@@ -7,7 +7,8 @@ and that it leads them; then both rows say that they are being merged, and after
 A leader that is lost in between changes nothing: the next one begins anew.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
@@ -23,8 +24,8 @@ from minka.v1.cluster_pb2 import (
     PartitionState,
 )
 from minka.v1.records_pb2 import PartitionsMerged, Record
-from minkad.core.controller.commands import FinishMerge, Merge
-from minkad.core.controller.operation_kind import Beginning, End, OperationKind, Touch, Touched, Usage
+from minkad.core.controller.commands import FinishMerge
+from minkad.core.controller.operation_kind import Beginning, Begins, End, OperationKind, Touch, Touched, Usage
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
@@ -41,19 +42,29 @@ class Pair(NamedTuple):
     right: Partition
 
 
-def merge_operation(state: State, command: Merge) -> Operation:
-    """Takes away the bounds at `keys`. Raises what `pairs_at` does, and MERGE_REFUSED where a partition would be too
-    large.
-    """
-    keyspace = keyspace_by_ranges(state, command.keyspace)
-    pairs = pairs_at(state, keyspace, command.keys)
-    _refuse_large(keyspace, pairs, command)
-    return Operation(
-        requested_by=command.requested_by,
-        automatic=command.automatic,
-        reason=command.reason,
-        merge=MergeOperation(keyspace_id=keyspace.id, keys=[pair.right.start_key for pair in pairs]),
-    )
+@dataclass(frozen=True, slots=True)
+class Merge(Begins):
+    """A person wants the partitions that begin at these keys to be one with those before them. `sizes`: bytes by id."""
+
+    keyspace: str
+    keys: Sequence[bytes]
+    requested_by: str
+    reason: str
+    sizes: Mapping[int, int]
+    automatic: bool = False  # nobody has asked
+    queue: bool = False
+
+    def operation(self, state: State) -> Operation:
+        """Raises what `pairs_at` does, and MERGE_REFUSED where a partition would be too large."""
+        keyspace = keyspace_by_ranges(state, self.keyspace)
+        pairs = pairs_at(state, keyspace, self.keys)
+        _refuse_large(keyspace, pairs, self)
+        return Operation(
+            requested_by=self.requested_by,
+            automatic=self.automatic,
+            reason=self.reason,
+            merge=MergeOperation(keyspace_id=keyspace.id, keys=[pair.right.start_key for pair in pairs]),
+        )
 
 
 def pairs_at(state: State, keyspace: Keyspace, keys: Iterable[bytes]) -> list[Pair]:

@@ -1,9 +1,10 @@
 """What a kind of operation is. `operation_kinds.py` lists all of them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Migration, Operation, Partition
@@ -37,6 +38,31 @@ class Usage(NamedTuple):
 
     sizes: Mapping[int, int]
     disks: Mapping[str, DiskSpace]
+
+
+NOTHING_KNOWN: Final = Usage({}, {})
+
+
+class Begins(ABC):
+    """A command with which an operation begins."""
+
+    @property
+    def queue(self) -> bool:
+        """Whether it is to be queued where others touch the same, instead of being refused."""
+        return False
+
+    @property
+    def usage(self) -> Usage:
+        """What the nodes had reported when it was given."""
+        return NOTHING_KNOWN
+
+    @abstractmethod
+    def operation(self, state: State) -> Operation | None:
+        """Its row, without what all have alike; None: there is nothing to do. Raises MinkaError."""
+
+    def migrations(self) -> Sequence[Migration]:
+        """Those that come with it; its kind may have more when it begins."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,35 @@
 """Leadership back to the first assigned replicas (Kafka Controller Internals: onPreferredReplicaElection)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import ElectLeadersOperation, Operation, Partition
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.commands import ElectLeaders
-from minkad.core.controller.operation_kind import End, OperationKind, Touch, Touched
+from minkad.core.controller.operation_kind import Begins, End, OperationKind, Touch, Touched
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import partitions_changed
 from minkad.core.controller.selectors import Live, preferred_leader, preferred_replica_partition_leader_selector
 from minkad.core.state import State, partition_name
 
 
-def election_operation(state: State, command: ElectLeaders) -> Operation | None:
-    """Over those of the partitions whose preferred leader can lead and does not; None for none."""
-    partitions = due(state, command.partitions)
-    if not partitions:
-        return None
-    return Operation(
-        requested_by=command.requested_by,
-        reason=command.reason,
-        elect_leaders=ElectLeadersOperation(partitions=partitions),
-    )
+@dataclass(frozen=True, slots=True)
+class ElectLeaders(Begins):
+    """A person wants the preferred leaders of these partitions to lead."""
+
+    partitions: Sequence[int]
+    requested_by: str
+    reason: str
+    queue: bool = False
+
+    def operation(self, state: State) -> Operation | None:
+        """Over those of the partitions whose preferred leader can lead and does not; None for none."""
+        partitions = due(state, self.partitions)
+        if not partitions:
+            return None
+        election = ElectLeadersOperation(partitions=partitions)
+        return Operation(requested_by=self.requested_by, reason=self.reason, elect_leaders=election)
 
 
 def due(state: State, partitions: Collection[int]) -> list[int]:

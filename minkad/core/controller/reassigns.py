@@ -1,29 +1,46 @@
 """A plan that people have seen becomes an operation: exactly its moves."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 from minka.errors import Code, MinkaError
 from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Move, Plan
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, ReassignOperation
-from minkad.core.controller.commands import ApplyPlan
+from minkad.core.controller.operation_kind import Begins
 from minkad.core.placement.moving import destinations
 from minkad.core.state import State, replace
 
 
-def reassign_operation(state: State, command: ApplyPlan) -> tuple[Operation, list[Migration]]:
-    """What is recorded before a byte moves. Raises DAMAGED_PLAN, CLUSTER_MISMATCH, INVALID_ARGUMENT, and STALE_PLAN
-    where something that the plan moves has changed since it was made.
-    """
-    plan = command.plan
-    _check_plan(state, plan)
-    operation = Operation(
-        requested_by=command.requested_by,
-        reason=command.reason or plan.reason,
-        reassign=ReassignOperation(plan_digest=plan.digest),
-        rate_limit=plan.rate_limit if command.rate_limit is None else command.rate_limit,
-    )
-    return operation, migrations_of(plan)
+@dataclass(frozen=True, slots=True)
+class ApplyPlan(Begins):
+    """A person wants exactly this plan carried out."""
+
+    plan: Plan
+    requested_by: str
+    reason: str = ""  # "": the plan's
+    rate_limit: int | None = None  # bytes a second a node, 0: none; None: the plan's
+
+    @property
+    def queue(self) -> bool:
+        """As it was planned."""
+        return self.plan.queued
+
+    def operation(self, state: State) -> Operation:
+        """Raises DAMAGED_PLAN, CLUSTER_MISMATCH, INVALID_ARGUMENT, and STALE_PLAN where something that the plan moves
+        has changed since it was made.
+        """
+        _check_plan(state, self.plan)
+        return Operation(
+            requested_by=self.requested_by,
+            reason=self.reason or self.plan.reason,
+            reassign=ReassignOperation(plan_digest=self.plan.digest),
+            rate_limit=self.plan.rate_limit if self.rate_limit is None else self.rate_limit,
+        )
+
+    def migrations(self) -> list[Migration]:
+        """Exactly the plan's moves."""
+        return migrations_of(self.plan)
 
 
 def migrations_of(plan: Plan) -> list[Migration]:

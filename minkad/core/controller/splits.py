@@ -8,7 +8,8 @@ the child: who has a copy of the parent from then can't tell the child from it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,9 +18,9 @@ from minka.ranges import check_split_point, readable
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition, PartitionState, SplitOperation
 from minka.v1.records_pb2 import PartitionSplit, Record
-from minkad.core.controller.commands import FinishSplit, ProposeSplit, Split
+from minkad.core.controller.commands import FinishSplit, ProposeSplit
 from minkad.core.controller.keyspaces import check_room
-from minkad.core.controller.operation_kind import End, OperationKind, Touch, Touched
+from minkad.core.controller.operation_kind import Begins, End, OperationKind, Touch, Touched
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
@@ -52,14 +53,23 @@ class Ranges:
         return self.rows[place - 1], self.rows[place]
 
 
-def split_operation(state: State, command: Split) -> Operation | None:
-    """Splits at `new_keys`; None for none. Raises what `new_keys` does."""
-    keys = new_keys(state, command)
-    if not keys:
-        return None
-    keyspace = keyspace_by_ranges(state, command.keyspace)
-    split = SplitOperation(keyspace_id=keyspace.id, keys=keys)
-    return Operation(requested_by=command.requested_by, reason=command.reason, split=split)
+@dataclass(frozen=True, slots=True)
+class Split(Begins):
+    """A person wants new partitions to begin at these keys of a keyspace by ranges."""
+
+    keyspace: str
+    keys: Sequence[bytes]
+    requested_by: str
+    reason: str
+    queue: bool = False
+
+    def operation(self, state: State) -> Operation | None:
+        """Splits at `new_keys`; None for none. Raises what `new_keys` does."""
+        keys = new_keys(state, self)
+        if not keys:
+            return None
+        split = SplitOperation(keyspace_id=keyspace_by_ranges(state, self.keyspace).id, keys=keys)
+        return Operation(requested_by=self.requested_by, reason=self.reason, split=split)
 
 
 def new_keys(state: State, command: Split) -> list[bytes]:

@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install protos protos-check lint format test demo soak bench clean
+.PHONY: help install protos protos-check lint format test unit demo soak bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -67,6 +67,9 @@ format: install ## Format the code and fix what can be fixed by itself
 
 test: lint ## Install, lint, and run every test, real daemons included (5 to 6 minutes on two cores)
 	$(PY) -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+
+unit: install ## Run the tests that need no daemon (a minute)
+	$(PY) -m pytest --numprocesses=auto --dist=loadfile tests/unit
 
 demo: $(VENV)/.demo-data ## Start a cluster, load 336,776 flights, add a node, move partitions to it, prove nothing was lost
 	PYTHONPATH=$(VENV)/demo-data $(PY) demo/run.py

@@ -1,0 +1,77 @@
+"""What CONTRIBUTING.md shows works."""
+
+import re
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minka.errors import Code
+from minka.v1.cluster_pb2 import OperationState
+from minkad.core.controller import CancelOperation, DrainNode, View, operation_kinds
+from tests.unit.core.model import Controller
+from tests.unit.core.test_controller import refused
+
+_TEXT = Path(__file__).parents[3].joinpath("CONTRIBUTING.md").read_text("utf-8")
+
+
+def shown(path: str) -> str:
+    """The file that a diff makes."""
+    (block,) = (block for block in re.findall(r"```diff\n(.*?)```", _TEXT, re.DOTALL) if f"+++ {path}\n" in block)
+    return "".join(line[1:] for line in block.splitlines(keepends=True)[2:])
+
+
+def module(name: str, source: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = types.ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, made)
+    exec(compile(source, name, "exec"), made.__dict__)  # noqa: S102 - our own page
+    return made
+
+
+def test_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = shown("minkad/core/controller/leader_balancer.py")
+    balancer = module("leader_balancer", source, monkeypatch).LeaderBalancer()
+    c = Controller()
+    c.register("athens", "byzantium")
+    c.keyspace("flights", 4, replicas=2)
+    c.fail("athens")
+    c.register("athens", incarnation="2")
+    c.deliver()
+    c.catch_up()
+    command = balancer.look(View(c.state, list, 100.0))
+    assert balancer.look(View(c.state, list, 159.0)) is None
+    c.run(command)
+    c.settle()
+    assert all(row.leader == row.replicas[0] for row in c.state.partitions.values())
+    assert balancer.look(View(c.state, list, 160.0)) is None
+
+
+def test_the_kind_of_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the row of another kind, since the one of its own is not in the proto."""
+    source = shown("minkad/core/controller/holds.py")
+    for its_own, other in (
+        ("HoldOperation", "DrainOperation"),
+        ("hold=", "drain="),
+        ("operation.hold.", "operation.drain."),
+    ):
+        source = source.replace(its_own, other)
+    holds = module("holds", source, monkeypatch)
+    c = Controller()
+    c.register("athens", "byzantium")
+    with monkeypatch.context() as patch:
+        patch.setattr(operation_kinds, "OPERATION_KINDS", {**operation_kinds.OPERATION_KINDS, "drain": holds.Holds()})
+        with refused(Code.UNKNOWN_NODE):
+            c.run(holds.HoldNode("delphi", "ann"))
+        c.run(holds.HoldNode("athens", "ann"))
+        c.settle()
+        with pytest.raises(
+            Exception, match=r"operation 1 \(hold athens, asked for by ann\) has not ended, and both drain"
+        ):
+            c.run(holds.HoldNode("athens", "bob"))
+        c.run(CancelOperation(1, "ann", ""))
+        c.settle()
+        assert c.operation(1).state == OperationState.OPERATION_STATE_CANCELLED
+        assert c.operation(1).outcome.startswith("athens was held")
+    c.run(DrainNode("athens", False, "bob", "", {}))

@@ -471,11 +471,13 @@ class Move(_message.Message):
         replicas: _abc.Iterable[_builtins.str] | None = ...,
         target_replicas: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "placed", b"placed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "partition", b"partition", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id", "reason", b"reason", "replicas", b"replicas", "source", b"source", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "partition", b"partition", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id", "placed", b"placed", "reason", b"reason", "replicas", b"replicas", "source", b"source", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_placed: _TypeAlias = _typing.Literal["partition_id"]  # noqa: Y015
+    _WhichOneofArgType_placed: _TypeAlias = _typing.Literal["placed", b"placed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_placed) -> _WhichOneofReturnType_placed | None: ...
 
 Global___Move: _TypeAlias = Move  # noqa: Y015
 
@@ -725,11 +727,13 @@ class Blocker(_message.Message):
         reason: _builtins.str = ...,
         remedy: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "placed", b"placed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id", "partition", b"partition", "partition_id", b"partition_id", "reason", b"reason", "remedy", b"remedy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id", "partition", b"partition", "partition_id", b"partition_id", "placed", b"placed", "reason", b"reason", "remedy", b"remedy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_placed: _TypeAlias = _typing.Literal["partition_id"]  # noqa: Y015
+    _WhichOneofArgType_placed: _TypeAlias = _typing.Literal["placed", b"placed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_placed) -> _WhichOneofReturnType_placed | None: ...
 
 Global___Blocker: _TypeAlias = Blocker  # noqa: Y015
 

@@ -762,11 +762,13 @@ class Migration(_message.Message):
         target_replicas: _abc.Iterable[_builtins.str] | None = ...,
         left_behind: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "placed", b"placed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished_ms", b"finished_ms", "handed_over_ms", b"handed_over_ms", "index", b"index", "left_behind", b"left_behind", "operation_id", b"operation_id", "original_replicas", b"original_replicas", "outcome", b"outcome", "partition_id", b"partition_id", "reason", b"reason", "source", b"source", "started_ms", b"started_ms", "state", b"state", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished_ms", b"finished_ms", "handed_over_ms", b"handed_over_ms", "index", b"index", "left_behind", b"left_behind", "operation_id", b"operation_id", "original_replicas", b"original_replicas", "outcome", b"outcome", "partition_id", b"partition_id", "placed", b"placed", "reason", b"reason", "source", b"source", "started_ms", b"started_ms", "state", b"state", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_placed: _TypeAlias = _typing.Literal["partition_id"]  # noqa: Y015
+    _WhichOneofArgType_placed: _TypeAlias = _typing.Literal["placed", b"placed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_placed) -> _WhichOneofReturnType_placed | None: ...
 
 Global___Migration: _TypeAlias = Migration  # noqa: Y015
 

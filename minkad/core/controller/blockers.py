@@ -4,14 +4,13 @@ from collections.abc import Iterable
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker, GetSplitBlockersResponse
-from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation, OperationState, Partition
+from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationState
 from minkad.core.controller import splits
 from minkad.core.controller.begin import conflicts
+from minkad.core.controller.movers import mover_of
 from minkad.core.controller.operation_kinds import kind_of
-from minkad.core.controller.reassignment import is_online, missing_in_sync, obstacle
 from minkad.core.controller.schedule import unfinished
-from minkad.core.controller.selectors import Live
-from minkad.core.state import State, is_up, partition_name
+from minkad.core.state import State, partition_name
 
 
 def blockers_of(state: State, operation: Operation) -> list[Blocker]:
@@ -52,31 +51,17 @@ def split_blockers(state: State, partition_id: int) -> GetSplitBlockersResponse:
 
 def what_blocks(state: State, migration: Migration) -> Blocker | None:
     """What the migration waits for; None: nothing but its turn, and bytes."""
-    partition = state.partitions[migration.partition_id]
-    cancel = f"minkactl operations cancel {migration.operation_id}"
-    blocker = Blocker(
-        operation_id=migration.operation_id,
-        partition_id=partition.id,
-        partition=partition_name(state.keyspaces, partition),
-    )
+    mover = mover_of(migration)
     if migration.state == MigrationState.MIGRATION_STATE_PENDING:
-        blocker.reason, blocker.remedy = obstacle(state.nodes, partition, migration) or "", cancel
-    elif not is_online(partition):
-        holders = " or ".join(partition.isr)
-        data = ", ".join(partition.isr)
-        blocker.reason, blocker.remedy = f"it is OFFLINE, and its data is on {data}", f"start {holders}"
+        reason, remedy = mover.obstacle(state, migration), f"minkactl operations cancel {migration.operation_id}"
     else:
-        blocker.reason, blocker.remedy = _missing(state, partition, cancel)
-    return blocker if blocker.reason else None
-
-
-def _missing(state: State, partition: Partition, cancel: str) -> tuple[str, str]:
-    for node_id in missing_in_sync(partition, Live.of(state)):
-        node = state.nodes.get(node_id)
-        if not is_up(node):
-            return f"{node_id} is to be in sync and is not LIVE{_since(node)}", f"start {node_id}, or {cancel}"
-    return "", ""
-
-
-def _since(node: Node | None) -> str:
-    return f": {node.state_reason}" if node is not None and node.state_reason else ""
+        reason, remedy = mover.waits_for(state, migration)
+    if not reason:
+        return None
+    return Blocker(
+        operation_id=migration.operation_id,
+        partition_id=migration.partition_id,
+        partition=mover.name(state, migration),
+        reason=reason,
+        remedy=remedy,
+    )

@@ -11,10 +11,10 @@ from minkad.core.controller.commands import (
     UndrainNode,
 )
 from minkad.core.controller.drains import undrained
+from minkad.core.controller.movers import mover_of
 from minkad.core.controller.operation_kind import End, Touch
 from minkad.core.controller.operation_kinds import kind_of
-from minkad.core.controller.reassignment import go_back, refusal_to_go_back
-from minkad.core.controller.rows import migration_in_state, operation_with, partitions_changed
+from minkad.core.controller.rows import migration_in_state, operation_with
 from minkad.core.controller.selectors import Live
 from minkad.core.state import MIGRATIONS_ENDED, OPERATIONS_UNENDED, State, partition_name
 
@@ -68,24 +68,22 @@ def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
         return give_up(state, operation, reason, now_ms, OperationState.OPERATION_STATE_CANCELLED)
     live = Live.of(state)
-    migrations: list[Record] = []
-    rows = []
+    going_back, dropped = list[Record](), list[Record]()
+    copying = [m for m in state.migrations[operation.id].values() if m.state == _M.MIGRATION_STATE_COPYING]
+    for migration in copying:
+        refuse_unless_can_go_back(state, migration, live)
+        going_back += mover_of(migration).go_back(state, migration, live, now_ms, reason)
     for migration in state.migrations[operation.id].values():
-        if migration.state == _M.MIGRATION_STATE_COPYING:
-            refuse_unless_can_go_back(state, migration, live)
-            row, record = go_back(state.partitions[migration.partition_id], migration, live, now_ms, reason)
-            rows.append(row)
-            migrations.append(record)
-        elif migration.state == _M.MIGRATION_STATE_PENDING:
-            migrations.append(migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason))
+        if migration.state == _M.MIGRATION_STATE_PENDING:
+            dropped.append(migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason))
 
     def change(row: Operation) -> None:
         row.cancelled, row.outcome = True, reason
 
     return [
-        *partitions_changed(rows),
-        *kind_of(operation).cancelled(state, operation, [row.id for row in rows], now_ms),
-        *migrations,
+        *going_back,
+        *kind_of(operation).cancelled(state, operation, [m.partition_id for m in copying], now_ms),
+        *dropped,
         Record(operation_changed=operation_with(operation, change)),
     ]
 
@@ -101,21 +99,21 @@ def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> lis
         if migration.state == _M.MIGRATION_STATE_PENDING:
             return [migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, command.reason)]
         if migration.state == _M.MIGRATION_STATE_COPYING:
-            if refusal_to_go_back(state, migration, live) is not None:
+            mover = mover_of(migration)
+            if mover.refusal_to_go_back(state, migration, live) is not None:
                 return []
-            row, record = go_back(state.partitions[partition_id], migration, live, now_ms, command.reason)
-            return [*partitions_changed([row]), record]
+            return mover.go_back(state, migration, live, now_ms, command.reason)
         if migration.state not in MIGRATIONS_ENDED:
             return []
     return []
 
 
 def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) -> None:
-    """CANCEL_REFUSED names the partition and why."""
-    refusal = refusal_to_go_back(state, migration, live)
+    """CANCEL_REFUSED names what was to go back, and why it can't."""
+    mover = mover_of(migration)
+    refusal = mover.refusal_to_go_back(state, migration, live)
     if refusal is not None:
-        name = partition_name(state.keyspaces, state.partitions[migration.partition_id])
-        raise MinkaError(Code.CANCEL_REFUSED, f"{name} can't go back: {refusal}")
+        raise MinkaError(Code.CANCEL_REFUSED, f"{mover.name(state, migration)} can't go back: {refusal}")
 
 
 def undrain_node(state: State, command: UndrainNode, now_ms: int) -> list[Record]:

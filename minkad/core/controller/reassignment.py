@@ -13,9 +13,9 @@ controller goes on from wherever the last one stopped:
     12        every node has the table through the log
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Partition, PartitionState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, partitions_changed
@@ -24,85 +24,156 @@ from minkad.core.controller.selectors import (
     preferred_replica_partition_leader_selector,
     reassigned_partition_leader_selector,
 )
-from minkad.core.state import State, replace
+from minkad.core.state import State, is_up, partition_name, replace
 
 _M = MigrationState
 
 
-def target_of(partition: Partition, migration: Migration) -> list[str]:
+class PartitionMover:
+    """A partition gets other replicas; the `Mover` of partitions."""
+
+    def name(self, state: State, migration: Migration) -> str:
+        """flights/7."""
+        return partition_name(state.keyspaces, state.partitions[migration.partition_id])
+
+    def impossible(self, state: State, migration: Migration) -> str | None:
+        """An earlier migration of the partition has been cancelled."""
+        replicas = state.partitions[migration.partition_id].replicas
+        if migration.source and migration.source not in replicas:
+            return f"{migration.source} holds no replica of it any more"
+        if migration.target and not migration.target_replicas and migration.target in replicas:
+            return f"{migration.target} holds a replica of it already"
+        return None
+
+    def obstacle(self, state: State, migration: Migration) -> str | None:
+        """It can't be copied now, or not to there."""
+        partition = state.partitions[migration.partition_id]
+        if not _is_online(partition):
+            return _offline(partition)
+        if partition.splitting:
+            return "it is being split"
+        if partition.merge_from or partition.merge_into:
+            return "it is being merged"
+        for node_id in _added_by(partition, _target_of(partition, migration)):
+            if node_id in partition.removing_replicas:
+                return f"{node_id} is still deleting an older copy"
+            node = state.nodes.get(node_id)
+            if node is None or node.state != NodeState.NODE_STATE_LIVE:
+                return f"{node_id} is not LIVE"
+        return None
+
+    def hosts(self, state: State, migration: Migration, live: Live) -> list[str]:
+        """Its leader, and RAR - OAR."""
+        partition = state.partitions[migration.partition_id]
+        joining = list(partition.adding_replicas)
+        if migration.state == _M.MIGRATION_STATE_PENDING:
+            joining = _added_by(partition, _target_of(partition, migration))
+        nodes = [partition.leader, *joining]
+        return nodes if joining and all(node in live.up for node in nodes) else []
+
+    def begin(self, state: State, migration: Migration, now_ms: int) -> list[Record]:
+        """Steps 1 to 3."""
+        partition = state.partitions[migration.partition_id]
+        target = _target_of(partition, migration)
+        begun = Migration()
+        begun.CopyFrom(migration)
+        begun.original_replicas[:], begun.target_replicas[:] = partition.replicas, target
+        return [
+            *partitions_changed([PartitionChange(partition).reassign_to(target).row()]),
+            migration_in_state(begun, _M.MIGRATION_STATE_COPYING, now_ms),
+        ]
+
+    def go_on(self, state: State, migration: Migration, live: Live, now_ms: int) -> list[Record]:
+        """Steps 4 to 11, or back."""
+        partition = state.partitions[migration.partition_id]
+        if migration.state == _M.MIGRATION_STATE_HANDED_OVER:
+            return _finish(partition, migration, live, now_ms)
+        if migration.state == _M.MIGRATION_STATE_CANCELLING:
+            return self._go_on_back(state, migration, live, now_ms)
+        if missing_in_sync(partition, live) or not partition.leader:
+            return []  # step 4
+        if (successor := _next_leader(partition, migration, live)) is not None:
+            if partition.successor == successor:
+                return []  # step 7
+            return partitions_changed([PartitionChange(partition).appoint(successor).row()])
+        if partition.leader not in partition.target_replicas:
+            return []
+        return [
+            *partitions_changed([PartitionChange(partition).remove_old_replicas().row()]),
+            migration_in_state(migration, _M.MIGRATION_STATE_HANDED_OVER, now_ms),
+        ]
+
+    def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
+        """Somebody who has its data, or is to be in sync."""
+        partition = state.partitions[migration.partition_id]
+        if not _is_online(partition):
+            return (
+                f"it is OFFLINE, and its data is on {', '.join(partition.isr)}",
+                f"start {' or '.join(partition.isr)}",
+            )
+        for node_id in missing_in_sync(partition, Live.of(state)):
+            node = state.nodes.get(node_id)
+            if not is_up(node):
+                since = f": {node.state_reason}" if node is not None and node.state_reason else ""
+                cancel = f"minkactl operations cancel {migration.operation_id}"
+                return f"{node_id} is to be in sync and is not LIVE{since}", f"start {node_id}, or {cancel}"
+        return "", ""
+
+    def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
+        """What is in sync must not be dropped for too few that are."""
+        partition, original = state.partitions[migration.partition_id], migration.original_replicas
+        if all(node in original for node in partition.isr):
+            return None
+        in_sync = [node for node in partition.isr if node in live.up]
+        left = [node for node in in_sync if node in original]
+        needed = max(1, min(state.keyspaces[partition.keyspace_id].min_insync, len(in_sync)))
+        if len(left) >= needed:
+            return None
+        alive = f"only {', '.join(left)}" if left else "none"
+        return f"of its former replicas {', '.join(original)} {alive} is alive and in sync, and {needed} must be"
+
+    def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:
+        """Towards OAR as it was: a leader that is not in it hands over first (→ CANCELLING), since it may serve until
+        then; what the new replicas have goes (→ CANCELLED).
+        """
+        partition, original = state.partitions[migration.partition_id], migration.original_replicas
+        if not partition.leader or partition.leader in original:
+            row = PartitionChange(partition).go_back_to(original).row()
+            ends = _M.MIGRATION_STATE_CANCELLED
+        else:
+            successor = live.first(node for node in original if node in partition.isr)
+            assert successor is not None, partition
+            row = PartitionChange(partition).appoint(successor).row()
+            ends = _M.MIGRATION_STATE_CANCELLING
+        record = [] if ends == migration.state else [migration_in_state(migration, ends, now_ms, reason)]
+        return [*partitions_changed([row]), *record]
+
+    def _go_on_back(self, state: State, migration: Migration, live: Live, now_ms: int) -> list[Record]:
+        """The next step of one that is CANCELLING; none while its leader hands over. Where too little of OAR is left
+        alive, the way forward is the only one.
+        """
+        if self.refusal_to_go_back(state, migration, live) is not None:
+            return [migration_in_state(migration, _M.MIGRATION_STATE_COPYING, now_ms)]
+        if state.partitions[migration.partition_id].successor in migration.original_replicas:
+            return []
+        return self.go_back(state, migration, live, now_ms, migration.outcome)
+
+
+def missing_in_sync(partition: Partition, live: Live) -> list[str]:
+    """Those of RAR that have not joined the isr, or are gone: their leader is about to take those out."""
+    return [node for node in partition.target_replicas if node not in partition.isr or node not in live.up]
+
+
+def _target_of(partition: Partition, migration: Migration) -> list[str]:
     """The RAR of a migration that has not begun: its list, or the replicas with its target at its source's place."""
     if migration.target_replicas:
         return list(migration.target_replicas)
     return replace(partition.replicas, migration.source, migration.target)
 
 
-def added_by(partition: Partition, target: Sequence[str]) -> list[str]:
+def _added_by(partition: Partition, target: Sequence[str]) -> list[str]:
     """RAR - OAR."""
     return [node for node in target if node not in partition.replicas]
-
-
-def impossible(partition: Partition, migration: Migration) -> str | None:
-    """Why a migration can't begin, ever: an earlier one of the partition has been cancelled."""
-    if migration.source and migration.source not in partition.replicas:
-        return f"{migration.source} holds no replica of it any more"
-    if migration.target and not migration.target_replicas and migration.target in partition.replicas:
-        return f"{migration.target} holds a replica of it already"
-    return None
-
-
-def obstacle(nodes: Mapping[str, Node], partition: Partition, migration: Migration) -> str | None:
-    """Why a migration can't begin yet."""
-    if not is_online(partition):
-        return f"it is OFFLINE, and its data is on {', '.join(partition.isr)}"
-    if partition.splitting:
-        return "it is being split"
-    if partition.merge_from or partition.merge_into:
-        return "it is being merged"
-    for node_id in added_by(partition, target_of(partition, migration)):
-        if node_id in partition.removing_replicas:
-            return f"{node_id} is still deleting an older copy"
-        node = nodes.get(node_id)
-        if node is None or node.state != NodeState.NODE_STATE_LIVE:
-            return f"{node_id} is not LIVE"
-    return None
-
-
-def begin(partition: Partition, migration: Migration, now_ms: int) -> list[Record]:
-    """Steps 1 to 3; PENDING → COPYING."""
-    target = target_of(partition, migration)
-    begun = Migration()
-    begun.CopyFrom(migration)
-    begun.original_replicas[:], begun.target_replicas[:] = partition.replicas, target
-    return [
-        *partitions_changed([PartitionChange(partition).reassign_to(target).row()]),
-        migration_in_state(begun, _M.MIGRATION_STATE_COPYING, now_ms),
-    ]
-
-
-def on_partition_reassignment(state: State, migration: Migration, live: Live, now_ms: int) -> list[Record]:
-    """The next step of a migration that has begun; none while there is something to wait for."""
-    partition = state.partitions[migration.partition_id]
-    if migration.state == _M.MIGRATION_STATE_HANDED_OVER:
-        return _finish(partition, migration, live, now_ms)
-    if migration.state == _M.MIGRATION_STATE_CANCELLING:
-        return _go_on_back(state, partition, migration, live, now_ms)
-    if missing_in_sync(partition, live) or not partition.leader:
-        return []  # step 4
-    if (successor := _next_leader(partition, migration, live)) is not None:
-        if partition.successor == successor:
-            return []  # step 7
-        return partitions_changed([PartitionChange(partition).appoint(successor).row()])
-    if partition.leader not in partition.target_replicas:
-        return []
-    return [
-        *partitions_changed([PartitionChange(partition).remove_old_replicas().row()]),
-        migration_in_state(migration, _M.MIGRATION_STATE_HANDED_OVER, now_ms),
-    ]
-
-
-def missing_in_sync(partition: Partition, live: Live) -> list[str]:
-    """Those of RAR that have not joined the isr, or are gone: their leader is about to take those out."""
-    return [node for node in partition.target_replicas if node not in partition.isr or node not in live.up]
 
 
 def _next_leader(partition: Partition, migration: Migration, live: Live) -> str | None:
@@ -128,51 +199,10 @@ def _finish(partition: Partition, migration: Migration, live: Live, now_ms: int)
     return [completed]
 
 
-# Back to OAR
-
-
-def go_back(
-    partition: Partition, migration: Migration, live: Live, now_ms: int, reason: str
-) -> tuple[Partition, Record]:
-    """Towards OAR as it was, where `refusal_to_go_back` says that it is safe: a leader that is not in it hands over
-    first (→ CANCELLING), since it may serve until then; what the new replicas have goes (→ CANCELLED).
-    """
-    if not partition.leader or partition.leader in migration.original_replicas:
-        row = PartitionChange(partition).go_back_to(migration.original_replicas).row()
-        return row, migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason)
-    successor = live.first(node for node in migration.original_replicas if node in partition.isr)
-    assert successor is not None, partition
-    cancelling = migration_in_state(migration, _M.MIGRATION_STATE_CANCELLING, now_ms, reason)
-    return PartitionChange(partition).appoint(successor).row(), cancelling
-
-
-def _go_on_back(state: State, partition: Partition, migration: Migration, live: Live, now_ms: int) -> list[Record]:
-    """The next step of one that is CANCELLING; none while its leader hands over. Where too little of OAR is left
-    alive, the way forward is the only one.
-    """
-    if refusal_to_go_back(state, migration, live) is not None:
-        return [migration_in_state(migration, _M.MIGRATION_STATE_COPYING, now_ms)]
-    if partition.successor in migration.original_replicas:
-        return []
-    row, record = go_back(partition, migration, live, now_ms, migration.outcome)
-    ended = record.migration_changed.state == _M.MIGRATION_STATE_CANCELLED
-    return [*partitions_changed([row]), *([record] if ended else [])]
-
-
-def refusal_to_go_back(state: State, migration: Migration, live: Live) -> str | None:
-    """Why going back to OAR would lose something: what is in sync must not be dropped for too few that are."""
-    partition, original = state.partitions[migration.partition_id], migration.original_replicas
-    if all(node in original for node in partition.isr):
-        return None
-    in_sync = [node for node in partition.isr if node in live.up]
-    left = [node for node in in_sync if node in original]
-    needed = max(1, min(state.keyspaces[partition.keyspace_id].min_insync, len(in_sync)))
-    if len(left) >= needed:
-        return None
-    alive = f"only {', '.join(left)}" if left else "none"
-    return f"of its former replicas {', '.join(original)} {alive} is alive and in sync, and {needed} must be"
-
-
-def is_online(partition: Partition) -> bool:
+def _is_online(partition: Partition) -> bool:
     """Whether it has a leader from which a replica can be copied."""
     return partition.state in (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
+
+
+def _offline(partition: Partition) -> str:
+    return f"it is OFFLINE, and its data is on {', '.join(partition.isr)}"

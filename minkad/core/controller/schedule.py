@@ -12,16 +12,9 @@ from typing import Final
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, Partition
 from minka.v1.records_pb2 import Record
 from minkad.core.controller import drains, operations
+from minkad.core.controller.movers import mover_of
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.partition_change import PartitionChange
-from minkad.core.controller.reassignment import (
-    added_by,
-    begin,
-    impossible,
-    obstacle,
-    on_partition_reassignment,
-    target_of,
-)
 from minkad.core.controller.rows import migration_in_state, partitions_changed
 from minkad.core.controller.selectors import Live
 from minkad.core.state import MIGRATIONS_ENDED, State
@@ -56,7 +49,7 @@ def _go_on(state: State, live: Live, now_ms: int) -> list[Record]:
     return [
         record
         for migration in state.under_way.values()
-        for record in on_partition_reassignment(state, migration, live, now_ms)
+        for record in mover_of(migration).go_on(state, migration, live, now_ms)
     ]
 
 
@@ -76,18 +69,17 @@ def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int
         if migration is None:
             del waiting[first]
             continue
-        partition = state.partitions[migration.partition_id]
-        if (never := impossible(partition, migration)) is not None:
+        mover = mover_of(migration)
+        if (never := mover.impossible(state, migration)) is not None:
             records.append(migration_in_state(migration, MigrationState.MIGRATION_STATE_CANCELLED, now_ms, never))
             continue
-        copies_to = added_by(partition, target_of(partition, migration))
-        nodes = [partition.leader, *copies_to] if copies_to else []
-        if obstacle(state.nodes, partition, migration) or any(busy[node] >= caps.per_node for node in nodes):
+        nodes = mover.hosts(state, migration, live)
+        if mover.obstacle(state, migration) or any(busy[node] >= caps.per_node for node in nodes):
             continue
         busy.update(nodes)
         shares[first] += bool(nodes)
         free -= bool(nodes)
-        records += begin(partition, migration, now_ms)
+        records += mover.begin(state, migration, now_ms)
     return records
 
 
@@ -112,11 +104,9 @@ def _load(state: State, live: Live) -> tuple[Counter[str], Counter[int]]:
     busy, shares = Counter[str](), Counter[int]()
     for migration in state.under_way.values():
         if migration.state == MigrationState.MIGRATION_STATE_COPYING:
-            partition = state.partitions[migration.partition_id]
-            nodes = [partition.leader, *partition.adding_replicas]
-            if partition.adding_replicas and all(node in live.up for node in nodes):
-                busy.update(nodes)
-                shares[migration.operation_id] += 1
+            nodes = mover_of(migration).hosts(state, migration, live)
+            busy.update(nodes)
+            shares[migration.operation_id] += bool(nodes)
     return busy, shares
 
 

@@ -157,7 +157,7 @@ def cancel(session: Session, operation_id: int, reason: str) -> None:
 @options.common(watch=False)
 @options.pass_session
 def limit(session: Session, operation_id: int, rate_limit: int) -> None:
-    """Let each node ship at most so many bytes a second for it, from its next heartbeat on; 0: no limit.
+    """Let each node ship at most so many bytes a second for it, from now on; 0: no limit.
 
     Examples:
       minkactl operations limit 12 50MiB

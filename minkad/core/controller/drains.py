@@ -150,8 +150,11 @@ class Drains(OperationKind):
         return [(Touch.DRAINS, operation.drain.node)]
 
     def blockers(self, state: State, operation: Operation) -> list[Blocker]:
-        """What would be hurt if the node stopped now; a decommission waits for its migrations."""
-        return [] if operation.drain.decommission else blockers(state, operation.drain.node)
+        """What would be hurt if the node stopped now; a decommission waits for its migrations, and for those of other
+        operations that take something away.
+        """
+        node = operation.drain.node
+        return _moved_by_others(state, operation) if operation.drain.decommission else blockers(state, node)
 
     def cancelled(self, state: State, operation: Operation, but: Collection[int], now_ms: int) -> list[Record]:
         """The node stays."""
@@ -172,6 +175,18 @@ class Drains(OperationKind):
         if node.state != _DRAINING:
             return End(f"{node.id} {node.state_reason}")
         return End(f"{node.id} is safe to stop") if _is_safe(state, node.id) else None
+
+
+def _moved_by_others(state: State, operation: Operation) -> list[Blocker]:
+    node = operation.drain.node
+    found = []
+    for row in state.partitions_on(node):
+        by = state.moving.get(row.id, operation.id)
+        if node in row.replicas and by != operation.id:
+            name = partition_name(state.keyspaces, row)
+            remedy = f"minkactl operations show {by}"
+            found.append(Blocker(partition_id=row.id, partition=name, reason=f"operation {by} moves it", remedy=remedy))
+    return found
 
 
 def _decommissioned(state: State, node: Node) -> End | None:

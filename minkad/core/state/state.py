@@ -414,7 +414,7 @@ class State:
         begun = self.under_way.get(migration.partition_id)
         if migration.state in MIGRATIONS_UNDER_WAY:
             self.under_way[migration.partition_id] = migration
-        elif begun is not None and begun.index == migration.index:
+        elif begun is not None and (begun.operation_id, begun.index) == (migration.operation_id, migration.index):
             del self.under_way[migration.partition_id]
         is_moving = self.moving.get(migration.partition_id) == migration.operation_id
         if is_moving and all(one.state in MIGRATIONS_ENDED for one in self._of_partition(migration)):

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import NodeState, OperationState, Partition, PartitionState
+from minka.v1.cluster_pb2 import NodeState, Partition, PartitionState
 from minkad.core.controller import (
+    BeginQueued,
     CancelMigration,
     CancelOperation,
     ControlledShutdown,
@@ -21,7 +22,7 @@ from minkad.core.controller import (
     UndrainNode,
     blockers_of,
 )
-from minkad.core.state import ReplicaStateName, is_up, replica_state
+from minkad.core.state import ReplicaStateName, State, is_up, replica_state
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS
 from tests.unit.core.model import Controller
 
@@ -99,6 +100,11 @@ class Cluster(RuleBasedStateMachine):
             if row.target_replicas:
                 assert row.id in self.c.state.under_way
 
+    @invariant()
+    def what_is_under_way_is_found(self) -> None:
+        fresh = State.from_snapshot(self.c.state.to_snapshot())
+        assert (fresh.moving, fresh.under_way) == (self.c.state.moving, self.c.state.under_way)
+
     def is_up(self, node: str) -> bool:
         return is_up(self.c.state.nodes[node])
 
@@ -161,20 +167,24 @@ class Cluster(RuleBasedStateMachine):
 
     # People
 
-    @rule(to=st.sets(st.sampled_from(NODES), max_size=4), drain=st.sets(st.sampled_from(NODES), max_size=2))
-    def reassign(self, to: set[str], drain: set[str]) -> None:
+    @rule(
+        to=st.sets(st.sampled_from(NODES), max_size=4),
+        drain=st.sets(st.sampled_from(NODES), max_size=2),
+        queue=st.booleans(),
+    )
+    def reassign(self, to: set[str], drain: set[str], queue: bool) -> None:
         def begin() -> None:
-            plan = self.c.plan(sorted(to), sorted(drain))
+            plan = self.c.plan(sorted(to), sorted(drain), queue=queue)
             if plan.moves:
                 self.c.begin(plan)
 
         refused_unless(begin)
 
-    @rule(data=st.data(), replicas=st.permutations(NODES), count=st.integers(1, 4))
-    def reassign_one(self, data: st.DataObject, replicas: list[str], count: int) -> None:
+    @rule(data=st.data(), replicas=st.permutations(NODES), count=st.integers(1, 4), queue=st.booleans())
+    def reassign_one(self, data: st.DataObject, replicas: list[str], count: int, queue: bool) -> None:
         def begin() -> None:
             row = data.draw(st.sampled_from(list(self.c.state.partitions.values())))
-            plan = self.c.plan(partitions={row.id: replicas[:count]})
+            plan = self.c.plan(partitions={row.id: replicas[:count]}, queue=queue)
             if plan.moves:
                 self.c.begin(plan)
 
@@ -184,18 +194,22 @@ class Cluster(RuleBasedStateMachine):
     def elect(self) -> None:
         refused_unless(lambda: self.c.run(ElectLeaders(list(self.c.state.partitions), "tester", "")))
 
-    @rule(node=st.sampled_from(NODES), decommission=st.booleans())
-    def drain(self, node: str, decommission: bool) -> None:
-        refused_unless(lambda: self.c.run(DrainNode(node, decommission, "tester", "", {})))
+    @rule(node=st.sampled_from(NODES), decommission=st.booleans(), queue=st.booleans())
+    def drain(self, node: str, decommission: bool, queue: bool) -> None:
+        refused_unless(lambda: self.c.run(DrainNode(node, decommission, "tester", "", {}, queue=queue)))
+
+    @rule()
+    def begin_queued(self) -> None:
+        self.c.run(BeginQueued({}, {}))
 
     @rule(node=st.sampled_from(NODES))
     def undrain(self, node: str) -> None:
         refused_unless(lambda: self.c.run(UndrainNode(node)))
 
-    @precondition(lambda self: self.c.state.running_operations())
+    @precondition(lambda self: self.c.state.unended_operations())
     @rule(data=st.data(), what=st.sampled_from(["pause", "resume", "cancel", "stall"]))
     def change_operation(self, data: st.DataObject, what: str) -> None:
-        operation = data.draw(st.sampled_from(self.c.state.running_operations()))
+        operation = data.draw(st.sampled_from(self.c.state.unended_operations()))
         if what == "stall":
             for partition_id in self.c.state.partitions:
                 self.c.run(CancelMigration(operation.id, partition_id, "no progress for 60 s"))
@@ -206,6 +220,15 @@ class Cluster(RuleBasedStateMachine):
 
     # In the end
 
+    def settle(self) -> None:
+        """Until nothing begins that is queued, either."""
+        while True:
+            self.c.settle()
+            before = len(self.c.log)
+            self.c.run(BeginQueued({}, {}))
+            if len(self.c.log) == before:
+                return
+
     def teardown(self) -> None:
         """When nothing fails any more, everything comes to an end and is in sync."""
         if not self.c.state.partitions:
@@ -213,17 +236,20 @@ class Cluster(RuleBasedStateMachine):
         for node in NODES:
             if not self.is_up(node):
                 self.start(node)
-        for operation in self.c.state.running_operations():
+        for operation in self.c.state.unended_operations():
             self.c.run(PauseOperation(operation.id, False))
-        self.c.settle()
-        # What goes on waits for something that a person has to do, and says so.
-        for operation in self.c.state.running_operations():
+        self.settle()
+        # What goes on waits for something that a person has to do, and says so; what is queued waits for that.
+        while unended := self.c.state.unended_operations():
+            for operation in unended:
+                assert all(b.reason for b in blockers_of(self.c.state, operation)), operation
+                assert blockers_of(self.c.state, operation), operation
             assert any(n.state == NodeState.NODE_STATE_DRAINING for n in self.c.state.nodes.values())
-            assert all(b.reason for b in blockers_of(self.c.state, operation)), operation
-            assert blockers_of(self.c.state, operation), operation
-            self.c.run(CancelOperation(operation.id, "tester", ""))
-        self.c.settle()
-        assert all(o.state != OperationState.OPERATION_STATE_RUNNING for o in self.c.state.operations.values())
+            running = self.c.state.running_operations()
+            assert running, unended
+            for operation in running:
+                self.c.run(CancelOperation(operation.id, "tester", ""))
+            self.settle()
         for row in self.c.state.partitions.values():
             assert row.state == PartitionState.PARTITION_STATE_ONLINE, row
             assert set(row.isr) == set(row.replicas), row

@@ -252,8 +252,11 @@ def test_what_is_queued_is_cancelled_before_it_has_begun() -> None:
     c = two_keyspaces()
     first = reassign(c, "flights")
     c.register("delphi")
-    second = c.begin(c.plan(keyspaces=["flights"], queue=True))
+    second = c.begin(c.plan(to=["delphi"], keyspaces=["flights"], queue=True))
+    under_way = dict(c.state.under_way)
+    assert under_way.keys() & {partition_id for partition_id, _ in c.state.migrations[second]}
     c.run(CancelOperation(second, "ann", "not now"))
+    assert c.state.under_way == under_way
     assert c.operation(second).state == OperationState.OPERATION_STATE_CANCELLED
     assert c.operation(second).outcome == "cancelled by ann: not now"
     settle(c)

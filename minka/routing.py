@@ -32,7 +32,7 @@ class Route:
 
     @classmethod
     def of(cls, row: cluster_pb2.Partition) -> "Route":
-        """Of a partition's row."""
+        """The route that a partition's row gives."""
         range_ = KeyRange(row.start_key, row.end_key)
         return cls(row.id, row.partition_epoch, row.generation, row.leader, tuple(row.isr), range_)
 
@@ -210,8 +210,8 @@ class RangeRoutes(KeyspaceRoutes):
         return owner is not None and owner.range.contains(route.range.start) and owner.generation >= route.generation
 
     def _drop_merged(self, route: Route) -> None:
-        """Of the ranges that begin in this one, those that are not newer are part of it by now: the last row of what
-        was merged has the generation of the one into which it was.
+        """Drop the ranges that begin in this one and are not newer: they are part of it by now. The last row of a range
+        that was merged has the generation of the range into which it was merged.
         """
         first = bisect_right(self._starts, route.range.start)
         last = bisect_left(self._starts, route.range.end) if route.range.end else len(self._starts)

@@ -157,7 +157,7 @@ class _Asking:
         return True
 
     def reports(self, status: GetStatusResponse) -> dict[str, Report]:
-        """Of each node of the table; of each voter where there is no table yet."""
+        """The report of each node of the table; of each voter while there is no table yet."""
         addresses = {node.id: node.address for node in status.table.nodes}
         for answer in self._answers.values():
             addresses |= {voter.node: voter.address for voter in answer.voters if voter.node not in addresses}

@@ -29,7 +29,7 @@ RETRY: Final = 0.5  # seconds between tries to join
 async def new_identity(
     config: Config, node: Node, channels: Channels, holder_patience: float, now: Callable[[], float]
 ) -> Identity:
-    """Of `node`, which has its data id already. Waits for a cluster to join, if need be. Raises MinkaError."""
+    """The identity of `node`, which has its data id. Waits for a cluster to join, if need be. Raises MinkaError."""
     founders = [(peer.id, peer.address) for peer in config.cluster.bootstrap]
     ids = [founder for founder, _ in founders]
     if node.id in ids:

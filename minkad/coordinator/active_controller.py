@@ -337,8 +337,8 @@ class ActiveController:
                     self._outbox(name).ask(self._committed.copies.get(name, ()))
 
     def _outbox(self, node: str) -> NodeOutbox:
-        """Of the process that is registered now. One that isn't yet has no part in the rows: when it registers, others
-        lead what the node led.
+        """The outbox of the process that is registered now. A process that isn't registered yet has no part in the
+        rows: when it registers, others lead what the node led.
         """
         if node not in self._outboxes:
             self._outboxes[node] = NodeOutbox(

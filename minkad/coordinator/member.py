@@ -95,7 +95,7 @@ class DataPlane(Protocol):
         """Sizes and offsets."""
 
     def migrations(self) -> list[MigrationProgress]:
-        """Of the migrations that this node is the source of."""
+        """The progress of the migrations that this node is the source of."""
 
     def damaged(self) -> list[DamagedReplica]:
         """The copies of which this node serves nothing."""

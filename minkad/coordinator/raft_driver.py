@@ -201,8 +201,8 @@ class RaftDriver:
 
     @property
     def former_leader(self) -> tuple[int, float]:
-        """Of this leader: the raft id of the last leader that it heard itself, 0 if there was none; and since when, by
-        this node's clock, no leader before this one can have had its leadership confirmed.
+        """The raft id of the last leader that this leader heard itself, 0 if there was none; and since when, by this
+        node's clock, no leader before this one can have had its leadership confirmed.
         """
         now = self._clock()
         return self._silence.leader, self._silence.proven_since(self.raw.basic_status().term, now)

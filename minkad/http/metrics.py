@@ -19,7 +19,7 @@ class Lag(NamedTuple):
     """How far a follower is behind its leader."""
 
     entries: int
-    """Of the log, that it has not acknowledged."""
+    """Entries of the log that it has not acknowledged."""
     seconds: float
     """Since it last had all that there was; 0 when it has."""
 
@@ -46,7 +46,7 @@ class Snapshot:
     replicas: Mapping[str, int] = field(default_factory=dict)
     """Replicas that this node hosts, by role: leader, follower."""
     migrations_running: int = 0
-    """Of those this node is the source of."""
+    """Migrations that this node is the source of."""
     damaged: int = 0
     """Replicas on this node of which nothing is served, since their data is damaged."""
     under_replicated: int = 0
@@ -56,9 +56,9 @@ class Snapshot:
     under_min_insync: int = 0
     """Partitions in the table that refuse writes because too few replicas are in sync."""
     elections: int = 0
-    """Of leaders of the partitions in the table, since they were created."""
+    """Elections of leaders of the partitions in the table, since these were created."""
     unclean_elections: int = 0
-    """Of those, where the new leader was not in sync."""
+    """Those of them in which the new leader was not in sync."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
     """By node that follows this one: of the partition in which it lags most."""
     disk_total_bytes: int = 0

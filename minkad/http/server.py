@@ -83,7 +83,7 @@ def _verdict(name: str, checks: Sequence[Check], needed: Callable[[Check], bool]
 
 
 class _Refusal(asyncio.Protocol):
-    """Of a connection more than there may be."""
+    """The answer to a connection beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called once."""

@@ -70,7 +70,7 @@ class Damage:
             asyncio.get_running_loop().call_soon(self._give_up, replica)  # its finder is in the middle of something
 
     def all(self) -> list[DamagedReplica]:
-        """Of this node."""
+        """All damaged replicas of this node."""
         return [
             DamagedReplica(partition_id=replica.id, reason=str(replica.damage))
             for replica in self._replicas.values()

@@ -35,7 +35,7 @@ class Keep(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
 
     @property
     def range(self) -> KeyRange:
-        """Of the keys that stay."""
+        """The keys that stay."""
         return KeyRange(self.start, self.end)
 
 

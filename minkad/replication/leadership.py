@@ -326,7 +326,7 @@ class Leadership:
             self._hand_over.look()
 
     def progress(self) -> list[MigrationProgress]:
-        """Of the followers that are being added, are sent a checkpoint, or are to lead."""
+        """The progress of the followers that are being added, are sent a checkpoint, or are to lead."""
         row = self.replica.row
         if not (row.adding_replicas or row.successor or self._shipments):
             return []

@@ -50,7 +50,7 @@ class Sample:
 
 
 class Load:
-    """Of one replica."""
+    """The load of one replica."""
 
     __slots__ = ("cpu_percent", "generation", "last", "looked_at", "not_split", "ops", "sample", "served")
 

@@ -372,7 +372,7 @@ class ReplicaManager:
         return partition_id not in self._failed and (replica.role is not Role.IDLE or not replica.row.leader)
 
     def _result_now(self, row: Partition) -> ReplicaResult | None:
-        """Of the most, which have nothing to wait for."""
+        """The result for a row that has nothing to wait for, as most have; None for the others."""
         replica = self._replicas.get(row.id)
         if replica is None or row.id in self._failed or replica.awaits_split:
             return None
@@ -636,8 +636,8 @@ class ReplicaManager:
                 self._requests.notify(replica.id)
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
-        """Of the partitions that this node leads; with `changed_only`, those that changed since the last call. Of so
-        many at once as take no time that matters; the others come with the next calls.
+        """Stats of the partitions that this node leads; with `changed_only`, of those that changed since the last call.
+        One call takes so many as cost no time that matters; the others come with the next calls.
         """
         # Why one isn't split is found, and found to be over, without a write to it.
         noted = {replica.id for replica in self._replicas.values() if replica.not_split}
@@ -656,7 +656,7 @@ class ReplicaManager:
         return sum(replica.is_ready for replica in self._replicas.values())
 
     def migrations(self) -> list[MigrationProgress]:
-        """Of the replicas that this node, as the leader, is bringing up or handing over to."""
+        """The progress of the replicas that this node, as the leader, is bringing up or handing over to."""
         return [progress for leadership in self._leaderships.values() for progress in leadership.progress()]
 
     def follower_lags(self) -> dict[str, tuple[int, float]]:

@@ -227,7 +227,7 @@ class Merging:
 
     @failpoint("merge.learn")
     def _learn(self, rows: Iterable[Partition]) -> None:
-        """Of both at once: from here on one serves what the other did."""
+        """Take in both rows at once: from here on one partition serves what the other did."""
         for row in rows:
             self._context.learn(row)
 

@@ -257,7 +257,7 @@ class Replica:
 
     @property
     def is_made(self) -> bool:
-        """Of what a split makes: whether this replica has what the split gave it, or a copy of that from its leader."""
+        """Whether this replica of a child has what the split gave it, or a copy of that from its leader."""
         return self.log.base > 0
 
     @property
@@ -413,7 +413,7 @@ class Replica:
         return dropped
 
     def in_sync_end(self) -> int:
-        """Of a leader: what the whole in-sync set has.
+        """The end of what the whole in-sync set has, as the leader knows it.
 
         With fewer than `min_insync` in it, no more becomes committed than a former leader may have acknowledged.
         """

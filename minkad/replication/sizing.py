@@ -109,7 +109,7 @@ class SizeCheck:
             del self._checked[replica.id]
 
     def _is_uncertain(self, replica: Replica, limit: int) -> bool:
-        """Of the size or, if there is a limit, of whether it is above it."""
+        """Whether the size is uncertain or, if there is a limit, whether it is uncertain that the size is above it."""
         data = replica.data
         size, error = data.size().bytes, data.size_error()
         if error > MAX_ERROR:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from minka._grpc import channel_options
 from minka.errors import MinkaError
@@ -100,15 +100,17 @@ class Server:
 
     def _made(self) -> grpc.aio.Server:
         server = grpc.aio.server(interceptors=[self._interceptor], options=_OPTIONS)
-        admin_pb2_grpc.add_MetadataServicer_to_server(self._metadata, server)
-        admin_pb2_grpc.add_AdminServicer_to_server(self._admin, server)
-        admin_pb2_grpc.add_InventoryServicer_to_server(self._inventory, server)
-        coordinator_pb2_grpc.add_CoordinatorServicer_to_server(self._coordinator, server)
-        coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(self._control, server)
-        coordinator_pb2_grpc.add_RaftServicer_to_server(self._raft, server)
         server.add_generic_rpc_handlers(self._handlers)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        services: Any = _GenericHandlers(server)
+        admin_pb2_grpc.add_MetadataServicer_to_server(self._metadata, services)
+        admin_pb2_grpc.add_AdminServicer_to_server(self._admin, services)
+        admin_pb2_grpc.add_InventoryServicer_to_server(self._inventory, services)
+        coordinator_pb2_grpc.add_CoordinatorServicer_to_server(self._coordinator, services)
+        coordinator_pb2_grpc.add_ReplicaControlServicer_to_server(self._control, services)
+        coordinator_pb2_grpc.add_RaftServicer_to_server(self._raft, services)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
+        names = reflection.aio.ReflectionServicer((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(names, services)  # type: ignore[no-untyped-call]
         try:
             if self._credentials is None:
                 server.add_insecure_port(self._address)
@@ -154,6 +156,20 @@ class Server:
         if self._watcher is not None:
             self._watcher.cancel()
         await self._server.stop(grace)
+
+
+class _GenericHandlers:
+    """Takes a service's handlers for the server, and registers no methods.
+
+    For each registered method grpcio (1.85) asks gRPC's core for the next call. When the server ends by itself, it
+    frees the memory for all these calls, and the core writes to it after that: the process dies of SIGSEGV, or worse.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
+
+    def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
+        """The generic handler has them all."""
 
 
 def _is_stranger(coordinator: Coordinator, raft_id: int) -> bool:

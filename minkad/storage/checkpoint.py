@@ -44,7 +44,7 @@ class Checkpoint:
 
     @property
     def size(self) -> int:
-        """Of all files, in bytes."""
+        """All files together, in bytes."""
         return sum(file.size for file in self.files)
 
     async def read(self, chunk_bytes: int, skip: Collection[str] = ()) -> AsyncIterator[tuple[bytes, int | None]]:

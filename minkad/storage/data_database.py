@@ -495,7 +495,7 @@ def _multi_get(db: Rdict, keys: list[bytes], max_bytes: int) -> list[bytes | Non
 
 
 def data_options(cache: Cache) -> Options:
-    """Of an open database."""
+    """RocksDB's options for an open database."""
     options = base_options(_WRITE_BUFFER_BYTES, _WRITE_BUFFERS)
     options.set_arena_block_size(128 * KIB)
     options.set_compression_type(DBCompressionType.lz4())

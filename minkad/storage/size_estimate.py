@@ -113,7 +113,7 @@ class SizeEstimate:
         self._bytes, self._keys = min(self._bytes, most.bytes), min(self._keys, most.keys)
 
     def reduced(self, before: Size, after: Size) -> None:
-        """Of all that was put, `before`, no more than `after` is left: what was removed is not known one by one."""
+        """No more than `after` is left of all that was put, `before`: what was removed is not known one by one."""
         share = self._bytes / max(1, before.bytes)
         if share < _FEW_VERSIONS:
             self.doubt()  # what was overwritten may be all in the part that is left, or in the other

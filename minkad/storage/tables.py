@@ -21,7 +21,7 @@ class Table(NamedTuple):
 
 
 def tables_of(db: Rdict) -> list[Table]:
-    """Of the database; that with the applied offset alone has no key. Raises what rocksdict raises."""
+    """The database's SST files; one that holds the applied offset alone has no key. Raises what rocksdict raises."""
     files = db.live_files()
     tables = [Table(file["level"], file["size"], file["start_key"], file["end_key"]) for file in files]
     return [table._replace(first=max(table.first, FIRST_KEY)) for table in tables if table.last]

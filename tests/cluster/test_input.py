@@ -3,7 +3,6 @@
 import contextlib
 import random
 import socket
-import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minkactl.playground import LocalCluster
 from minkad.replication import frames
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
+from tests.http2 import preface
 
 METHODS = [
     method
@@ -222,24 +222,9 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
     assert_well(cluster)
 
 
-def preface(path: bytes) -> bytes:
-    """The beginning of a connection of HTTP/2 and of a call to a method, without any of gRPC's help."""
-
-    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-        return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
-
-    def header(name: bytes, value: bytes) -> bytes:
-        return bytes((0, len(name))) + name + bytes((len(value),)) + value
-
-    pairs = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"x"))
-    headers = b"".join(header(*pair) for pair in (*pairs, (b"te", b"trailers"), (b"content-type", b"application/grpc")))
-    settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
-    return settings + frame(1, 4, 1, headers) + frame(0, 1, 1, bytes(5))
-
-
 def _connected(address: str) -> socket.socket | None:
     host, port = address.split(":")
-    with contextlib.suppress(ConnectionRefusedError):
+    with contextlib.suppress(ConnectionError):
         return socket.create_connection((host, int(port)), timeout=SECONDS)
     return None
 
@@ -248,9 +233,12 @@ def _connected(address: str) -> socket.socket | None:
 def test_what_is_no_grpc_ends_nothing(cluster: LocalCluster, sent: bytes) -> None:
     """At most the node listens again, in a moment."""
     for _ in range(3):
-        with eventually("a connection", lambda: _connected(cluster.node(NODE).address)) as connection:
-            connection.sendall(sent)
+        with (
+            eventually("a connection", lambda: _connected(cluster.node(NODE).address)) as connection,
+            contextlib.suppress(ConnectionError),
+        ):
             connection.settimeout(SECONDS)
+            connection.sendall(sent)
             connection.recv(1000)
     assert_well(cluster)
 

@@ -1,7 +1,8 @@
 """Bugs in what is around the Raft core: the driver, the controller, the clearance, the state."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -156,7 +157,19 @@ def no_chance() -> Sequence[Patch]:
 
 
 def wait_for_the_silent() -> Sequence[Patch]:
-    return [(Member, "leader_changed", lambda _: None), (MemberSettings, "call_timeout", 2.0)]
+    """In calls and in heartbeats, also when Raft names another leader meanwhile."""
+    patience = 2.0
+
+    @asynccontextmanager
+    async def waiting(_: Member, _address: str, seconds: float) -> AsyncGenerator[None, None]:
+        async with asyncio.timeout(max(seconds, patience)):
+            yield
+
+    return [
+        (Member, "leader_changed", lambda _: None),
+        (Member, "_waiting", waiting),
+        (MemberSettings, "call_timeout", patience),
+    ]
 
 
 def one_after_the_other() -> Sequence[Patch]:

@@ -14,7 +14,7 @@ from minkad.core.state import State, partition_name
 
 
 def blockers_of(state: State, operation: Operation) -> list[Blocker]:
-    """Of an operation that has not ended: one for each partition that is held up, or one for the whole of it."""
+    """One for each partition that is held up, or one for the whole operation, which has not ended."""
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
         return [_what_comes_first(state, operation)]
     if operation.paused:
@@ -37,7 +37,7 @@ def _what_comes_first(state: State, operation: Operation) -> Blocker:
 
 
 def split_blockers(state: State, partition_id: int) -> GetSplitBlockersResponse:
-    """Of a split of this partition. Raises UNKNOWN_PARTITION."""
+    """What keeps this partition from being split now. Raises UNKNOWN_PARTITION."""
     row = state.partitions.get(partition_id)
     if row is None:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {partition_id} does not exist")

@@ -99,7 +99,7 @@ def _refuse_impostor(old: Node, command: Register, live: bool) -> None:
 
 
 def _process(node: Node) -> str:
-    """Of its incarnations, what they have in common: one process may register several times."""
+    """The part that the incarnations of one process have in common: it may register several times."""
     return node.incarnation.partition(".")[0]
 
 

@@ -126,7 +126,7 @@ class Merges(OperationKind):
         return f"merge {state.keyspaces[operation.merge.keyspace_id].name}"
 
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
-        """What has no node in common is brought together."""
+        """Neighbours that have no node in common are brought together."""
         return Beginning(list(_bring_together(_pairs(state, operation))))
 
     def touches(self, state: State, operation: Operation) -> Iterator[Touched]:

@@ -34,7 +34,7 @@ class Mover(Protocol):
         """The next step of one that has begun; none while there is something to wait for."""
 
     def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
-        """What one that has begun waits for that doesn't come by itself, and what helps; "" for nothing."""
+        """What a migration that has begun waits for and doesn't come by itself, and what helps; "" for nothing."""
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
         """Why one that is COPYING can't be undone without losing something."""

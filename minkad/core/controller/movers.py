@@ -11,7 +11,7 @@ MOVERS: Final[Mapping[str, Mover]] = {"partition_id": PartitionMover()}
 
 
 def mover_of(migration: Migration) -> Mover:
-    """How what this migration moves is moved."""
+    """The mover for the kind of thing that this migration moves."""
     thing = migration.WhichOneof("placed")
     assert thing is not None, migration
     return MOVERS[thing]

@@ -48,7 +48,7 @@ class Begins(ABC):
 
     @property
     def queue(self) -> bool:
-        """Whether it is to be queued where others touch the same, instead of being refused."""
+        """Whether it is queued, instead of refused, while others touch the same things."""
         return False
 
     @property

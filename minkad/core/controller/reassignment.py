@@ -120,7 +120,7 @@ class PartitionMover:
         return "", ""
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
-        """What is in sync must not be dropped for too few that are."""
+        """Replicas in sync must not be dropped if too few of the original ones are in sync."""
         partition, original = state.partitions[migration.partition_id], migration.original_replicas
         if all(node in original for node in partition.isr):
             return None

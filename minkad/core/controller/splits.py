@@ -249,7 +249,7 @@ def obstacles(state: State, row: Partition, *, ignore_merge: bool = False) -> It
 
 
 def caps(state: State, row: Partition) -> Iterator[Obstacle]:
-    """What besides keeps it from being split when its leader proposes it, and not when a person does."""
+    """The limits that hold for splits which a leader proposes, and not for those that a person asks for."""
     if not _free(state):
         yield Obstacle(f"{SPLITS_AT_ONCE} splits are under way, which is the most", "minkactl operations")
     for node in row.replicas:

@@ -14,7 +14,7 @@ class Destination(NamedTuple):
 
 
 def destinations(state: State) -> dict[int, Destination]:
-    """Of all partitions that are to be moved."""
+    """The destinations of all partitions that are to be moved, by partition id."""
     found: dict[int, Destination] = {}
     for operation in state.unended_operations():
         for migration in state.migrations[operation.id].values():

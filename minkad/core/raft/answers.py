@@ -6,7 +6,7 @@ from minka.v1.raft_pb2 import MSG_APP_RESP, Message
 
 
 def without_repeated_answers(messages: Sequence[Message]) -> list[Message]:
-    """Of the answers to one leader's appends only the highest acceptance and the last rejection.
+    """The messages, with only the highest acceptance and the last rejection of one leader's appends.
 
     A leader sends many appends ahead. When one is lost or overtaken, all that follow are rejected, and each rejection
     can make it send again: with slow disks and messages that overtake each other, more than can be handled. Of

@@ -243,7 +243,7 @@ class RawNode:
         return BasicStatus(r.id, r.role, r.term, r.vote, r.leader_id, log.committed, log.applied, r.lead_transferee)
 
     def last_index(self) -> int:
-        """Of the log, persisted or not: after `propose_batch` on the leader, the index of the last entry proposed."""
+        """The last index of the log, persisted or not: after `propose_batch` on the leader, the last one proposed."""
         return self._raft.raft_log.last_index()
 
     def status(self) -> Status:

@@ -18,7 +18,7 @@ class Changed:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """How many rows these are."""
         return len(self.nodes) + len(self.keyspaces) + len(self.partitions)
 
 

@@ -160,7 +160,7 @@ class State:
         return (self.partitions[id_] for id_ in list(self.led.get(node, ())))
 
     def row(self, partition_id: int) -> Partition | None:
-        """Of a partition; of one that is part of another one now, its last row while it is to be deleted somewhere."""
+        """A partition's row. One that was merged into another keeps its last row until all copies are deleted."""
         return self.partitions.get(partition_id) or self.tombstones.get(partition_id)
 
     def is_gone(self, partition_id: int) -> bool:
@@ -196,7 +196,7 @@ class State:
         return table, slices(rows, ROWS_A_PIECE)
 
     def table_since(self, version: int) -> TableChanges | None:
-        """What clients and people see now that they didn't at an older version; None: that isn't remembered."""
+        """What has changed for clients and people since an older version; None if that isn't remembered."""
         changed = self.changes.since(version)
         if changed is None:
             return None

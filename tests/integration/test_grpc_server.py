@@ -1,0 +1,50 @@
+"""What gRPC does when a call ends its server."""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+
+from minkad.rpc.server import _GenericHandlers
+from tests.http2 import preface
+
+_SIZES: Final = range(16, 512, 16)  # bytes, of objects that Python has memory of its own for
+_COUNT: Final = 500
+_MARK: Final = b"\x55"
+
+
+async def _end_one_by_a_call() -> list[bytes]:
+    """Objects of all small sizes, made in the moment in which the server has ended."""
+    objects: list[bytes] = []
+    ended = asyncio.Event()
+
+    def mark(_: logging.LogRecord) -> bool:
+        objects.extend(_MARK * size for size in _SIZES for _ in range(_COUNT))
+        ended.set()
+        return False
+
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    services: Any = _GenericHandlers(server)
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), services)
+    await server.start()
+    log = logging.getLogger("grpc._cython.cygrpc")
+    log.addFilter(mark)
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(preface(b"/grpc.health.v1.Health/\xff\xfe"))
+        async with asyncio.timeout(10):
+            await ended.wait()
+            with contextlib.suppress(UnicodeDecodeError):
+                await server.stop(0)
+        writer.close()
+    finally:
+        log.removeFilter(mark)
+    return objects
+
+
+def test_a_server_that_ends_writes_to_no_memory_that_is_free() -> None:
+    assert all(set(each) == set(_MARK) for each in asyncio.run(_end_one_by_a_call()))

@@ -207,8 +207,10 @@ class LocalCluster:
             raise self._failure(node, f"did not stop within {timeout_s:g} s of SIGTERM") from error
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a running node."""
+        """Send a signal to a running node; SIGSTOP: and wait until all its threads have stopped."""
         os.kill(self.node(name).pid, number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.node(name).pid, os.WSTOPPED)
 
     def restart(self, name: str, *, env: Mapping[str, str] | None = None, ready: bool = True) -> None:
         """Start a node again, with its data; one that runs is terminated first. `env` replaces the node's own."""

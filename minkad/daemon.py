@@ -26,7 +26,7 @@ from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.raft import Config as RaftConfig
 from minkad.core.raft import RawNode
-from minkad.core.state import State
+from minkad.core.state import Placed, State
 from minkad.disk_guard import DiskGuard
 from minkad.exits import end_at_once
 from minkad.health import Health
@@ -203,7 +203,7 @@ class Daemon:
             is_gone=lambda partition_id: self.coordinator.state.is_gone(partition_id),
             known_keyspace=lambda keyspace_id: self.coordinator.state.keyspaces.get(keyspace_id),
             is_absent=lambda node_id: self.coordinator.state.is_absent(node_id),
-            operation_moving=lambda partition_id: self.coordinator.state.operation_moving(partition_id),
+            operation_moving=lambda id_: self.coordinator.state.operation_moving(Placed.partition(id_)),
             on_fence=self.telemetry.migration_write_pause.observe,
             on_isr_change=self.telemetry.isr_changed,
             low_disks=self._low_disks,

@@ -53,7 +53,7 @@ from minkad.core.controller import (
 )
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.rows import ROWS_A_RECORD
-from minkad.core.state import ALL, NotifyNode, State, is_up, slices
+from minkad.core.state import ALL, NotifyNode, Placed, State, is_up, slices
 from minkad.failpoints import failpoint
 from minkad.turns import turn
 
@@ -118,7 +118,8 @@ class ActiveController:
         self._damaged: dict[str, list[DamagedReplica]] = {}
         self._queue_looked_at = float("-inf")
         self._ran: list[int] = []  # the operations that ran at that time
-        self._advanced: dict[int, tuple[tuple[object, ...], float]] = {}  # what a migration last showed, and since when
+        # what the migrations of a thing last showed, and since when
+        self._advanced: dict[Placed, tuple[tuple[object, ...], float]] = {}
         self._committed = committed
         self._propose = propose
         self._confirm_leadership = confirm_leadership
@@ -472,13 +473,13 @@ class ActiveController:
 
     def _note_progress(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
         self._progress[source] = list(migrations)
-        by_partition: dict[int, list[object]] = {}
+        by_thing: dict[Placed, list[object]] = {}
         for migration in migrations:
             shown = (source, migration.target, migration.bytes_done, migration.lag, migration.phase)
-            by_partition.setdefault(migration.partition_id, []).append(shown)
-        for partition_id, all_shown in by_partition.items():
-            if self._advanced.get(partition_id, (None, 0.0))[0] != tuple(all_shown):
-                self._advanced[partition_id] = (tuple(all_shown), now)
+            by_thing.setdefault(Placed.partition(migration.partition_id), []).append(shown)
+        for thing, all_shown in by_thing.items():
+            if self._advanced.get(thing, (None, 0.0))[0] != tuple(all_shown):
+                self._advanced[thing] = (tuple(all_shown), now)
 
     def _cancel_stalled(self) -> None:
         """No migration may keep its operation from ending, unless a person has paused it."""
@@ -487,13 +488,14 @@ class ActiveController:
             for migration in unfinished(list(self.decided.migrations[operation.id].values())):
                 if not self._can_stall(migration, operation.paused):
                     continue
-                shown, since = self._advanced.get(migration.partition_id, ((), now))
+                thing = Placed.of(migration)
+                shown, since = self._advanced.get(thing, ((), now))
                 if now - since > self.settings.stall_timeout:
                     since = now
                     reason = f"no progress for {self.settings.stall_timeout:.0f} s: {self._blocked_by(migration)}"
-                    if records := list(self._decide(CancelMigration(operation.id, migration.partition_id, reason))):
+                    if records := list(self._decide(CancelMigration(operation.id, thing, reason))):
                         self._record(records)
-                advanced[migration.partition_id] = (shown, since)
+                advanced[thing] = (shown, since)
         self._advanced = advanced
 
     def _can_stall(self, migration: Migration, paused: bool) -> bool:

@@ -7,10 +7,11 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Migration, Operation, OperationState
 from minka.v1.records_pb2 import OperationStarted, Record
 from minkad.core.controller.commands import BeginQueued
+from minkad.core.controller.movers import name_of
 from minkad.core.controller.operation_kind import Begins, Touch, Touched, Usage
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.operations import give_up
-from minkad.core.state import MIGRATIONS_ENDED, State, partition_name
+from minkad.core.state import MIGRATIONS_ENDED, Placed, State, partition_name
 
 MAX_QUEUED = 100
 _NAMED = 3  # of the things that two operations touch
@@ -96,7 +97,7 @@ def described(state: State, operation: Operation) -> str:
 
 
 def _touched(state: State, operation: Operation, migrations: Iterable[Migration]) -> frozenset[Touched]:
-    moved = ((Touch.MOVES, m.partition_id) for m in migrations if m.state not in MIGRATIONS_ENDED)
+    moved = ((Touch.MOVES, Placed.of(m)) for m in migrations if m.state not in MIGRATIONS_ENDED)
     return frozenset([*moved, *kind_of(operation).touches(state, operation)])
 
 
@@ -108,9 +109,11 @@ def _named(state: State, both: Sequence[Touched]) -> str:
     return f"{touch.value} {names}{more}"
 
 
-def _name(state: State, touch: Touch, thing: int | str) -> str:
+def _name(state: State, touch: Touch, thing: Placed | int | str) -> str:
     if isinstance(thing, str):
         return thing
+    if isinstance(thing, Placed):
+        return name_of(state, thing)
     if touch is Touch.CUTS:
         return state.keyspaces[thing].name
     return partition_name(state.keyspaces, state.partitions[thing])

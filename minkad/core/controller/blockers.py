@@ -7,14 +7,14 @@ from minka.v1.admin_pb2 import Blocker, GetSplitBlockersResponse
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationState
 from minkad.core.controller import splits
 from minkad.core.controller.begin import conflicts
-from minkad.core.controller.movers import mover_of
+from minkad.core.controller.movers import mover_of, name_of
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.schedule import unfinished
-from minkad.core.state import State, partition_name
+from minkad.core.state import Placed, State, partition_name
 
 
 def blockers_of(state: State, operation: Operation) -> list[Blocker]:
-    """One for each partition that is held up, or one for the whole operation, which has not ended."""
+    """One for each thing that is held up, or one for the whole operation, which has not ended."""
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
         return [_what_comes_first(state, operation)]
     if operation.paused:
@@ -58,10 +58,8 @@ def what_blocks(state: State, migration: Migration) -> Blocker | None:
         reason, remedy = mover.waits_for(state, migration)
     if not reason:
         return None
-    return Blocker(
-        operation_id=migration.operation_id,
-        partition_id=migration.partition_id,
-        partition=mover.name(state, migration),
-        reason=reason,
-        remedy=remedy,
-    )
+    thing = Placed.of(migration)
+    name = name_of(state, thing)
+    blocker = Blocker(operation_id=migration.operation_id, partition=name, reason=reason, remedy=remedy)
+    setattr(blocker, thing.kind, thing.id)
+    return blocker

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node
 from minka.v1.coordinator_pb2 import DiskSpace, IsrChange, ReplicaResult
 from minkad.core.controller.operation_kind import Begins
+from minkad.core.state import Placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +149,10 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class CancelMigration:
-    """The partition's migration can't go on; unless it is nearly done, the partition stays where it was."""
+    """The thing's migration can't go on; unless it is nearly done, the thing stays where it was."""
 
     operation_id: int
-    partition_id: int
+    thing: Placed
     reason: str
 
 

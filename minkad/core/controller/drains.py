@@ -20,7 +20,7 @@ from minkad.core.controller.reassigns import migrations_of
 from minkad.core.controller.rows import node_in_state, partitions_changed
 from minkad.core.controller.selectors import Live, controlled_shutdown_leader_selector
 from minkad.core.placement.reassign import plan_reassign
-from minkad.core.state import State, is_up, partition_name
+from minkad.core.state import Placed, State, is_up, partition_name
 
 _LIVE, _DRAINING = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING
 
@@ -44,7 +44,7 @@ def running_drain(state: State, node_id: str) -> Operation | None:
     return next((o for o in state.running_operations() if o.HasField("drain") and o.drain.node == node_id), None)
 
 
-def undrained(state: State, node_id: str, now_ms: int, but: Collection[int] = ()) -> list[Record]:
+def undrained(state: State, node_id: str, now_ms: int, but: Collection[Placed] = ()) -> list[Record]:
     """The node stays after all, and so do its leaderships, apart from those of the partitions `but`."""
     node = state.nodes.get(node_id)
     if node is None or node.state != _DRAINING:
@@ -52,7 +52,7 @@ def undrained(state: State, node_id: str, now_ms: int, but: Collection[int] = ()
     kept = (
         PartitionChange(p).keep_leader().row()
         for p in state.led_by(node_id)
-        if p.successor and not p.target_replicas and p.id not in but
+        if p.successor and not p.target_replicas and Placed.partition(p.id) not in but
     )
     return [node_in_state(node, _LIVE, "stays after all", now_ms), *partitions_changed(kept)]
 
@@ -156,7 +156,7 @@ class Drains(OperationKind):
         node = operation.drain.node
         return _moved_by_others(state, operation) if operation.drain.decommission else blockers(state, node)
 
-    def cancelled(self, state: State, operation: Operation, but: Collection[int], now_ms: int) -> list[Record]:
+    def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
         """The node stays."""
         return undrained(state, operation.drain.node, now_ms, but)
 
@@ -181,7 +181,7 @@ def _moved_by_others(state: State, operation: Operation) -> list[Blocker]:
     node = operation.drain.node
     found = []
     for row in state.partitions_on(node):
-        by = state.moving.get(row.id, operation.id)
+        by = state.moving.get(Placed.partition(row.id), operation.id)
         if node in row.replicas and by != operation.id:
             name = partition_name(state.keyspaces, row)
             remedy = f"minkactl operations show {by}"
@@ -191,7 +191,7 @@ def _moved_by_others(state: State, operation: Operation) -> list[Blocker]:
 
 def _decommissioned(state: State, node: Node) -> End | None:
     held = [p.id for p in state.partitions_on(node.id) if node.id in p.replicas]
-    if any(partition_id in state.moving for partition_id in held):
+    if any(Placed.partition(partition_id) in state.moving for partition_id in held):
         return None  # another operation moves it, and not to a node that is being drained
     if held:
         return End(f"{node.id} still holds {len(held)} partitions", failed=True)

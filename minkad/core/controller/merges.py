@@ -30,7 +30,7 @@ from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
 from minkad.core.controller.splits import MAX_KEYS, Ranges, keyspace_by_ranges, obstacle
-from minkad.core.state import MIGRATIONS_ENDED, State, partition_name, replace
+from minkad.core.state import MIGRATIONS_ENDED, Placed, State, partition_name, replace
 
 MERGES_AT_ONCE = 4  # in the cluster: each copies a partition
 
@@ -133,9 +133,9 @@ class Merges(OperationKind):
         """The ranges of the keyspace, and both of each two that are brought together."""
         yield Touch.CUTS, operation.merge.keyspace_id
         for left, right in _pairs(state, operation):
-            if state.moving.get(right.id) == operation.id or not set(left.replicas) & set(right.replicas):
-                yield Touch.MOVES, left.id
-                yield Touch.MOVES, right.id
+            things = Placed.partition(left.id), Placed.partition(right.id)
+            if state.moving.get(things[1]) == operation.id or not set(left.replicas) & set(right.replicas):
+                yield from ((Touch.MOVES, thing) for thing in things)
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
         """Leaderships come together, then merges begin."""
@@ -170,7 +170,7 @@ class Merges(OperationKind):
             found.append(Blocker(partition_id=pair.right.id, partition=name, reason=text, remedy=remedy))
         return found
 
-    def cancelled(self, state: State, operation: Operation, but: Collection[int], now_ms: int) -> list[Record]:
+    def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
         """What has been copied is removed."""
         rows = []
         for left, right in _pairs(state, operation):
@@ -209,7 +209,7 @@ def _obstacle(state: State, pair: Pair, live: Live) -> str | None:
         is_begun = left.merge_from == right.id
         if not is_begun and (row.merge_from or row.merge_into):
             return f"{name} is being merged with another one"
-        if not is_begun and row.id in state.under_way:
+        if not is_begun and Placed.partition(row.id) in state.under_way:
             return f"{name}: it is being reassigned"
         if (reason := obstacle(state, row, ignore_merge=is_begun)) is not None:
             return f"{name}: {reason}"

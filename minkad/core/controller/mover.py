@@ -13,8 +13,8 @@ class Mover(Protocol):
     goes on from wherever the last one stopped.
     """
 
-    def name(self, state: State, migration: Migration) -> str:
-        """What is moved, for people: flights/7."""
+    def name(self, state: State, id_: int) -> str:
+        """A thing's name, for people: flights/7."""
 
     def impossible(self, state: State, migration: Migration) -> str | None:
         """Why it can't begin, ever."""

@@ -6,12 +6,16 @@ from typing import Final
 from minka.v1.cluster_pb2 import Migration
 from minkad.core.controller.mover import Mover
 from minkad.core.controller.reassignment import PartitionMover
+from minkad.core.state import Placed, State
 
 MOVERS: Final[Mapping[str, Mover]] = {"partition_id": PartitionMover()}
 
 
 def mover_of(migration: Migration) -> Mover:
     """The mover for the kind of thing that this migration moves."""
-    thing = migration.WhichOneof("placed")
-    assert thing is not None, migration
-    return MOVERS[thing]
+    return MOVERS[Placed.of(migration).kind]
+
+
+def name_of(state: State, thing: Placed) -> str:
+    """A thing's name, for people."""
+    return MOVERS[thing.kind].name(state, thing.id)

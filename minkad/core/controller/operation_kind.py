@@ -11,7 +11,7 @@ from minka.v1.cluster_pb2 import Migration, Operation, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.selectors import Live
-from minkad.core.state import State
+from minkad.core.state import Placed, State
 
 
 class Touch(Enum):
@@ -23,7 +23,7 @@ class Touch(Enum):
     DRAINS = "drain"
 
 
-Touched = tuple[Touch, int | str]  # and the id of the partition, keyspace or node
+Touched = tuple[Touch, Placed | int | str]  # and the thing, or the id of the partition, keyspace or node
 
 
 class Beginning(NamedTuple):
@@ -87,7 +87,7 @@ class OperationKind:
         return Beginning()
 
     def touches(self, state: State, operation: Operation) -> Iterable[Touched]:
-        """What one that begins or runs has to itself, besides the partitions that it still has to move."""
+        """What one that begins or runs has to itself, besides what it still has to move."""
         return ()
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
@@ -102,8 +102,8 @@ class OperationKind:
         """What one that runs waits for."""
         return []
 
-    def cancelled(self, state: State, operation: Operation, but: Collection[int], now_ms: int) -> list[Record]:
-        """What follows when it is cancelled. `but`: the partitions whose rows change anyway."""
+    def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
+        """What follows when it is cancelled. `but`: the things whose rows change anyway."""
         return []
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:

@@ -11,12 +11,12 @@ from minkad.core.controller.commands import (
     UndrainNode,
 )
 from minkad.core.controller.drains import undrained
-from minkad.core.controller.movers import mover_of
+from minkad.core.controller.movers import mover_of, name_of
 from minkad.core.controller.operation_kind import End, Touch
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.rows import migration_in_state, operation_with
 from minkad.core.controller.selectors import Live
-from minkad.core.state import MIGRATIONS_ENDED, OPERATIONS_UNENDED, State, partition_name
+from minkad.core.state import MIGRATIONS_ENDED, OPERATIONS_UNENDED, Placed, State
 
 _M = MigrationState
 
@@ -82,19 +82,19 @@ def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
 
     return [
         *going_back,
-        *kind_of(operation).cancelled(state, operation, [m.partition_id for m in copying], now_ms),
+        *kind_of(operation).cancelled(state, operation, [Placed.of(m) for m in copying], now_ms),
         *dropped,
         Record(operation_changed=operation_with(operation, change)),
     ]
 
 
 def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> list[Record]:
-    """The partition stays with its old replicas; what the new ones have goes. Nothing happens where that isn't safe,
-    or the old ones are being removed already.
+    """The thing stays where it was, and what is in its new place goes. Nothing happens where that isn't safe, or where
+    it is being removed from its old place already.
     """
     live = Live.of(state)
-    for (partition_id, _), migration in state.migrations.get(command.operation_id, {}).items():
-        if partition_id != command.partition_id:
+    for (thing, _), migration in state.migrations.get(command.operation_id, {}).items():
+        if thing != command.thing:
             continue
         if migration.state == _M.MIGRATION_STATE_PENDING:
             return [migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, command.reason)]
@@ -113,7 +113,7 @@ def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) ->
     mover = mover_of(migration)
     refusal = mover.refusal_to_go_back(state, migration, live)
     if refusal is not None:
-        raise MinkaError(Code.CANCEL_REFUSED, f"{mover.name(state, migration)} can't go back: {refusal}")
+        raise MinkaError(Code.CANCEL_REFUSED, f"{name_of(state, Placed.of(migration))} can't go back: {refusal}")
 
 
 def undrain_node(state: State, command: UndrainNode, now_ms: int) -> list[Record]:
@@ -161,7 +161,7 @@ def finish(state: State, operation: Operation, end: End, now_ms: int) -> Record:
     if operation.cancelled:
         said.append(operation.outcome)
     elif cancelled:
-        named = [f"{_name(state, m.partition_id)}: {m.outcome}" for m in cancelled]
+        named = [f"{name_of(state, Placed.of(m))}: {m.outcome}" for m in cancelled]
         said.append(f"{len(cancelled)} stayed: {'; '.join(named[:5])}{' …' if len(named) > 5 else ''}")
 
     def change(row: Operation) -> None:
@@ -180,8 +180,3 @@ def _moves_one_of_several(state: State, migration: Migration) -> bool:
     partition = state.partitions.get(migration.partition_id)  # None: it was merged into another one
     is_one_of_several = partition is not None and state.keyspaces[partition.keyspace_id].replicas > 1
     return bool(migration.source) and is_one_of_several
-
-
-def _name(state: State, partition_id: int) -> str:
-    partition = state.partitions.get(partition_id)
-    return f"partition {partition_id}" if partition is None else partition_name(state.keyspaces, partition)

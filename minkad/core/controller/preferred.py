@@ -11,7 +11,7 @@ from minkad.core.controller.operation_kind import Begins, End, OperationKind, To
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import partitions_changed
 from minkad.core.controller.selectors import Live, preferred_leader, preferred_replica_partition_leader_selector
-from minkad.core.state import State, partition_name
+from minkad.core.state import Placed, State, partition_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Elections(OperationKind):
         found = ((p, preferred_successor(p, live)) for p in _affected(state, operation))
         return [(p, successor) for p, successor in found if successor is not None]
 
-    def cancelled(self, state: State, operation: Operation, but: Collection[int], now_ms: int) -> list[Record]:
+    def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
         """The present leaders stay."""
-        waiting = (p for p in _affected(state, operation) if p.successor and p.id not in but)
+        waiting = (p for p in _affected(state, operation) if p.successor and Placed.partition(p.id) not in but)
         return partitions_changed(PartitionChange(p).keep_leader().row() for p in waiting)
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:

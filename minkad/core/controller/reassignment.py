@@ -32,9 +32,10 @@ _M = MigrationState
 class PartitionMover:
     """A partition gets other replicas; the `Mover` of partitions."""
 
-    def name(self, state: State, migration: Migration) -> str:
-        """flights/7."""
-        return partition_name(state.keyspaces, state.partitions[migration.partition_id])
+    def name(self, state: State, id_: int) -> str:
+        """flights/7; one that was merged into another is partition 7."""
+        partition = state.partitions.get(id_)
+        return f"partition {id_}" if partition is None else partition_name(state.keyspaces, partition)
 
     def impossible(self, state: State, migration: Migration) -> str | None:
         """An earlier migration of the partition has been cancelled."""

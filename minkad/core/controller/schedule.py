@@ -17,7 +17,7 @@ from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, partitions_changed
 from minkad.core.controller.selectors import Live
-from minkad.core.state import MIGRATIONS_ENDED, State
+from minkad.core.state import MIGRATIONS_ENDED, Placed, State
 
 HAND_OVERS_AT_ONCE: Final = 64  # leaderships on their way from one node to another, outside of reassignments
 
@@ -89,11 +89,11 @@ def _pending(state: State, operation: Operation) -> Iterator[Migration]:
 
 
 def unfinished(migrations: list[Migration]) -> Iterator[Migration]:
-    """The first of each partition that has not ended; no more than one of a partition is under way."""
-    seen: set[int] = set()
+    """The first of each thing that has not ended; no more than one of a thing is under way."""
+    seen: set[Placed] = set()
     for migration in migrations:
-        if migration.state not in MIGRATIONS_ENDED and migration.partition_id not in seen:
-            seen.add(migration.partition_id)
+        if migration.state not in MIGRATIONS_ENDED and (thing := Placed.of(migration)) not in seen:
+            seen.add(thing)
             yield migration
 
 

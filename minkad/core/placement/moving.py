@@ -18,7 +18,7 @@ def destinations(state: State) -> dict[int, Destination]:
     found: dict[int, Destination] = {}
     for operation in state.unended_operations():
         for migration in state.migrations[operation.id].values():
-            if migration.state not in MIGRATIONS_ENDED:
+            if migration.HasField("partition_id") and migration.state not in MIGRATIONS_ENDED:
                 id_ = migration.partition_id
                 before = found[id_].replicas if id_ in found else holders(state.partitions[id_])
                 found[id_] = Destination(operation.id, _after(before, migration))

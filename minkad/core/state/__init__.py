@@ -2,6 +2,7 @@
 
 from minkad.core.state.names import partition_name
 from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionStateName, partition_state
+from minkad.core.state.placed import Placed
 from minkad.core.state.ranges import check_ranges, is_by_ranges, other_half, range_of
 from minkad.core.state.replica_lists import holders, replace
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_state
@@ -17,6 +18,7 @@ __all__ = [
     "ROWS_A_PIECE",
     "NotifyNode",
     "PartitionStateName",
+    "Placed",
     "ReplicaStateName",
     "State",
     "check_ranges",

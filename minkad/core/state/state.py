@@ -30,6 +30,7 @@ from minka.v1.records_pb2 import (
     RecordBatch,
 )
 from minkad.core.state.changes import Changed, ChangeLog
+from minkad.core.state.placed import Placed
 from minkad.core.state.ranges import (
     check_halves,
     check_merge,
@@ -83,8 +84,8 @@ class State:
     keyspaces: dict[int, Keyspace] = field(default_factory=dict)
     partitions: dict[int, Partition] = field(default_factory=dict)
     operations: dict[int, Operation] = field(default_factory=dict)
-    # by operation, by partition and its place among the partition's migrations
-    migrations: dict[int, dict[tuple[int, int], Migration]] = field(default_factory=dict)
+    # by operation, by thing and place among the thing's migrations
+    migrations: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
     removed_data_ids: dict[str, None] = field(default_factory=dict)  # of removed nodes, in order
     tombstones: dict[int, Partition] = field(default_factory=dict)  # part of others, and yet to be deleted somewhere
     next_raft_id: int = 1
@@ -94,8 +95,8 @@ class State:
     # by node: the partitions that name it as a replica, or as one that is to delete its copy; those that it leads
     copies: dict[str, dict[int, None]] = field(default_factory=dict)
     led: dict[str, dict[int, None]] = field(default_factory=dict)
-    moving: dict[int, int] = field(default_factory=dict)  # partitions with migrations that haven't ended: the operation
-    under_way: dict[int, Migration] = field(default_factory=dict)  # by partition: the one that has begun and not ended
+    moving: dict[Placed, int] = field(default_factory=dict)  # things with migrations that haven't ended: the operation
+    under_way: dict[Placed, Migration] = field(default_factory=dict)  # by thing: the one that has begun and not ended
     incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
     changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state alone: a copy begins a new one
 
@@ -145,9 +146,9 @@ class State:
         """Those of them with migrations, the oldest first."""
         return [o for o in self.running_operations() if o.migration_count]
 
-    def operation_moving(self, partition_id: int) -> Operation | None:
-        """The one that has migrations of the partition which haven't ended."""
-        operation_id = self.moving.get(partition_id)
+    def operation_moving(self, thing: Placed) -> Operation | None:
+        """The one that has migrations of this thing which haven't ended."""
+        operation_id = self.moving.get(thing)
         return None if operation_id is None else self.operations[operation_id]
 
     def partitions_on(self, node: str) -> Iterable[Partition]:
@@ -403,28 +404,29 @@ class State:
     def _move(self, operation: Operation, migrations: Iterable[Migration]) -> None:
         for migration in migrations:
             if migration.state not in MIGRATIONS_ENDED:
-                assert migration.partition_id in self.partitions, migration
-                by = self.moving.setdefault(migration.partition_id, operation.id)
-                assert by == operation.id, f"operation {by} moves partition {migration.partition_id}"
+                thing = Placed.of(migration)
+                by = self.moving.setdefault(thing, operation.id)
+                assert by == operation.id, f"operation {by} moves {thing}"
 
     def _apply_migration(self, migration: Migration) -> None:
         rows = self.migrations[migration.operation_id]
-        check_migration_change(rows[_place(migration)], migration)
-        rows[_place(migration)] = migration
-        begun = self.under_way.get(migration.partition_id)
+        thing = Placed.of(migration)
+        check_migration_change(rows[thing, migration.index], migration)
+        rows[thing, migration.index] = migration
+        begun = self.under_way.get(thing)
         if migration.state in MIGRATIONS_UNDER_WAY:
-            self.under_way[migration.partition_id] = migration
+            self.under_way[thing] = migration
         elif begun is not None and (begun.operation_id, begun.index) == (migration.operation_id, migration.index):
-            del self.under_way[migration.partition_id]
-        is_moving = self.moving.get(migration.partition_id) == migration.operation_id
-        if is_moving and all(one.state in MIGRATIONS_ENDED for one in self._of_partition(migration)):
-            del self.moving[migration.partition_id]
+            del self.under_way[thing]
+        is_moving = self.moving.get(thing) == migration.operation_id
+        if is_moving and all(one.state in MIGRATIONS_ENDED for one in self._of_thing(migration.operation_id, thing)):
+            del self.moving[thing]
 
-    def _of_partition(self, migration: Migration) -> Iterator[Migration]:
-        """All of the same operation and partition."""
-        rows, partition_id = self.migrations[migration.operation_id], migration.partition_id
-        indexes = takewhile(lambda index: (partition_id, index) in rows, count())
-        return (rows[partition_id, index] for index in indexes)
+    def _of_thing(self, operation_id: int, thing: Placed) -> Iterator[Migration]:
+        """The operation's migrations of this thing."""
+        rows = self.migrations[operation_id]
+        indexes = takewhile(lambda index: (thing, index) in rows, count())
+        return (rows[thing, index] for index in indexes)
 
     def _apply_operation(self, operation: Operation, *, ends: bool) -> None:
         old = self.operations[operation.id]
@@ -480,7 +482,7 @@ class State:
         if not data:
             return cls()
         table = snapshot.table
-        migrations: dict[int, dict[tuple[int, int], Migration]] = {o.id: {} for o in snapshot.operations}
+        migrations: dict[int, dict[tuple[Placed, int], Migration]] = {o.id: {} for o in snapshot.operations}
         for migration in snapshot.migrations:
             migrations[migration.operation_id][_place(migration)] = migration
         by_ranges: dict[int, list[Partition]] = {k.id: [] for k in table.keyspaces if is_by_ranges(k)}
@@ -515,7 +517,7 @@ class State:
             state._move(operation, migrations[operation.id].values())
         for migration in snapshot.migrations:
             if migration.state in MIGRATIONS_UNDER_WAY:
-                state.under_way[migration.partition_id] = migration
+                state.under_way[Placed.of(migration)] = migration
         return state
 
 
@@ -547,8 +549,8 @@ def _affected(old: Partition, new: Partition) -> list[str]:
     return sorted({*old.replicas, *new.replicas, *new.removing_replicas})
 
 
-def _place(migration: Migration) -> tuple[int, int]:
-    return migration.partition_id, migration.index
+def _place(migration: Migration) -> tuple[Placed, int]:
+    return Placed.of(migration), migration.index
 
 
 def _by(rows: Iterable[R], key: Callable[[R], K]) -> dict[K, R]:

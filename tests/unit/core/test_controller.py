@@ -18,7 +18,7 @@ from minkad.core.controller import (
     blockers_of,
     decide,
 )
-from minkad.core.state import State
+from minkad.core.state import Placed, State
 from tests.unit.core.model import Controller
 
 
@@ -224,7 +224,7 @@ def test_the_operation_ends_when_what_waits_for_a_failed_node_is_cancelled(gone:
     c.fail(gone)
     c.settle(unreachable=[gone])
     for migration in list(c.state.migrations[operation].values()):
-        c.run(CancelMigration(operation, migration.partition_id, f"no progress for 60 s: {gone} is not LIVE"))
+        c.run(CancelMigration(operation, Placed.of(migration), f"no progress for 60 s: {gone} is not LIVE"))
     c.settle(unreachable=[gone])
     ended = c.operation(operation)
     assert ended.state == OperationState.OPERATION_STATE_FAILED
@@ -245,7 +245,7 @@ def test_a_source_that_fails_after_the_hand_over_deletes_its_copy_when_it_is_bac
     c.hand_over(partition.id)
     c.fail(source)
     c.schedule()
-    migration = c.state.migrations[operation][partition.id, 0]
+    migration = c.state.migrations[operation][Placed.partition(partition.id), 0]
     assert migration.state == MigrationState.MIGRATION_STATE_COMPLETED
     assert list(c.state.partitions[partition.id].removing_replicas) == [source]
     c.register(source, incarnation="2")
@@ -257,7 +257,7 @@ def test_a_cancelled_migration_leaves_the_partition_where_it_was() -> None:
     c = four_nodes(MigrationCaps(per_node=1, cluster=1))
     operation = c.reassign()
     partition = next(p for p in c.state.partitions.values() if p.adding_replicas)
-    c.run(CancelMigration(operation, partition.id, "no progress for 60 s"))
+    c.run(CancelMigration(operation, Placed.partition(partition.id), "no progress for 60 s"))
     c.deliver()
     row = c.state.partitions[partition.id]
     assert (row.leader, list(row.replicas), list(row.removing_replicas)) == (partition.leader, [partition.leader], [])

@@ -17,7 +17,7 @@ from minkad.core.controller import (
     blockers_of,
     isr_refusal,
 )
-from minkad.core.state import ReplicaStateName, replica_state
+from minkad.core.state import Placed, ReplicaStateName, replica_state
 from tests.unit.core.model import Controller
 
 SIX = ("1", "2", "3", "4", "5", "6")
@@ -254,7 +254,7 @@ def test_cancel_is_refused_where_oar_is_no_longer_alive() -> None:
         c.run(CancelOperation(operation, "tester", ""))
     assert refusal.value.code is Code.CANCEL_REFUSED
     assert only(c) == row
-    c.run(CancelMigration(operation, row.id, "no progress for 60 s"))
+    c.run(CancelMigration(operation, Placed.partition(row.id), "no progress for 60 s"))
     assert only(c) == row, "the controller does not do it either"
     c.settle()
     assert list(only(c).replicas) == ["4", "5", "6"]
@@ -370,7 +370,7 @@ def test_a_move_whose_forerunner_was_cancelled_is_given_up() -> None:
     first.digest = plan_digest(first)
     operation = c.begin(first)
     c.schedule()
-    c.run(CancelMigration(operation, row.id, "no progress for 60 s"))
+    c.run(CancelMigration(operation, Placed.partition(row.id), "no progress for 60 s"))
     c.settle()
     states = [m.state for m in c.state.migrations[operation].values()]
     assert states == [MigrationState.MIGRATION_STATE_CANCELLED] * 2

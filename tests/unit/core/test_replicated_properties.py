@@ -22,7 +22,7 @@ from minkad.core.controller import (
     UndrainNode,
     blockers_of,
 )
-from minkad.core.state import ReplicaStateName, State, is_up, replica_state
+from minkad.core.state import Placed, ReplicaStateName, State, is_up, replica_state
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS
 from tests.unit.core.model import Controller
 
@@ -98,7 +98,7 @@ class Cluster(RuleBasedStateMachine):
             assert not row.leader or is_up(self.c.state.nodes[row.leader]), "a dead node leads"
             assert row.leader or not any(self.is_up(node) for node in row.isr), "one could lead and nobody does"
             if row.target_replicas:
-                assert row.id in self.c.state.under_way
+                assert Placed.partition(row.id) in self.c.state.under_way
 
     @invariant()
     def what_is_under_way_is_found(self) -> None:
@@ -212,7 +212,7 @@ class Cluster(RuleBasedStateMachine):
         operation = data.draw(st.sampled_from(self.c.state.unended_operations()))
         if what == "stall":
             for partition_id in self.c.state.partitions:
-                self.c.run(CancelMigration(operation.id, partition_id, "no progress for 60 s"))
+                self.c.run(CancelMigration(operation.id, Placed.partition(partition_id), "no progress for 60 s"))
         elif what == "cancel":
             refused_unless(lambda: self.c.run(CancelOperation(operation.id, "tester", "")))
         else:

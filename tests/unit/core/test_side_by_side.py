@@ -86,11 +86,11 @@ def test_a_plan_of_what_is_being_moved_by_now_is_refused_by_name() -> None:
         c.begin(plan)
     assert refusal.value.code is Code.OPERATION_RUNNING
     assert refusal.value.details["operation"] == str(first)
-    named = ", ".join(f"flights/{c.state.partitions[id_].slot}" for id_ in sorted(c.state.moving, key=str)[:3])
+    named = ", ".join(f"flights/{c.state.partitions[thing.id].slot}" for thing in sorted(c.state.moving, key=str)[:3])
     assert f"(reassign, asked for by tester) has not ended, and both move {named} and 4 more" in str(refusal.value)
     moving = next(iter(c.state.moving))
     with refused(Code.OPERATION_RUNNING):
-        c.plan(partitions={moving: ["byzantium"]})
+        c.plan(partitions={moving.id: ["byzantium"]})
 
 
 def test_a_plan_is_as_good_as_what_it_moves() -> None:
@@ -234,7 +234,7 @@ def test_what_was_queued_first_goes_first() -> None:
         c.register(node)
     second = c.begin(c.plan(keyspaces=["flights"], queue=True))
     with refused(Code.OPERATION_RUNNING):
-        c.plan(partitions={next(iter(c.state.migrations[second]))[0]: ["zea"]})
+        c.plan(partitions={next(iter(c.state.migrations[second]))[0].id: ["zea"]})
     third = c.begin(c.plan(to=["delphi", "zea"], keyspaces=["flights"], queue=True))
     people = c.begin(c.plan(keyspaces=["people"]))
     assert c.operation(people).state == OperationState.OPERATION_STATE_RUNNING, "it touches nothing of theirs"

@@ -223,4 +223,5 @@ MUTATIONS = (
     Mutation("remove the old replicas before the new are in sync", "full", full.remove_too_early),
     Mutation("a state snapshot without migrations", "full", full.snapshot_forgets),
     Mutation("operations that do not end", "full", full.never_finish),
+    Mutation("two operations move one partition", "full", full.no_conflicts),
 )

@@ -18,6 +18,7 @@ from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller import (
     FailNodes,
+    begin,
     isr,
     keyspaces,
     membership,
@@ -265,3 +266,7 @@ def snapshot_forgets() -> Sequence[Patch]:
 
 def never_finish() -> Sequence[Patch]:
     return [(OperationKind, "end", lambda *_: None)]
+
+
+def no_conflicts() -> Sequence[Patch]:
+    return [(begin, "conflicts", lambda *_: iter(()))]

@@ -451,7 +451,8 @@ async def test_closing_ends_what_is_under_way(data_cluster: Make) -> None:
         for node in cluster.nodes.values():
             node.go_on.clear()
         reading, writing = asyncio.create_task(client.get("key")), asyncio.create_task(client.put("key", b"w"))
-        await _until(lambda: sum(len(node.frames) for node in cluster.nodes.values()) > 1)
+        frames = [node.frames for node in cluster.nodes.values()]
+        await _until(lambda: sum(len(frame.groups) for some in frames for frame in some) == 3)
         await client.close()
         with pytest.raises(MinkaError, match=r"UNREACHABLE.*the client was closed"):
             await reading

@@ -44,7 +44,7 @@ class ApplyPlan(Begins):
 
 
 def migrations_of(plan: Plan) -> list[Migration]:
-    """One for each move, in order."""
+    """The plan's moves as migrations, one each, in the same order."""
     places = Counter[int]()
     migrations = []
     for move in plan.moves:

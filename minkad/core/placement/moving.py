@@ -7,7 +7,7 @@ from minkad.core.state import MIGRATIONS_ENDED, State, holders, replace
 
 
 class Destination(NamedTuple):
-    """Where a partition is going, and by which operation."""
+    """The replicas that a partition is to have, and the operation that moves it there."""
 
     operation_id: int
     replicas: list[str]

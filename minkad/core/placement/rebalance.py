@@ -38,8 +38,8 @@ class Wishes:
 
 
 class Layout:
-    """Who has what, as operations that have not ended and the steps so far leave it. `disks`: by node, of those that
-    are known. `moves_again`: what those operations move needs not be left alone.
+    """What each node has once operations that have not ended, and the steps so far, are done. `disks`: by node, as far
+    as they are known. `moves_again`: what those operations move need not be left alone.
     """
 
     def __init__(

@@ -228,3 +228,15 @@ class Controller:
             if partition.leader:
                 counts[partition.leader] += 1
         return counts
+
+
+def led_by_others() -> Controller:
+    """Two nodes, one of which has come back, so that its preferred leaderships are the other one's."""
+    c = Controller()
+    c.register("athens", "byzantium")
+    c.keyspace("flights", 4, replicas=2)
+    c.fail("athens")
+    c.register("athens", incarnation="2")
+    c.deliver()
+    c.catch_up()
+    return c

@@ -11,7 +11,7 @@ import pytest
 from minka.errors import Code
 from minka.v1.cluster_pb2 import OperationState
 from minkad.core.controller import CancelOperation, DrainNode, View, operation_kinds
-from tests.unit.core.model import Controller
+from tests.unit.core.model import Controller, led_by_others
 from tests.unit.core.test_controller import refused
 
 _TEXT = Path(__file__).parents[3].joinpath("CONTRIBUTING.md").read_text("utf-8")
@@ -33,13 +33,7 @@ def module(name: str, source: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
     source = shown("minkad/core/controller/leader_balancer.py")
     balancer = module("leader_balancer", source, monkeypatch).LeaderBalancer()
-    c = Controller()
-    c.register("athens", "byzantium")
-    c.keyspace("flights", 4, replicas=2)
-    c.fail("athens")
-    c.register("athens", incarnation="2")
-    c.deliver()
-    c.catch_up()
+    c = led_by_others()
     command = balancer.look(View(c.state, list, 100.0))
     assert balancer.look(View(c.state, list, 159.0)) is None
     c.run(command)

@@ -15,7 +15,7 @@ from minkad.core.controller import (
 )
 from minkad.core.controller.begin import MAX_QUEUED
 from minkad.core.state import State
-from tests.unit.core.model import Controller
+from tests.unit.core.model import Controller, led_by_others
 from tests.unit.core.test_controller import refused
 
 _SUCCEEDED = OperationState.OPERATION_STATE_SUCCEEDED
@@ -56,7 +56,7 @@ def test_reassigns_of_different_keyspaces_run_at_once() -> None:
 
 
 def test_an_operation_that_began_later_needs_not_wait_for_all_of_the_first() -> None:
-    """Who has the fewest under way begins the next one; the caps are for all of them together."""
+    """The operation with the fewest under way begins the next one; the caps are for all of them together."""
     c = two_keyspaces(MigrationCaps(per_node=4, cluster=4))
     first = c.begin(c.plan(keyspaces=["flights"]))
     second = c.begin(c.plan(keyspaces=["people"]))
@@ -164,13 +164,7 @@ def test_a_decommission_waits_for_what_another_operation_takes_away() -> None:
 
 
 def test_elections_of_different_partitions_run_at_once() -> None:
-    c = Controller()
-    c.register("athens", "byzantium")
-    c.keyspace("flights", 4, replicas=2)
-    c.fail("athens")
-    c.register("athens", incarnation="2")
-    c.deliver()
-    c.catch_up()
+    c = led_by_others()
     due = [row.id for row in c.state.partitions.values() if row.replicas[0] == "athens"]
     for partition_id in due:
         c.run(ElectLeaders([partition_id], "tester", ""))

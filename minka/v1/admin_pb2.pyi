@@ -433,6 +433,7 @@ class Move(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITION_ID_FIELD_NUMBER: _builtins.int
+    DUTY_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
@@ -441,15 +442,23 @@ class Move(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     TARGET_REPLICAS_FIELD_NUMBER: _builtins.int
+    DUTY_EPOCH_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
+    duty: _builtins.int
+    """its number; source and target are shards"""
     partition: _builtins.str
-    """for people: "flights/7" """
+    """for people: "flights/7", "feeds/bbc" """
     source: _builtins.str
     target: _builtins.str
     partition_epoch: _builtins.int
     """precondition"""
     bytes: _builtins.int
     reason: _builtins.str
+    duty_epoch: _builtins.int
+    """precondition"""
+    weight: _builtins.int
+    """of a duty"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """before"""
@@ -462,6 +471,7 @@ class Move(_message.Message):
         self,
         *,
         partition_id: _builtins.int = ...,
+        duty: _builtins.int = ...,
         partition: _builtins.str = ...,
         source: _builtins.str = ...,
         target: _builtins.str = ...,
@@ -470,12 +480,14 @@ class Move(_message.Message):
         reason: _builtins.str = ...,
         replicas: _abc.Iterable[_builtins.str] | None = ...,
         target_replicas: _abc.Iterable[_builtins.str] | None = ...,
+        duty_epoch: _builtins.int = ...,
+        weight: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "placed", b"placed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "partition_id", b"partition_id", "placed", b"placed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "partition", b"partition", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id", "placed", b"placed", "reason", b"reason", "replicas", b"replicas", "source", b"source", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "duty", b"duty", "duty_epoch", b"duty_epoch", "partition", b"partition", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id", "placed", b"placed", "reason", b"reason", "replicas", b"replicas", "source", b"source", "target", b"target", "target_replicas", b"target_replicas", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_placed: _TypeAlias = _typing.Literal["partition_id"]  # noqa: Y015
+    _WhichOneofReturnType_placed: _TypeAlias = _typing.Literal["partition_id", "duty"]  # noqa: Y015
     _WhichOneofArgType_placed: _TypeAlias = _typing.Literal["placed", b"placed"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_placed) -> _WhichOneofReturnType_placed | None: ...
 
@@ -520,6 +532,42 @@ class NodeBalance(_message.Message):
 Global___NodeBalance: _TypeAlias = NodeBalance  # noqa: Y015
 
 @_typing.final
+class ShardBalance(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    DUTIES_BEFORE_FIELD_NUMBER: _builtins.int
+    DUTIES_AFTER_FIELD_NUMBER: _builtins.int
+    WEIGHT_BEFORE_FIELD_NUMBER: _builtins.int
+    WEIGHT_AFTER_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    shard: _builtins.str
+    duties_before: _builtins.int
+    duties_after: _builtins.int
+    weight_before: _builtins.int
+    weight_after: _builtins.int
+    capacity: _builtins.int
+    def __init__(
+        self,
+        *,
+        shard: _builtins.str = ...,
+        duties_before: _builtins.int = ...,
+        duties_after: _builtins.int = ...,
+        weight_before: _builtins.int = ...,
+        weight_after: _builtins.int = ...,
+        capacity: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "capacity", b"capacity"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "capacity", b"capacity", "duties_after", b"duties_after", "duties_before", b"duties_before", "shard", b"shard", "weight_after", b"weight_after", "weight_before", b"weight_before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
+    _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity) -> _WhichOneofReturnType__capacity | None: ...
+
+Global___ShardBalance: _TypeAlias = ShardBalance  # noqa: Y015
+
+@_typing.final
 class Plan(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -534,6 +582,8 @@ class Plan(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
     QUEUED_FIELD_NUMBER: _builtins.int
+    PALLET_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     table_version: _builtins.int
     created_ms: _builtins.int
@@ -547,6 +597,8 @@ class Plan(_message.Message):
     """of the operation: bytes a second a node; 0: no limit"""
     queued: _builtins.bool
     """it begins where operations that have not ended leave things, and after them"""
+    pallet: _builtins.str
+    """whose duties it moves"""
     @_builtins.property
     def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___Move]: ...
     @_builtins.property
@@ -555,6 +607,8 @@ class Plan(_message.Message):
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """what could not be evened out, and why"""
 
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardBalance]: ...
     def __init__(
         self,
         *,
@@ -569,10 +623,12 @@ class Plan(_message.Message):
         reason: _builtins.str = ...,
         rate_limit: _builtins.int = ...,
         queued: _builtins.bool = ...,
+        pallet: _builtins.str = ...,
+        shards: _abc.Iterable[Global___ShardBalance] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "queued", b"queued", "rate_limit", b"rate_limit", "reason", b"reason", "table_version", b"table_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "pallet", b"pallet", "queued", b"queued", "rate_limit", b"rate_limit", "reason", b"reason", "shards", b"shards", "table_version", b"table_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -708,11 +764,13 @@ class Blocker(_message.Message):
 
     OPERATION_ID_FIELD_NUMBER: _builtins.int
     PARTITION_ID_FIELD_NUMBER: _builtins.int
+    DUTY_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     REMEDY_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.int
     partition_id: _builtins.int
+    duty: _builtins.int
     partition: _builtins.str
     """for people: "flights/7" """
     reason: _builtins.str
@@ -723,15 +781,16 @@ class Blocker(_message.Message):
         *,
         operation_id: _builtins.int = ...,
         partition_id: _builtins.int = ...,
+        duty: _builtins.int = ...,
         partition: _builtins.str = ...,
         reason: _builtins.str = ...,
         remedy: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "placed", b"placed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "partition_id", b"partition_id", "placed", b"placed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id", "partition", b"partition", "partition_id", b"partition_id", "placed", b"placed", "reason", b"reason", "remedy", b"remedy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "operation_id", b"operation_id", "partition", b"partition", "partition_id", b"partition_id", "placed", b"placed", "reason", b"reason", "remedy", b"remedy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_placed: _TypeAlias = _typing.Literal["partition_id"]  # noqa: Y015
+    _WhichOneofReturnType_placed: _TypeAlias = _typing.Literal["partition_id", "duty"]  # noqa: Y015
     _WhichOneofArgType_placed: _TypeAlias = _typing.Literal["placed", b"placed"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_placed) -> _WhichOneofReturnType_placed | None: ...
 
@@ -921,6 +980,7 @@ class GetDrainStatusResponse(_message.Message):
     SAFE_TO_STOP_FIELD_NUMBER: _builtins.int
     BLOCKERS_FIELD_NUMBER: _builtins.int
     BLOCKER_COUNT_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
     state: _cluster_pb2.NodeState.ValueType
     leaders: _builtins.int
     """partitions that it leads"""
@@ -932,6 +992,10 @@ class GetDrainStatusResponse(_message.Message):
     def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
         """the first few of what would be hurt"""
 
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardsOnNode]:
+        """those that have something, on its machine"""
+
     def __init__(
         self,
         *,
@@ -941,14 +1005,37 @@ class GetDrainStatusResponse(_message.Message):
         safe_to_stop: _builtins.bool = ...,
         blockers: _abc.Iterable[Global___Blocker] | None = ...,
         blocker_count: _builtins.int = ...,
+        shards: _abc.Iterable[Global___ShardsOnNode] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocker_count", b"blocker_count", "blockers", b"blockers", "leaders", b"leaders", "replicas", b"replicas", "safe_to_stop", b"safe_to_stop", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocker_count", b"blocker_count", "blockers", b"blockers", "leaders", b"leaders", "replicas", b"replicas", "safe_to_stop", b"safe_to_stop", "shards", b"shards", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetDrainStatusResponse: _TypeAlias = GetDrainStatusResponse  # noqa: Y015
+
+@_typing.final
+class ShardsOnNode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    DUTIES_FIELD_NUMBER: _builtins.int
+    shard: _builtins.str
+    duties: _builtins.int
+    def __init__(
+        self,
+        *,
+        shard: _builtins.str = ...,
+        duties: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duties", b"duties", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardsOnNode: _TypeAlias = ShardsOnNode  # noqa: Y015
 
 @_typing.final
 class PauseOperationRequest(_message.Message):

@@ -10,6 +10,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from minka.v1 import duties_pb2 as _duties_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -185,6 +186,10 @@ class _MigrationStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Migrat
     """the partition stayed where it was"""
     MIGRATION_STATE_CANCELLING: _MigrationState.ValueType  # 6
     """a new replica leads already, and hands over to an old one"""
+    MIGRATION_STATE_PREPARING: _MigrationState.ValueType  # 7
+    """of a duty: the target is told to prepare"""
+    MIGRATION_STATE_RELEASING: _MigrationState.ValueType  # 8
+    """of a duty: the source is told to release it"""
 
 class MigrationState(_MigrationState, metaclass=_MigrationStateEnumTypeWrapper): ...
 
@@ -200,6 +205,10 @@ MIGRATION_STATE_CANCELLED: MigrationState.ValueType  # 5
 """the partition stayed where it was"""
 MIGRATION_STATE_CANCELLING: MigrationState.ValueType  # 6
 """a new replica leads already, and hands over to an old one"""
+MIGRATION_STATE_PREPARING: MigrationState.ValueType  # 7
+"""of a duty: the target is told to prepare"""
+MIGRATION_STATE_RELEASING: MigrationState.ValueType  # 8
+"""of a duty: the source is told to release it"""
 Global___MigrationState: _TypeAlias = MigrationState  # noqa: Y015
 
 @_typing.final
@@ -706,6 +715,7 @@ class Migration(_message.Message):
 
     OPERATION_ID_FIELD_NUMBER: _builtins.int
     PARTITION_ID_FIELD_NUMBER: _builtins.int
+    DUTY_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
@@ -720,6 +730,8 @@ class Migration(_message.Message):
     LEFT_BEHIND_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.int
     partition_id: _builtins.int
+    duty: _builtins.int
+    """its number; source and target are shards"""
     source: _builtins.str
     target: _builtins.str
     state: Global___MigrationState.ValueType
@@ -749,6 +761,7 @@ class Migration(_message.Message):
         *,
         operation_id: _builtins.int = ...,
         partition_id: _builtins.int = ...,
+        duty: _builtins.int = ...,
         source: _builtins.str = ...,
         target: _builtins.str = ...,
         state: Global___MigrationState.ValueType = ...,
@@ -762,11 +775,11 @@ class Migration(_message.Message):
         target_replicas: _abc.Iterable[_builtins.str] | None = ...,
         left_behind: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "placed", b"placed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "partition_id", b"partition_id", "placed", b"placed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished_ms", b"finished_ms", "handed_over_ms", b"handed_over_ms", "index", b"index", "left_behind", b"left_behind", "operation_id", b"operation_id", "original_replicas", b"original_replicas", "outcome", b"outcome", "partition_id", b"partition_id", "placed", b"placed", "reason", b"reason", "source", b"source", "started_ms", b"started_ms", "state", b"state", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "finished_ms", b"finished_ms", "handed_over_ms", b"handed_over_ms", "index", b"index", "left_behind", b"left_behind", "operation_id", b"operation_id", "original_replicas", b"original_replicas", "outcome", b"outcome", "partition_id", b"partition_id", "placed", b"placed", "reason", b"reason", "source", b"source", "started_ms", b"started_ms", "state", b"state", "target", b"target", "target_replicas", b"target_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_placed: _TypeAlias = _typing.Literal["partition_id"]  # noqa: Y015
+    _WhichOneofReturnType_placed: _TypeAlias = _typing.Literal["partition_id", "duty"]  # noqa: Y015
     _WhichOneofArgType_placed: _TypeAlias = _typing.Literal["placed", b"placed"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_placed) -> _WhichOneofReturnType_placed | None: ...
 
@@ -878,6 +891,7 @@ class StateSnapshot(_message.Message):
     NEXT_OPERATION_ID_FIELD_NUMBER: _builtins.int
     REMOVED_DATA_IDS_FIELD_NUMBER: _builtins.int
     TOMBSTONES_FIELD_NUMBER: _builtins.int
+    DUTIES_FIELD_NUMBER: _builtins.int
     next_raft_id: _builtins.int
     next_keyspace_id: _builtins.int
     next_partition_id: _builtins.int
@@ -894,6 +908,8 @@ class StateSnapshot(_message.Message):
     def tombstones(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
         """partitions that are part of another one now, and have yet to be deleted somewhere"""
 
+    @_builtins.property
+    def duties(self) -> _duties_pb2.DutyTables: ...
     def __init__(
         self,
         *,
@@ -906,10 +922,11 @@ class StateSnapshot(_message.Message):
         next_operation_id: _builtins.int = ...,
         removed_data_ids: _abc.Iterable[_builtins.str] | None = ...,
         tombstones: _abc.Iterable[Global___Partition] | None = ...,
+        duties: _duties_pb2.DutyTables | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duties", b"duties", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "removed_data_ids", b"removed_data_ids", "table", b"table", "tombstones", b"tombstones"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duties", b"duties", "migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "removed_data_ids", b"removed_data_ids", "table", b"table", "tombstones", b"tombstones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from minka.v1 import cluster_pb2 as _cluster_pb2
+from minka.v1 import duties_pb2 as _duties_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -64,6 +65,14 @@ class Record(_message.Message):
     PARTITIONS_MERGED_FIELD_NUMBER: _builtins.int
     TOMBSTONE_CHANGED_FIELD_NUMBER: _builtins.int
     PARTITIONS_CREATED_FIELD_NUMBER: _builtins.int
+    PALLET_CHANGED_FIELD_NUMBER: _builtins.int
+    PALLET_REMOVED_FIELD_NUMBER: _builtins.int
+    DUTIES_CHANGED_FIELD_NUMBER: _builtins.int
+    ASSIGNMENTS_CHANGED_FIELD_NUMBER: _builtins.int
+    SHARD_CHANGED_FIELD_NUMBER: _builtins.int
+    SHARD_REMOVED_FIELD_NUMBER: _builtins.int
+    pallet_removed: _builtins.str
+    shard_removed: _builtins.str
     @_builtins.property
     def cluster_created(self) -> _cluster_pb2.Cluster: ...
     @_builtins.property
@@ -92,6 +101,14 @@ class Record(_message.Message):
 
     @_builtins.property
     def partitions_created(self) -> Global___PartitionsCreated: ...
+    @_builtins.property
+    def pallet_changed(self) -> _duties_pb2.Pallet: ...
+    @_builtins.property
+    def duties_changed(self) -> _duties_pb2.DutiesChanged: ...
+    @_builtins.property
+    def assignments_changed(self) -> _duties_pb2.AssignmentsChanged: ...
+    @_builtins.property
+    def shard_changed(self) -> _duties_pb2.Shard: ...
     def __init__(
         self,
         *,
@@ -108,12 +125,18 @@ class Record(_message.Message):
         partitions_merged: Global___PartitionsMerged | None = ...,
         tombstone_changed: _cluster_pb2.Partition | None = ...,
         partitions_created: Global___PartitionsCreated | None = ...,
+        pallet_changed: _duties_pb2.Pallet | None = ...,
+        pallet_removed: _builtins.str = ...,
+        duties_changed: _duties_pb2.DutiesChanged | None = ...,
+        assignments_changed: _duties_pb2.AssignmentsChanged | None = ...,
+        shard_changed: _duties_pb2.Shard | None = ...,
+        shard_removed: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignments_changed", b"assignments_changed", "cluster_created", b"cluster_created", "duties_changed", b"duties_changed", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "pallet_changed", b"pallet_changed", "pallet_removed", b"pallet_removed", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "shard_changed", b"shard_changed", "shard_removed", b"shard_removed", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_created", b"cluster_created", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments_changed", b"assignments_changed", "cluster_created", b"cluster_created", "duties_changed", b"duties_changed", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "pallet_changed", b"pallet_changed", "pallet_removed", b"pallet_removed", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "shard_changed", b"shard_changed", "shard_removed", b"shard_removed", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "tombstone_changed", "partitions_created"]  # noqa: Y015
+    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "tombstone_changed", "partitions_created", "pallet_changed", "pallet_removed", "duties_changed", "assignments_changed", "shard_changed", "shard_removed"]  # noqa: Y015
     _WhichOneofArgType_fact: _TypeAlias = _typing.Literal["fact", b"fact"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 

@@ -1,0 +1,1 @@
+"""Duties: pieces of your own work that a Minka cluster hands out to your own processes."""

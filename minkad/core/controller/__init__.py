@@ -34,7 +34,8 @@ from minkad.core.controller.load_balancer import SpreadLoad
 from minkad.core.controller.merges import Merge
 from minkad.core.controller.preferred import ElectLeaders
 from minkad.core.controller.reassigns import ApplyPlan
-from minkad.core.controller.schedule import MigrationCaps, schedule, unfinished
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.schedule import schedule, unfinished
 from minkad.core.controller.splits import Split
 from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 

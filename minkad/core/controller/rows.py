@@ -49,8 +49,10 @@ def migration_in_state(migration: Migration, state: MigrationState.ValueType, no
     row.CopyFrom(migration)
     row.state, row.outcome = state, outcome
     match state:
-        case MigrationState.MIGRATION_STATE_COPYING:
+        case MigrationState.MIGRATION_STATE_COPYING | MigrationState.MIGRATION_STATE_PREPARING:
             row.started_ms = now_ms
+        case MigrationState.MIGRATION_STATE_RELEASING:
+            row.started_ms = row.started_ms or now_ms
         case MigrationState.MIGRATION_STATE_HANDED_OVER:
             row.handed_over_ms = now_ms
         case MigrationState.MIGRATION_STATE_CANCELLING:

@@ -35,6 +35,7 @@ from minkad.exits import end_at_once
 from minkad.health import Health
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
+from minkad.http.rest import Rest
 from minkad.identity import Identity
 from minkad.joining import new_identity, refuse_older_copy
 from minkad.loop_lag import LoopLag
@@ -46,6 +47,7 @@ from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
 from minkad.rpc.replication import GrpcLinks
 from minkad.rpc.server import Server
+from minkad.rpc.validation import check
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
@@ -337,7 +339,8 @@ class Daemon:
         )
         await server.start()
         registry = create_registry(self.health, self.credentials.expiry if self.credentials is not None else None)
-        runner = await http.start(http.create_app(self.health, registry), self.config.listen.http)
+        rest = Rest(self.gateway, check).app() if self.config.serves_rest else None
+        runner = await http.start(http.create_app(self.health, registry, rest), self.config.listen.http)
         # Any of these ending before the stop is a failure.
         tasks = [
             asyncio.create_task(self.driver.run(), name="raft"),

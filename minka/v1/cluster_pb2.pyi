@@ -510,6 +510,7 @@ class Operation(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     SPLIT_FIELD_NUMBER: _builtins.int
     MERGE_FIELD_NUMBER: _builtins.int
+    REBALANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     state: Global___OperationState.ValueType
     requested_by: _builtins.str
@@ -537,6 +538,8 @@ class Operation(_message.Message):
     def split(self) -> Global___SplitOperation: ...
     @_builtins.property
     def merge(self) -> Global___MergeOperation: ...
+    @_builtins.property
+    def rebalance(self) -> Global___RebalanceOperation: ...
     def __init__(
         self,
         *,
@@ -557,12 +560,13 @@ class Operation(_message.Message):
         drain: Global___DrainOperation | None = ...,
         split: Global___SplitOperation | None = ...,
         merge: Global___MergeOperation | None = ...,
+        rebalance: Global___RebalanceOperation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "elect_leaders", b"elect_leaders", "kind", b"kind", "merge", b"merge", "reassign", b"reassign", "split", b"split"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "elect_leaders", b"elect_leaders", "kind", b"kind", "merge", b"merge", "reassign", b"reassign", "rebalance", b"rebalance", "split", b"split"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["automatic", b"automatic", "cancelled", b"cancelled", "created_ms", b"created_ms", "drain", b"drain", "elect_leaders", b"elect_leaders", "finished_ms", b"finished_ms", "id", b"id", "kind", b"kind", "merge", b"merge", "migration_count", b"migration_count", "outcome", b"outcome", "paused", b"paused", "rate_limit", b"rate_limit", "reason", b"reason", "reassign", b"reassign", "requested_by", b"requested_by", "split", b"split", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["automatic", b"automatic", "cancelled", b"cancelled", "created_ms", b"created_ms", "drain", b"drain", "elect_leaders", b"elect_leaders", "finished_ms", b"finished_ms", "id", b"id", "kind", b"kind", "merge", b"merge", "migration_count", b"migration_count", "outcome", b"outcome", "paused", b"paused", "rate_limit", b"rate_limit", "reason", b"reason", "reassign", b"reassign", "rebalance", b"rebalance", "requested_by", b"requested_by", "split", b"split", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["reassign", "elect_leaders", "drain", "split", "merge"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["reassign", "elect_leaders", "drain", "split", "merge", "rebalance"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -589,6 +593,31 @@ class ReassignOperation(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReassignOperation: _TypeAlias = ReassignOperation  # noqa: Y015
+
+@_typing.final
+class RebalanceOperation(_message.Message):
+    """Duties of a pallet move between shards, as a plan says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PALLET_FIELD_NUMBER: _builtins.int
+    PLAN_DIGEST_FIELD_NUMBER: _builtins.int
+    pallet: _builtins.str
+    plan_digest: _builtins.str
+    """empty: nobody has asked for a plan"""
+    def __init__(
+        self,
+        *,
+        pallet: _builtins.str = ...,
+        plan_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pallet", b"pallet", "plan_digest", b"plan_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RebalanceOperation: _TypeAlias = RebalanceOperation  # noqa: Y015
 
 @_typing.final
 class ElectLeadersOperation(_message.Message):

@@ -25,7 +25,8 @@ def change_pallets(state: State, command: ChangePallets, now_ms: int) -> list[Re
 
 
 def _pallet_of(change: PalletChange) -> str:
-    return {"create": change.create.id, "update": change.update.id}.get(change.WhichOneof("change") or "", change.delete)
+    named = {"create": change.create.id, "update": change.update.id}
+    return named.get(change.WhichOneof("change") or "", change.delete)
 
 
 def _change_pallet(state: DutyState, change: PalletChange, now_ms: int) -> list[Record]:

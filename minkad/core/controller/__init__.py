@@ -38,7 +38,10 @@ from minkad.core.controller.duties.commands import (
     ReportShard,
 )
 from minkad.core.controller.duties.distribution import Distributor, describe_unplaced
+from minkad.core.controller.duties.health import score
 from minkad.core.controller.duties.rebalance import BalancePallet, compare_pallet, held_back, plan_rebalance
+from minkad.core.controller.duties.rooms import rooms
+from minkad.core.controller.duties.shards import is_registered
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.isr import check_caller, isr_refusal
 from minkad.core.controller.load_balancer import SpreadLoad
@@ -101,10 +104,13 @@ __all__ = [
     "describe_unplaced",
     "facts",
     "held_back",
+    "is_registered",
     "isr_refusal",
     "next_membership_change",
     "plan_rebalance",
+    "rooms",
     "schedule",
+    "score",
     "split_blockers",
     "unfinished",
     "what_blocks",

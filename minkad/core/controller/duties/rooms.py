@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
-from minka.v1.cluster_pb2 import NodeState
 from minka.v1.duties_pb2 import (
     Balancer,
     BalancerKind,
@@ -39,7 +38,7 @@ def refusal(state: State, shard: Shard) -> str:
         name = ShardState.Name(shard.state).removeprefix("SHARD_STATE_")
         return f"it is {name}: {shard.state_reason}"
     node = state.nodes.get(shard.node)
-    if node is not None and node.state == NodeState.NODE_STATE_DRAINING:
+    if node is not None and node.emptied:
         return f"its node {node.id} is being drained"
     return ""
 

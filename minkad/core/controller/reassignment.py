@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Partition, PartitionState
 from minka.v1.records_pb2 import Record
+from minkad.core.controller.mover import MigrationCaps, Most
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, partitions_changed
 from minkad.core.controller.selectors import (

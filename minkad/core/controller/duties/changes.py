@@ -20,16 +20,17 @@ _OF_CLUSTER: Final = ("version", "created_ms", "changed_ms")
 
 def change_pallets(state: State, command: ChangePallets, now_ms: int) -> list[Record]:
     """Raises PALLET_EXISTS, UNKNOWN_PALLET, PALLET_IN_USE, VERSION_MISMATCH, INVALID_ARGUMENT."""
-    _refuse_twice([_pallet_of(change) for change in command.changes])
+    _refuse_twice([pallet_of(change) for change in command.changes])
     return [record for change in command.changes for record in _change_pallet(state.duties, change, now_ms)]
 
 
-def _pallet_of(change: PalletChange) -> str:
-    return {"create": change.create.id, "update": change.update.id}.get(change.WhichOneof("change") or "", change.delete)
+def pallet_of(change: PalletChange) -> str:
+    named = {"create": change.create.id, "update": change.update.id}
+    return named.get(change.WhichOneof("change") or "", change.delete)
 
 
 def _change_pallet(state: DutyState, change: PalletChange, now_ms: int) -> list[Record]:
-    kind, id_ = change.WhichOneof("change"), _pallet_of(change)
+    kind, id_ = change.WhichOneof("change"), pallet_of(change)
     old = state.pallets.get(id_)
     if kind == "create":
         _check_pallet(change.create)

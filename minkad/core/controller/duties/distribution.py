@@ -78,8 +78,9 @@ class Distributor:
         unplaced = self.unplaced.setdefault(pallet.id, {})
         if len(unplaced) >= len(nowhere):
             return
-        waiting = (number for number in nowhere if number not in unplaced and Placed.duty(number) not in state.under_way)
-        duties = [state.duties.duties[number] for number in islice(waiting, PIECE)]
+        waiting = (number for number in nowhere if number not in unplaced)
+        free = (number for number in waiting if Placed.duty(number) not in state.under_way)
+        duties = [state.duties.duties[number] for number in islice(free, PIECE)]
         given: dict[tuple[str, str], list[int]] = defaultdict(list)
         for duty in duties:
             if not may_be_placed(pallet, duty):
@@ -300,5 +301,3 @@ def describe_unplaced(state: State, distributor: Distributor, duty: Duty) -> str
     if duty.number not in state.duties.nowhere.get(duty.pallet, {}):
         return ""
     return distributor.why_unplaced(duty) or f"{duty_name(duty)} is about to be placed"
-
-

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from minka.v1.cluster_pb2 import MigrationState
 from minka.v1.duties_pb2 import AssignmentState, Duty, DutyQuarantine, Shard, ShardState
 from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import FailedDuty, Holding
@@ -11,7 +12,6 @@ from minkad.core.controller.duties.rows import duties_changed, duty_with, in_sta
 from minkad.core.controller.duties.shards import registered
 from minkad.core.controller.rows import migration_in_state
 from minkad.core.state import Assignment, DutyState, Placed, State, weight_of
-from minka.v1.cluster_pb2 import MigrationState
 
 _A = AssignmentState
 MAX_QUARANTINES: Final = 16  # of one duty that are remembered
@@ -92,9 +92,7 @@ def _failed(duties: DutyState, shard: Shard, said: Iterable[FailedDuty], now_ms:
 def _quarantine(shard: Shard, reason: str, now_ms: int) -> Callable[[Duty], None]:
     def change(row: Duty) -> None:
         others = [one for one in row.quarantines if one.shard != shard.name]
-        new = DutyQuarantine(
-            shard=shard.name, shard_version=shard.version, reason=reason[:MAX_REASON], since_ms=now_ms
-        )
+        new = DutyQuarantine(shard=shard.name, shard_version=shard.version, reason=reason[:MAX_REASON], since_ms=now_ms)
         del row.quarantines[:]
         row.quarantines.extend([*others, new][-MAX_QUARANTINES:])
 

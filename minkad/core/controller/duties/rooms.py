@@ -1,25 +1,26 @@
 """What the planners are told of shards and duties."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
-from minka.v1.cluster_pb2 import NodeState
 from minka.v1.duties_pb2 import (
     Balancer,
     BalancerKind,
     Canary,
     Duty,
-    FillBy as FillByRow,
     OnFailure,
     Pallet,
     PalletCapacity,
-    PreSort as PreSortRow,
     Shard,
     ShardState,
 )
+from minka.v1.duties_pb2 import FillBy as FillByRow
+from minka.v1.duties_pb2 import PreSort as PreSortRow
 from minkad.core.controller.duties.health import penalty
-from minkad.core.placement.duties import BALANCERS, BalancerSettings, DutyBalancer, FillBy, PlacedDuty, PreSort, ShardRoom
+from minkad.core.placement.duties import BALANCERS, BalancerSettings, FillBy, PlacedDuty, PreSort, ShardRoom
+from minkad.core.placement.duties import Balancer as DutyBalancer
 from minkad.core.state import Placed, State, duty_name, weight_of
 
 _RANK_POINTS: Final = 10  # of a penalty, that make one shard less preferred than another
@@ -37,7 +38,7 @@ def refusal(state: State, shard: Shard) -> str:
         name = ShardState.Name(shard.state).removeprefix("SHARD_STATE_")
         return f"it is {name}: {shard.state_reason}"
     node = state.nodes.get(shard.node)
-    if node is not None and node.state == NodeState.NODE_STATE_DRAINING:
+    if node is not None and node.emptied:
         return f"its node {node.id} is being drained"
     return ""
 
@@ -46,7 +47,7 @@ def rooms(state: State, pallet: str, now_ms: int) -> list[ShardRoom]:
     """All shards that take the pallet, by name."""
     found = []
     for name, shard in sorted(state.duties.shards.items()):
-        one = capacity_of(shard, pallet)
+        one, why = capacity_of(shard, pallet), refusal(state, shard)
         load = state.duties.load(name, pallet)
         if one is None and not load.duties:
             continue
@@ -54,10 +55,11 @@ def rooms(state: State, pallet: str, now_ms: int) -> list[ShardRoom]:
             ShardRoom(
                 name=name,
                 capacity=0 if one is None else one.capacity if one.HasField("capacity") else None,
-                accepts=one is not None and not refusal(state, shard),
+                accepts=one is not None and not why,
                 rank=int(penalty(shard, now_ms) // _RANK_POINTS),
                 count=load.duties,
                 weight=load.weight,
+                why=why.removeprefix("it ") if one is not None else f"takes no duties of {pallet}",
             )
         )
     return found
@@ -82,7 +84,7 @@ def without(found: Iterable[ShardRoom], kept: Iterable[str]) -> list[ShardRoom]:
 
 
 def _closed(room: ShardRoom) -> ShardRoom:
-    return ShardRoom(room.name, room.capacity, accepts=False, rank=room.rank, count=room.count, weight=room.weight)
+    return replace(room, accepts=False, why=room.why or "runs another version of the application")
 
 
 def is_canary(duty: Duty, canary: Canary) -> bool:
@@ -124,7 +126,12 @@ def may_be_placed(pallet: Pallet, duty: Duty) -> bool:
 
 def balancer_of(pallet: Pallet) -> DutyBalancer:
     """The pallet's."""
-    return BALANCERS[pallet.balancer.kind or _DEFAULT_KIND]
+    return BALANCERS[balancer_name(pallet.balancer.kind)]
+
+
+def balancer_name(kind: BalancerKind.ValueType) -> str:
+    """The name by which the planners know it: fair-workload."""
+    return BalancerKind.Name(kind or _DEFAULT_KIND).removeprefix("BALANCER_KIND_").lower()
 
 
 def settings_of(balancer: Balancer) -> BalancerSettings:
@@ -139,7 +146,9 @@ def settings_of(balancer: Balancer) -> BalancerSettings:
     )
 
 
-def groups(state: State, pallet: Pallet, duties: Sequence[Duty], found: list[ShardRoom]) -> list[tuple[list[Duty], list[ShardRoom]]]:
+def groups(
+    state: State, pallet: Pallet, duties: Sequence[Duty], found: list[ShardRoom]
+) -> list[tuple[list[Duty], list[ShardRoom]]]:
     """Which of the duties go to which of the shards: with a canary, its share to those of its version."""
     if not pallet.HasField("canary"):
         return [(list(duties), found)]

@@ -29,6 +29,7 @@ class Comparison:
     weight_skew: float
     fill_skew: float | None
     fullest: float | None
+    shards: tuple[ShardBalance, ...]
 
 
 def compare(duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> list[Comparison]:
@@ -37,17 +38,18 @@ def compare(duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings:
 
 
 def _row(name: str, plan: DutyPlan) -> Comparison:
-    shards = [shard for shard in plan.shards if shard.is_open]
-    fills = [fill for shard in shards if (fill := _fill(shard)) is not None]
+    open_ = [shard for shard in plan.shards if shard.is_open]
+    fills = [fill for shard in open_ if (fill := _fill(shard)) is not None]
     return Comparison(
         balancer=name,
         moves=len(plan.moves),
         minimum_moves=plan.minimum_moves,
         unplaced=plan.unplaced,
-        count_skew=skew(shard.count for shard in shards),
-        weight_skew=skew(shard.weight for shard in shards),
+        count_skew=skew(shard.count for shard in open_),
+        weight_skew=skew(shard.weight for shard in open_),
         fill_skew=skew(fills) if fills else None,
         fullest=max(fills, default=None),
+        shards=plan.shards,
     )
 
 

@@ -153,6 +153,7 @@ _NUMBERS: Final = (
 )
 _FLAGS: Final = (
     "is_low",
+    "emptied",
     *(
         "queue",
         "queued",

@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minka.errors import MinkaError
 from minka.v1.duties_pb2 import Balancer, BalancerKind, ShardState
 from minka.v1.duty_api_pb2 import DutyChange, DutySpec
-from minkad.core.controller import ChangeDuties, NoteFlap, PauseOperation
+from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
+from minkad.core.controller import ChangeDuties, NoteFlap, PauseOperation, ReportShard
 from minkad.core.controller.commands import CancelOperation
 from minkad.core.controller.duties.health import HALF_LIFE_MS
 from tests.unit.core.duty_world import DutyWorld
@@ -102,6 +103,18 @@ class Duties(RuleBasedStateMachine):
         (self.world.fail_to_attach if fails else self.world.finish)(name, row.id)
         process.held.pop(number, None)
 
+    @rule(name=names, place=st.integers(0, 11))
+    def say_something_old(self, name: str, place: int) -> None:
+        """What a shard says of an epoch that is over means nothing."""
+        process = self.world.processes.get(name)
+        if process is not None and process.held:
+            number = sorted(process.held)[place % len(process.held)]
+            old = Holding(duty=number, epoch=process.held[number] - 1)
+            report = ShardReport(released=[old], finished=[old], failed=[FailedDuty(holding=old)])
+            before = self.world.duties.of_duty.get(number)
+            self.world.do(ReportShard(name, process.incarnation, report))
+            assert self.world.duties.of_duty.get(number) == before
+
     @rule()
     def follow(self) -> None:
         self.world.follow()
@@ -150,6 +163,7 @@ class Duties(RuleBasedStateMachine):
                 continue
             holder = world.duties.holder(row.number)
             assert holder is not None, row
+            assert world.duties.of_duty[row.number] == (holder,), row
             assert world.processes[holder.shard].held.get(row.number) == holder.epoch, row
         for shard in world.duties.shards.values():
             live = (ShardState.SHARD_STATE_LIVE, ShardState.SHARD_STATE_GONE)

@@ -169,6 +169,7 @@ _NUMBERS: Final = (
 )
 _FLAGS: Final = (
     "is_low",
+    "emptied",
     *(
         "queue",
         "queued",

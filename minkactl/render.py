@@ -493,7 +493,7 @@ def migrations(document: Row, above: int = 0) -> RenderableType:
         (" (paused)" if operation["paused"] and not operation["finished_ms"] else "", "yellow"),
         done,
         (f", {whole['cancelled']:,} cancelled" if whole["cancelled"] else "", "bold red"),
-        f"   {_amount(whole)}" if rows else "",
+        f"   {_amount(whole)}" if rows and rows[0].get("duty") is None else "",
         (f", at most {units.rate(operation['rate_limit'])} a node" if operation["rate_limit"] else "", "dim"),
         f"   {units.duration(whole['elapsed_ms'] / 1000)}",
     )

@@ -94,17 +94,21 @@ class Holding(_message.Message):
 
     DUTY_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     duty: _builtins.int
     epoch: _builtins.int
+    version: _builtins.int
+    """in a hello: the newest of the duty that the shard has been told"""
     def __init__(
         self,
         *,
         duty: _builtins.int = ...,
         epoch: _builtins.int = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "epoch", b"epoch", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -692,12 +696,17 @@ Global___ReportShardRequest: _TypeAlias = ReportShardRequest  # noqa: Y015
 class ReportShardResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    INDEX_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """the applied index with which it is recorded"""
     def __init__(
         self,
+        *,
+        index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

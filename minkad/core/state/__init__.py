@@ -1,12 +1,22 @@
 """The replicated state: the tables that the Raft log builds, alike on every node."""
 
+from minkad.core.state.duties import (
+    Assignment,
+    DutyState,
+    Load,
+    NotifyShard,
+    assignment_row,
+    assignments_changed,
+    duty_name,
+    weight_of,
+)
 from minkad.core.state.names import partition_name
 from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionStateName, partition_state
 from minkad.core.state.placed import Placed
 from minkad.core.state.ranges import check_ranges, is_by_ranges, other_half, range_of
 from minkad.core.state.replica_lists import holders, replace
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_state
-from minkad.core.state.state import ALL, OPERATIONS_UNENDED, ROWS_A_PIECE, NotifyNode, State, slices
+from minkad.core.state.state import ALL, OPERATIONS_UNENDED, ROWS_A_PIECE, Effect, NotifyNode, State, slices
 from minkad.core.state.transitions import MIGRATIONS_ENDED
 
 __all__ = [
@@ -16,12 +26,20 @@ __all__ = [
     "PARTITION_TRANSITIONS",
     "REPLICA_TRANSITIONS",
     "ROWS_A_PIECE",
+    "Assignment",
+    "DutyState",
+    "Effect",
+    "Load",
     "NotifyNode",
+    "NotifyShard",
     "PartitionStateName",
     "Placed",
     "ReplicaStateName",
     "State",
+    "assignment_row",
+    "assignments_changed",
     "check_ranges",
+    "duty_name",
     "holders",
     "is_by_ranges",
     "is_up",
@@ -32,4 +50,5 @@ __all__ = [
     "replace",
     "replica_state",
     "slices",
+    "weight_of",
 ]

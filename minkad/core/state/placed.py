@@ -1,4 +1,4 @@
-"""What plans, migrations and balancers move: placed things, which so far are partitions."""
+"""What plans, migrations and balancers move: placed things, which are partitions and duties."""
 
 from typing import NamedTuple, Self
 
@@ -16,6 +16,11 @@ class Placed(NamedTuple):
     def partition(cls, partition_id: int) -> Self:
         """A partition."""
         return cls("partition_id", partition_id)
+
+    @classmethod
+    def duty(cls, number: int) -> Self:
+        """A duty."""
+        return cls("duty", number)
 
     @classmethod
     def of(cls, message: Migration | Move) -> Self:

@@ -30,6 +30,7 @@ from minka.v1.records_pb2 import (
     RecordBatch,
 )
 from minkad.core.state.changes import Changed, ChangeLog
+from minkad.core.state.duties import DutyState, NotifyShard
 from minkad.core.state.placed import Placed
 from minkad.core.state.ranges import (
     check_halves,
@@ -70,6 +71,9 @@ class NotifyNode:
     partition_id: int
 
 
+Effect = NotifyNode | NotifyShard
+
+
 @dataclass(slots=True)
 class State:
     """Every table. Rows are replaced, never mutated, so a shallow copy is a snapshot.
@@ -92,6 +96,7 @@ class State:
     next_keyspace_id: int = 1
     next_partition_id: int = 1
     next_operation_id: int = 1
+    duties: DutyState = field(default_factory=DutyState)
     # by node: the partitions that name it as a replica, or as one that is to delete its copy; those that it leads
     copies: dict[str, dict[int, None]] = field(default_factory=dict)
     led: dict[str, dict[int, None]] = field(default_factory=dict)
@@ -116,6 +121,7 @@ class State:
             self.next_keyspace_id,
             self.next_partition_id,
             self.next_operation_id,
+            self.duties.copy(),
             {node: dict(ids) for node, ids in self.copies.items()},
             {node: dict(ids) for node, ids in self.led.items()},
             dict(self.moving),
@@ -214,17 +220,18 @@ class State:
 
     # Changing
 
-    def apply_batch(self, batch: RecordBatch, *, is_checked: bool = False) -> list[NotifyNode]:
-        """Apply the content of one command of a Raft entry and return what it obliges the active controller to do.
+    def apply_batch(self, batch: RecordBatch, *, is_checked: bool = False) -> list[Effect]:
+        """Apply the content of one command of a Raft entry and return what it obliges to: the active controller for
+        nodes, whoever has a shard's session for shards.
 
         `is_checked`: who proposed it has applied it to the same state before, and found no contradiction.
         """
-        effects: list[NotifyNode] = []
+        effects: list[Effect] = []
         for record in batch.records:
             effects += self.apply(record, is_checked=is_checked)
         return effects
 
-    def apply(self, record: Record, *, is_checked: bool = False) -> list[NotifyNode]:  # noqa: C901 - one case a fact
+    def apply(self, record: Record, *, is_checked: bool = False) -> Sequence[Effect]:  # noqa: C901 - one case a fact
         """Apply one fact. A fact that contradicts the state is a bug in `decide`: AssertionError."""
         match record.WhichOneof("fact"):
             case "cluster_created":
@@ -260,6 +267,26 @@ class State:
                 return []
             case "operation_finished":
                 self._apply_operation(record.operation_finished, ends=True)
+                return []
+            case _:
+                return self._apply_to_duties(record)
+
+    def _apply_to_duties(self, record: Record) -> Sequence[Effect]:
+        duties = self.duties
+        match record.WhichOneof("fact"):
+            case "assignments_changed":
+                return duties.change_assignments(record.assignments_changed)
+            case "duties_changed":
+                return duties.change_duties(record.duties_changed)
+            case "shard_changed":
+                return duties.put_shard(record.shard_changed)
+            case "shard_removed":
+                return duties.remove_shard(record.shard_removed)
+            case "pallet_changed":
+                duties.put_pallet(record.pallet_changed)
+                return []
+            case "pallet_removed":
+                duties.remove_pallet(record.pallet_removed)
                 return []
             case unknown:
                 raise AssertionError(f"a record of an unknown kind ({unknown}): {record}")
@@ -474,6 +501,8 @@ class State:
         migrations = chain.from_iterable(rows.values() for rows in self.migrations.values())
         for some in slices(migrations, ROWS_A_PIECE):
             yield StateSnapshot(migrations=some).SerializeToString(deterministic=True)
+        for tables in self.duties.pieces():
+            yield StateSnapshot(duties=tables).SerializeToString(deterministic=True)
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> Self:
@@ -505,6 +534,7 @@ class State:
             snapshot.next_keyspace_id,
             snapshot.next_partition_id,
             snapshot.next_operation_id,
+            DutyState.of(snapshot.duties),
         )
         state.changes = ChangeLog(state.version)
         for partition in state.partitions.values():

@@ -1,0 +1,359 @@
+"""The tables of pallets, duties and shards, and how records change them (seed: the Minka sharding library)."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Self
+
+from minka.v1.duties_pb2 import (
+    Assignment as AssignmentRow,
+)
+from minka.v1.duties_pb2 import (
+    AssignmentsChanged,
+    AssignmentState,
+    DutiesChanged,
+    Duty,
+    DutyTables,
+    Pallet,
+    Shard,
+)
+
+_A = AssignmentState
+
+ASSIGNMENT_TRANSITIONS: Final[dict[int, set[int]]] = {
+    _A.ASSIGNMENT_STATE_UNSPECIFIED: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING},
+    _A.ASSIGNMENT_STATE_ASSIGNED: {
+        _A.ASSIGNMENT_STATE_ATTACHED,
+        _A.ASSIGNMENT_STATE_RELEASING,
+        _A.ASSIGNMENT_STATE_KEPT,
+        _A.ASSIGNMENT_STATE_UNSPECIFIED,
+    },
+    _A.ASSIGNMENT_STATE_ATTACHED: {
+        _A.ASSIGNMENT_STATE_RELEASING,
+        _A.ASSIGNMENT_STATE_KEPT,
+        _A.ASSIGNMENT_STATE_UNSPECIFIED,
+    },
+    _A.ASSIGNMENT_STATE_RELEASING: {_A.ASSIGNMENT_STATE_KEPT, _A.ASSIGNMENT_STATE_UNSPECIFIED},
+    _A.ASSIGNMENT_STATE_KEPT: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_UNSPECIFIED},
+    _A.ASSIGNMENT_STATE_PREPARING: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_UNSPECIFIED},
+}
+WITH_NEW_EPOCH: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
+ROWS_A_PIECE: Final = 1000
+
+
+class Assignment(NamedTuple):
+    """A shard may have a duty, or is about to. `epoch` is the fencing token; `state` an AssignmentState."""
+
+    duty: int
+    shard: str
+    epoch: int
+    state: int
+    since_ms: int
+    reason: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether nobody else may have the duty, if it isn't synthetic."""
+        return self.state != _A.ASSIGNMENT_STATE_PREPARING
+
+
+class Load(NamedTuple):
+    """What a shard has of a pallet, without synthetic duties."""
+
+    duties: int = 0
+    weight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyShard:
+    """The effect of a changed row: the assignments of these duties to the shard, or the duties themselves, have
+    changed; without duties: the shard's row has.
+    """
+
+    shard: str
+    duties: tuple[int, ...] = ()
+
+
+def weight_of(duty: Duty) -> int:
+    """What the balancers reckon with."""
+    return duty.reported_weight if duty.HasField("reported_weight") else duty.weight
+
+
+def duty_name(duty: Duty) -> str:
+    """For people: feeds/bbc."""
+    return f"{duty.pallet}/{duty.id}"
+
+
+@dataclass(slots=True)
+class DutyState:
+    """Every table. Rows are replaced, never mutated, and so are the tuples of assignments.
+
+    `room` counts, by pallet, what may have made room for duties that are nowhere, `balance` what may have made its
+    balance worse: who has looked at a pallet needn't look again while they are the same.
+    """
+
+    pallets: dict[str, Pallet] = field(default_factory=dict)
+    duties: dict[int, Duty] = field(default_factory=dict)
+    shards: dict[str, Shard] = field(default_factory=dict)
+    of_duty: dict[int, tuple[Assignment, ...]] = field(default_factory=dict)
+    next_number: int = 1
+    next_epoch: int = 1
+    # What follows from them
+    numbers: dict[tuple[str, str], int] = field(default_factory=dict, compare=False)  # by pallet and id
+    in_pallet: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)
+    synthetic: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)  # by pallet
+    nowhere: dict[str, dict[int, None]] = field(
+        default_factory=dict, compare=False
+    )  # by pallet: those that no shard has or keeps
+    deleting: dict[int, None] = field(default_factory=dict, compare=False)
+    pinned: dict[int, None] = field(default_factory=dict, compare=False)
+    on_shard: dict[str, dict[int, Assignment]] = field(default_factory=dict, compare=False)
+    loads: dict[str, dict[str, Load]] = field(default_factory=dict, compare=False)  # by shard, by pallet
+    releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: how many it is told to release
+    room: dict[str, int] = field(default_factory=dict, compare=False)
+    balance: dict[str, int] = field(default_factory=dict, compare=False)
+
+    def copy(self) -> Self:
+        """Tables that change apart from these."""
+        return type(self)(
+            dict(self.pallets),
+            dict(self.duties),
+            dict(self.shards),
+            dict(self.of_duty),
+            self.next_number,
+            self.next_epoch,
+            dict(self.numbers),
+            {pallet: dict(some) for pallet, some in self.in_pallet.items()},
+            {pallet: dict(some) for pallet, some in self.synthetic.items()},
+            {pallet: dict(some) for pallet, some in self.nowhere.items()},
+            dict(self.deleting),
+            dict(self.pinned),
+            {shard: dict(some) for shard, some in self.on_shard.items()},
+            {shard: dict(some) for shard, some in self.loads.items()},
+            dict(self.releasing),
+            dict(self.room),
+            dict(self.balance),
+        )
+
+    # Reading
+
+    def named(self, pallet: str, id_: str) -> Duty | None:
+        """The duty of this name."""
+        number = self.numbers.get((pallet, id_))
+        return None if number is None else self.duties[number]
+
+    def holder(self, number: int) -> Assignment | None:
+        """The assignment of a duty that isn't synthetic to the shard that has it, or for which it is kept."""
+        return next((one for one in self.of_duty.get(number, ()) if one.holds), None)
+
+    def assignment(self, number: int, shard: str) -> Assignment | None:
+        """The assignment of a duty to this shard."""
+        return self.on_shard.get(shard, {}).get(number)
+
+    def load(self, shard: str, pallet: str) -> Load:
+        """What the shard has of the pallet."""
+        return self.loads.get(shard, {}).get(pallet, Load())
+
+    # Changing
+
+    def put_pallet(self, row: Pallet) -> None:
+        """A pallet is created, or replaced."""
+        old = self.pallets.get(row.id)
+        assert old is None or row.version >= old.version, (old, row)
+        self.pallets[row.id] = row
+        self._note_room(row.id)
+
+    def remove_pallet(self, pallet: str) -> None:
+        """It has no duties any more."""
+        assert not self.in_pallet.get(pallet), f"{pallet} has duties"
+        del self.pallets[pallet]
+        for index in (self.in_pallet, self.synthetic, self.nowhere, self.room, self.balance):
+            index.pop(pallet, None)
+
+    def put_shard(self, row: Shard) -> list[NotifyShard]:
+        """A shard is new, or its row replaced."""
+        old = self.shards.get(row.name)
+        self.shards[row.name] = row
+        for pallet in {one.pallet for shard in (old, row) if shard is not None for one in shard.pallets}:
+            self._note_room(pallet)
+        return [NotifyShard(row.name)]
+
+    def remove_shard(self, name: str) -> list[NotifyShard]:
+        """It is gone, and forgotten."""
+        assert not self.on_shard.get(name), f"{name} has duties"
+        del self.shards[name]
+        for index in (self.on_shard, self.loads, self.releasing):
+            index.pop(name, None)
+        return [NotifyShard(name)]
+
+    def change_duties(self, changed: DutiesChanged) -> list[NotifyShard]:
+        """Duties are created, replaced and removed."""
+        told: dict[str, list[int]] = {}
+        for row in changed.duties:
+            old = self.duties.get(row.number)
+            self._put(row, old)
+            if old is not None and old.version != row.version:
+                for one in self.of_duty.get(row.number, ()):
+                    told.setdefault(one.shard, []).append(row.number)
+        for number in changed.removed:
+            self._remove(number)
+        return [NotifyShard(shard, tuple(numbers)) for shard, numbers in told.items()]
+
+    def _put(self, row: Duty, old: Duty | None) -> None:
+        if old is None:
+            assert row.number >= self.next_number, f"number {row.number} was used before"
+            assert (row.pallet, row.id) not in self.numbers, f"there is {duty_name(row)} already"
+            self.next_number = row.number + 1
+            self.numbers[row.pallet, row.id] = row.number
+            self.in_pallet.setdefault(row.pallet, {})[row.number] = None
+            if row.synthetic:
+                self.synthetic.setdefault(row.pallet, {})[row.number] = None
+        else:
+            assert (old.pallet, old.id, old.synthetic) == (row.pallet, row.id, row.synthetic), (old, row)
+            self._reweigh(row, weight_of(row) - weight_of(old))
+        self.duties[row.number] = row
+        _keep(self.deleting, row.number, row.deleting)
+        _keep(self.pinned, row.number, bool(row.pinned_to))
+        self._note_where(row)
+        self.balance[row.pallet] = self.balance.get(row.pallet, 0) + 1
+        if old is not None:
+            self._note_room(row.pallet)
+
+    def _reweigh(self, row: Duty, more: int) -> None:
+        holder = self.holder(row.number)
+        if more and holder is not None and not row.synthetic:
+            count, weight = self.loads[holder.shard][row.pallet]
+            self.loads[holder.shard][row.pallet] = Load(count, weight + more)
+
+    def _remove(self, number: int) -> None:
+        assert not self.of_duty.get(number), f"{number} is on {self.of_duty[number]}"
+        row = self.duties.pop(number)
+        del self.numbers[row.pallet, row.id], self.in_pallet[row.pallet][number]
+        for index in (self.synthetic, self.nowhere):
+            index.get(row.pallet, {}).pop(number, None)
+        for some in (self.deleting, self.pinned, self.of_duty):
+            some.pop(number, None)
+        self._note_room(row.pallet)
+
+    def change_assignments(self, changed: AssignmentsChanged) -> list[NotifyShard]:
+        """Duties of one shard are all in the same state now."""
+        for place, number in enumerate(changed.duties):
+            old = self.assignment(number, changed.shard)
+            assert changed.state in ASSIGNMENT_TRANSITIONS[old.state if old is not None else 0], (old, changed)
+            new = None
+            if changed.state:
+                epoch = changed.first_epoch + place if changed.state in WITH_NEW_EPOCH else 0
+                new = self._assignment(old, changed, number, epoch)
+            self._assign(changed.shard, self.duties[number], old, new)
+        return [NotifyShard(changed.shard, tuple(changed.duties))]
+
+    def _assignment(self, old: Assignment | None, changed: AssignmentsChanged, number: int, epoch: int) -> Assignment:
+        if not epoch:
+            assert old is not None, changed
+            epoch = old.epoch
+        else:
+            assert epoch >= self.next_epoch, changed
+            self.next_epoch = epoch + 1
+        reason = changed.reason or (old.reason if old is not None else "")
+        return Assignment(number, changed.shard, epoch, changed.state, changed.time_ms, reason)
+
+    def _assign(self, shard: str, duty: Duty, old: Assignment | None, new: Assignment | None) -> None:
+        number = duty.number
+        others = tuple(one for one in self.of_duty.get(number, ()) if one.shard != shard)
+        if new is not None:
+            assert duty.synthetic or not new.holds or not any(one.holds for one in others), (new, others)
+            assert shard in self.shards, new
+            self.of_duty[number] = (*others, new)
+            self.on_shard.setdefault(shard, {})[number] = new
+        else:
+            self.of_duty[number] = others
+            if not others:
+                del self.of_duty[number]
+            del self.on_shard[shard][number]
+        was, is_ = (one is not None and one.holds for one in (old, new))
+        if was != is_ and not duty.synthetic:
+            loads = self.loads.setdefault(shard, {})
+            count, weight = loads.get(duty.pallet, Load())
+            sign = 1 if is_ else -1
+            loads[duty.pallet] = Load(count + sign, weight + sign * weight_of(duty))
+        before, after = (one is not None and one.state == _A.ASSIGNMENT_STATE_RELEASING for one in (old, new))
+        if before != after:
+            self.releasing[shard] = self.releasing.get(shard, 0) + (1 if after else -1)
+        self._note_where(duty)
+        if was and not is_:
+            self._note_room(duty.pallet)
+
+    def _note_where(self, duty: Duty) -> None:
+        is_nowhere = not duty.synthetic and not duty.deleting and self.holder(duty.number) is None
+        _keep(self.nowhere.setdefault(duty.pallet, {}), duty.number, is_nowhere)
+
+    def _note_room(self, pallet: str) -> None:
+        self.room[pallet] = self.room.get(pallet, 0) + 1
+        self.balance[pallet] = self.balance.get(pallet, 0) + 1
+
+    # Snapshots
+
+    def pieces(self) -> Iterator[DutyTables]:
+        """The whole, some at a time: what is merged one after the other is the whole again."""
+        yield DutyTables(
+            pallets=self.pallets.values(),
+            shards=self.shards.values(),
+            next_number=self.next_number,
+            next_epoch=self.next_epoch,
+        )
+        rows = list(self.duties.values())
+        for start in range(0, len(rows), ROWS_A_PIECE):
+            yield DutyTables(duties=rows[start : start + ROWS_A_PIECE])
+        assignments = [one for some in self.of_duty.values() for one in some]
+        for start in range(0, len(assignments), ROWS_A_PIECE):
+            some = assignments[start : start + ROWS_A_PIECE]
+            yield DutyTables(assignments=(assignment_row(one) for one in some))
+
+    @classmethod
+    def of(cls, tables: DutyTables) -> Self:
+        """The state of which these are the pieces."""
+        state = cls(next_epoch=tables.next_epoch or 1)
+        for pallet in tables.pallets:
+            state.put_pallet(pallet)
+        for shard in tables.shards:
+            state.put_shard(shard)
+        state.next_number = 0
+        for duty in tables.duties:
+            state._put(duty, None)
+        state.next_number = tables.next_number or 1
+        for row in tables.assignments:
+            one = Assignment(row.duty, row.shard, row.epoch, row.state, row.since_ms, row.reason)
+            state._assign(one.shard, state.duties[one.duty], None, one)
+        return state
+
+
+def assignment_row(one: Assignment) -> AssignmentRow:
+    """As it is told to others."""
+    return AssignmentRow(
+        duty=one.duty,
+        shard=one.shard,
+        epoch=one.epoch,
+        state=AssignmentState.ValueType(one.state),
+        since_ms=one.since_ms,
+        reason=one.reason,
+    )
+
+
+def assignments_changed(
+    shard: str,
+    state: AssignmentState.ValueType,
+    duties: Iterable[int],
+    now_ms: int,
+    reason: str = "",
+    first_epoch: int = 0,
+) -> AssignmentsChanged:
+    """The fact that these duties of the shard are in this state now."""
+    return AssignmentsChanged(
+        shard=shard, state=state, duties=duties, first_epoch=first_epoch, reason=reason, time_ms=now_ms
+    )
+
+
+def _keep(some: dict[int, None], number: int, is_in: bool) -> None:
+    if is_in:
+        some[number] = None
+    else:
+        some.pop(number, None)

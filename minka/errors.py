@@ -109,6 +109,47 @@ class Code(Enum):
     )
     UNKNOWN_NODE = CodeInfo("No node has this id.", "List the nodes with: minkactl nodes.", False, "NOT_FOUND")
 
+    # Duties and shards
+    UNKNOWN_PALLET = CodeInfo("No pallet has this id.", "List them with: minkactl pallets.", False, "NOT_FOUND")
+    PALLET_EXISTS = CodeInfo(
+        "There is a pallet of this id already, which is not the same.",
+        "Change it with minkactl pallet update, or take another id.",
+        False,
+        "ALREADY_EXISTS",
+    )
+    PALLET_IN_USE = CodeInfo("The pallet has duties.", "Delete them first: minkactl duty delete.")
+    UNKNOWN_DUTY = CodeInfo("The pallet has no such duty.", "List them with: minkactl duties.", False, "NOT_FOUND")
+    DUTY_EXISTS = CodeInfo(
+        "There is a duty of this id in the pallet already.",
+        "Change it with minkactl duty update, or take another id; one that is being deleted is gone in a moment.",
+        False,
+        "ALREADY_EXISTS",
+    )
+    INVALID_DUTY = CodeInfo(
+        "A duty can't be like this.", "Do what the message says.", False, "INVALID_ARGUMENT"
+    )
+    VERSION_MISMATCH = CodeInfo(
+        "Somebody else has changed it since this version was read.",
+        "Read it again, and decide again.",
+        False,
+        "ABORTED",
+    )
+    UNKNOWN_SHARD = CodeInfo("No shard has this name.", "List them with: minkactl shards.", False, "NOT_FOUND")
+    SHARD_NAME_TAKEN = CodeInfo(
+        "Another process has this shard's name, and may have its duties.",
+        "Give the shard a name of its own; after a crash it gets its name back by itself within seconds.",
+        True,
+        "ALREADY_EXISTS",
+    )
+    SHARD_FENCED = CodeInfo(
+        "The cluster has taken the shard's process for dead, so others may have its duties.",
+        "None needed: the shard releases what it has, and registers again by itself.",
+    )
+    CONSISTENCY_NOT_REACHED = CodeInfo(
+        "The change is committed by a majority, and not all whom the consistency level asks for have confirmed it in time.",
+        "It is done; minkactl raft status shows who lags. Ask for less where that is enough.",
+    )
+
     # Keyspaces and partitions
     NOT_ENOUGH_NODES = CodeInfo(
         "The cluster has fewer LIVE nodes than its minimum size or than the replicas asked for.",

@@ -86,6 +86,24 @@ def _tls_file(name: str) -> Rule:
     return rule
 
 
+def _shard_clearance_order(config: Config) -> str | None:
+    s = config.shards
+    least = s.clearance_ms * CLOCK_RATIO + s.heartbeat_interval_ms / 2
+    if s.failure_timeout_ms > least:
+        return None
+    return (
+        f"must be more than {least:.0f} (clearance_ms × {CLOCK_RATIO} + heartbeat_interval_ms / 2), "
+        f"not {s.failure_timeout_ms}: a shard must have released its duties before others get them"
+    )
+
+
+def _shard_heartbeat_order(config: Config) -> str | None:
+    s = config.shards
+    if s.heartbeat_interval_ms * 2 < s.clearance_ms:
+        return None
+    return f"must be less than half of clearance_ms ({s.clearance_ms}), not {s.heartbeat_interval_ms}"
+
+
 _TLS_FILES = ("ca", "cert", "key")
 _TLS = tuple(f"tls.{name}" for name in _TLS_FILES)
 _FAILURE_TIMEOUT, _CLEARANCE = "membership.failure_timeout_ms", "membership.clearance_ms"
@@ -94,6 +112,11 @@ _HEARTBEAT = "membership.heartbeat_interval_ms"
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     ((_FAILURE_TIMEOUT, _CLEARANCE, _HEARTBEAT), _clearance_order),
     ((_HEARTBEAT, _CLEARANCE), _heartbeat_order),
+    (
+        ("shards.failure_timeout_ms", "shards.clearance_ms", "shards.heartbeat_interval_ms"),
+        _shard_clearance_order,
+    ),
+    (("shards.heartbeat_interval_ms", "shards.clearance_ms"), _shard_heartbeat_order),
     (("coordinator.election_ticks", "coordinator.heartbeat_ticks"), _election_order),
     (("coordinator.voters",), _odd_voters),
     (("migrations.per_node", "migrations.cluster"), _caps_order),

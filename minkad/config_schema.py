@@ -138,6 +138,15 @@ class Ranges:
 
 
 @dataclass(frozen=True, slots=True)
+class Shards:
+    """Heartbeats and clearance of the processes that host duties."""
+
+    heartbeat_interval_ms: int = field(default=500, metadata=_by(Integer(10, 60_000)))
+    clearance_ms: int = field(default=3000, metadata=_by(Integer(100, 300_000)))
+    failure_timeout_ms: int = field(default=3600, metadata=_by(Integer(200, 600_000)))
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
     """Memory and disk of the databases."""
 
@@ -172,6 +181,7 @@ class Config:
     clients: Clients = field(default_factory=Clients)
     migrations: Migrations = field(default_factory=Migrations)
     ranges: Ranges = field(default_factory=Ranges)
+    shards: Shards = field(default_factory=Shards)
     storage: Storage = field(default_factory=Storage)
     log: Log = field(default_factory=Log)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

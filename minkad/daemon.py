@@ -23,6 +23,7 @@ from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap, Coordinator
 from minkad.coordinator.member import Member, MemberSettings
 from minkad.coordinator.raft_driver import RaftDriver
+from minkad.coordinator.shard_control import ShardSettings
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.raft import Config as RaftConfig
 from minkad.core.raft import RawNode
@@ -283,6 +284,7 @@ class Daemon:
             caps=MigrationCaps(per_node=migrations.per_node, cluster=migrations.cluster),
             max_replicas_per_node=config.limits.replicas_per_node,
             merge_after=config.ranges.merge_after_s,
+            shards=ShardSettings(config.shards.clearance_ms / 1000, config.shards.failure_timeout_ms / 1000),
         )
 
     def _member_settings(self) -> MemberSettings:

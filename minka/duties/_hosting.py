@@ -278,11 +278,11 @@ class Hosting:
 
     def ended(self, number: int, error: str | None, now: float) -> None:
         """The call has returned or raised."""
-        call, _ = self._calls.pop(number)
+        call, began = self._calls.pop(number)
         self._lanes[call.pallet].running = None
         if error is not None:
             self.out.append(Note(WARNING, f"{call.method.value} of {_named(call)} failed: {error}"))
-        outcome: Callable[[Record, HeldDuty, float], None] = {
+        outcome: Callable[[Record, HeldDuty, float, float], None] = {
             Method.ATTACH: self._attached,
             Method.DETACH: self._detached,
             Method.UPDATE: self._updated,
@@ -293,33 +293,33 @@ class Hosting:
             record.busy = False
             if error is None:
                 record.tries, record.alone = 0, False
-                outcome(record, duty, now)
+                outcome(record, duty, began, now)
             else:
                 self._failed(record, call, error, now)
 
-    def _attached(self, record: Record, duty: HeldDuty, now: float) -> None:
+    def _attached(self, record: Record, duty: HeldDuty, began: float, now: float) -> None:
         record.phase, record.given, record.attach_ended = Phase.ATTACHED, duty.version, now
         if record.ending is not None:
             self._release(record, record.ending)
             return
-        self._reports.attached(duty.duty, duty.epoch)
+        self._reports.attached(duty.duty, duty.epoch, now - began)
         if record.duty.version > record.given:
             self._hand_update(record)
 
-    def _updated(self, record: Record, duty: HeldDuty, now: float) -> None:
+    def _updated(self, record: Record, duty: HeldDuty, began: float, now: float) -> None:
         record.given = duty.version
         if record.ending is not None:
             self._release(record, record.ending)
         elif record.duty.version > record.given:
             self._hand_update(record)
 
-    def _prepared(self, record: Record, duty: HeldDuty, now: float) -> None:
+    def _prepared(self, record: Record, duty: HeldDuty, began: float, now: float) -> None:
         if record.ending is not None:
             self._end(record, None)
         else:
             self._reports.prepared(duty.duty, duty.epoch)
 
-    def _detached(self, record: Record, duty: HeldDuty, now: float) -> None:
+    def _detached(self, record: Record, duty: HeldDuty, began: float, now: float) -> None:
         self._end(record, now - record.detach_began)
 
     def _failed(self, record: Record, call: CallDelegate, error: str, now: float) -> None:

@@ -305,6 +305,9 @@ class ShardMachine:
         """Come back as another process, once nothing of the former one is left."""
         if not self._fenced or self.hosting.records:
             return
+        if self._leaving or self._giving_up:
+            self._end(None)
+            return
         self.shard.incarnation = self._new_incarnation()
         self._fenced = self._releasing = self.is_registered = False
         self.reports = self.hosting.forget_reports()

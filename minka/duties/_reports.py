@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from minka.v1.shards_pb2 import FailedDuty, Holding, ReleaseTime, ShardReport, WeighedDuty
+from minka.v1.shards_pb2 import DelegateTime, FailedDuty, Holding, ShardReport, WeighedDuty
 
 
 class Reports:
@@ -26,9 +26,10 @@ class Reports:
         """Whether this assignment was given back, and that isn't recorded yet."""
         return self._spent.get(duty, 0) >= epoch
 
-    def attached(self, duty: int, epoch: int) -> None:
-        """The delegate has it."""
+    def attached(self, duty: int, epoch: int, took: float) -> None:
+        """The delegate has it. `took`: seconds of the call."""
         self._next.attached.append(Holding(duty=duty, epoch=epoch))
+        self._took(duty, took)
 
     def prepared(self, duty: int, epoch: int) -> None:
         """The delegate is ready for it."""
@@ -41,7 +42,7 @@ class Reports:
         self._spend(duty, epoch)
         self._next.released.append(Holding(duty=duty, epoch=epoch))
         if took is not None:
-            self._next.releases.append(ReleaseTime(duty=duty, took_ms=min(int(took * 1000), 2**32 - 1)))
+            self._took(duty, took)
 
     def finished(self, duty: int, epoch: int) -> None:
         """It has ended by itself."""
@@ -85,6 +86,9 @@ class Reports:
 
     def _spend(self, duty: int, epoch: int) -> None:
         self._spent[duty] = max(epoch, self._spent.get(duty, 0))
+
+    def _took(self, duty: int, seconds: float) -> None:
+        self._next.times.append(DelegateTime(duty=duty, took_ms=min(int(seconds * 1000), 2**32 - 1)))
 
     def _has_next(self) -> bool:
         some = self._next

@@ -260,6 +260,7 @@ class Node(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     STARTS_FIELD_NUMBER: _builtins.int
+    EMPTIED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """chosen by the admin: "athens" """
     raft_id: _builtins.int
@@ -282,6 +283,8 @@ class Node(_message.Message):
     """its share of replicas beside other nodes'; 0: 1"""
     starts: _builtins.int
     """how often the data directory was started: an older copy of it has fewer"""
+    emptied: _builtins.bool
+    """a person drains it: the shards on its machine get no duties, and release what they have"""
     def __init__(
         self,
         *,
@@ -299,10 +302,11 @@ class Node(_message.Message):
         version: _builtins.str = ...,
         weight: _builtins.int = ...,
         starts: _builtins.int = ...,
+        emptied: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "capacity_bytes", b"capacity_bytes", "data_id", b"data_id", "http_address", b"http_address", "id", b"id", "incarnation", b"incarnation", "raft_id", b"raft_id", "starts", b"starts", "state", b"state", "state_reason", b"state_reason", "state_since_ms", b"state_since_ms", "version", b"version", "weight", b"weight", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "capacity_bytes", b"capacity_bytes", "data_id", b"data_id", "emptied", b"emptied", "http_address", b"http_address", "id", b"id", "incarnation", b"incarnation", "raft_id", b"raft_id", "starts", b"starts", "state", b"state", "state_reason", b"state_reason", "state_since_ms", b"state_since_ms", "version", b"version", "weight", b"weight", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -510,6 +514,7 @@ class Operation(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     SPLIT_FIELD_NUMBER: _builtins.int
     MERGE_FIELD_NUMBER: _builtins.int
+    REBALANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     state: Global___OperationState.ValueType
     requested_by: _builtins.str
@@ -537,6 +542,8 @@ class Operation(_message.Message):
     def split(self) -> Global___SplitOperation: ...
     @_builtins.property
     def merge(self) -> Global___MergeOperation: ...
+    @_builtins.property
+    def rebalance(self) -> Global___RebalanceOperation: ...
     def __init__(
         self,
         *,
@@ -557,12 +564,13 @@ class Operation(_message.Message):
         drain: Global___DrainOperation | None = ...,
         split: Global___SplitOperation | None = ...,
         merge: Global___MergeOperation | None = ...,
+        rebalance: Global___RebalanceOperation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "elect_leaders", b"elect_leaders", "kind", b"kind", "merge", b"merge", "reassign", b"reassign", "split", b"split"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "elect_leaders", b"elect_leaders", "kind", b"kind", "merge", b"merge", "reassign", b"reassign", "rebalance", b"rebalance", "split", b"split"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["automatic", b"automatic", "cancelled", b"cancelled", "created_ms", b"created_ms", "drain", b"drain", "elect_leaders", b"elect_leaders", "finished_ms", b"finished_ms", "id", b"id", "kind", b"kind", "merge", b"merge", "migration_count", b"migration_count", "outcome", b"outcome", "paused", b"paused", "rate_limit", b"rate_limit", "reason", b"reason", "reassign", b"reassign", "requested_by", b"requested_by", "split", b"split", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["automatic", b"automatic", "cancelled", b"cancelled", "created_ms", b"created_ms", "drain", b"drain", "elect_leaders", b"elect_leaders", "finished_ms", b"finished_ms", "id", b"id", "kind", b"kind", "merge", b"merge", "migration_count", b"migration_count", "outcome", b"outcome", "paused", b"paused", "rate_limit", b"rate_limit", "reason", b"reason", "reassign", b"reassign", "rebalance", b"rebalance", "requested_by", b"requested_by", "split", b"split", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["reassign", "elect_leaders", "drain", "split", "merge"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["reassign", "elect_leaders", "drain", "split", "merge", "rebalance"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -589,6 +597,31 @@ class ReassignOperation(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReassignOperation: _TypeAlias = ReassignOperation  # noqa: Y015
+
+@_typing.final
+class RebalanceOperation(_message.Message):
+    """Duties of a pallet move between shards, as a plan says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PALLET_FIELD_NUMBER: _builtins.int
+    PLAN_DIGEST_FIELD_NUMBER: _builtins.int
+    pallet: _builtins.str
+    plan_digest: _builtins.str
+    """empty: nobody has asked for a plan"""
+    def __init__(
+        self,
+        *,
+        pallet: _builtins.str = ...,
+        plan_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pallet", b"pallet", "plan_digest", b"plan_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RebalanceOperation: _TypeAlias = RebalanceOperation  # noqa: Y015
 
 @_typing.final
 class ElectLeadersOperation(_message.Message):

@@ -146,7 +146,7 @@ class ShardReport(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
     PREPARED_FIELD_NUMBER: _builtins.int
-    RELEASES_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     @_builtins.property
     def attached(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holding]: ...
@@ -165,8 +165,8 @@ class ShardReport(_message.Message):
     @_builtins.property
     def prepared(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holding]: ...
     @_builtins.property
-    def releases(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseTime]:
-        """how long the delegate took, of those released"""
+    def times(self) -> _containers.RepeatedCompositeFieldContainer[Global___DelegateTime]:
+        """how long the delegate took, of those attached and released"""
 
     def __init__(
         self,
@@ -178,18 +178,18 @@ class ShardReport(_message.Message):
         failed: _abc.Iterable[Global___FailedDuty] | None = ...,
         weights: _abc.Iterable[Global___WeighedDuty] | None = ...,
         prepared: _abc.Iterable[Global___Holding] | None = ...,
-        releases: _abc.Iterable[Global___ReleaseTime] | None = ...,
+        times: _abc.Iterable[Global___DelegateTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "failed", b"failed", "finished", b"finished", "prepared", b"prepared", "released", b"released", "releases", b"releases", "sequence", b"sequence", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "failed", b"failed", "finished", b"finished", "prepared", b"prepared", "released", b"released", "sequence", b"sequence", "times", b"times", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShardReport: _TypeAlias = ShardReport  # noqa: Y015
 
 @_typing.final
-class ReleaseTime(_message.Message):
+class DelegateTime(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DUTY_FIELD_NUMBER: _builtins.int
@@ -208,7 +208,7 @@ class ReleaseTime(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReleaseTime: _TypeAlias = ReleaseTime  # noqa: Y015
+Global___DelegateTime: _TypeAlias = DelegateTime  # noqa: Y015
 
 @_typing.final
 class FailedDuty(_message.Message):

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from minka.errors import Code, MinkaError
@@ -26,9 +26,11 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
+from minka.v1.duties_pb2 import Shard
 from minka.v1.records_pb2 import Record, RecordBatch
 from minkad.clock import unix_ms
 from minkad.coordinator.outbox import NodeOutbox
+from minkad.coordinator.shard_control import InThread, ShardControl, ShardSettings
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
     BALANCERS,
@@ -42,6 +44,7 @@ from minkad.core.controller import (
     FailureDetector,
     MigrationCaps,
     Register,
+    RegisterShard,
     ReportReplicas,
     View,
     check_caller,
@@ -75,6 +78,7 @@ class ControllerSettings:
     caps: MigrationCaps
     max_replicas_per_node: int = 0  # of all keyspaces that a new one may bring a node to; 0: no limit
     merge_after: float = 0.0  # for which neighbours are small and cold before they are merged; 0: never
+    shards: ShardSettings = field(default_factory=ShardSettings)
 
 
 class ActiveController:
@@ -92,9 +96,11 @@ class ActiveController:
         propose: Callable[..., asyncio.Future[None]],
         confirm_leadership: Callable[[float, Callable[[float], None]], None],
         update_replicas: Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
+        logged: Callable[[], Awaitable[None]],
         before_tick: Callable[[], None],
         now: Callable[[], float],
         jitter: random.Random,
+        in_thread: InThread,
     ) -> None:
         """`raft_id` is this node's. Since `unconfirmed_since` nobody has confirmed a former leader's leadership, and
         `former_leader` (a raft id, 0: unknown), was heard by none of those who elected this one.
@@ -123,7 +129,7 @@ class ActiveController:
         self._committed = committed
         self._propose = propose
         self._confirm_leadership = confirm_leadership
-        self._confirmed_at = float("-inf")
+        self.confirmed_at = float("-inf")
         self._update_replicas = update_replicas
         self._before_tick = before_tick
         self._now = now
@@ -132,10 +138,19 @@ class ActiveController:
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # the last of each node
         self._schedule_due = False
+        self._logged = logged
         self._balancers = [balancer() for balancer in BALANCERS]
         self._judging: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()  # of those who change the table
         self._is_closed = False
+        self.shards = ShardControl(
+            self,
+            settings.shards,
+            unconfirmed_since=unconfirmed_since,
+            tick=TICK,
+            now=now,
+            in_thread=in_thread,
+        )
         for name, partition_ids in committed.copies.items():
             if is_up(committed.nodes.get(name)):
                 self._outbox(name).ask(partition_ids)
@@ -147,6 +162,7 @@ class ActiveController:
     def close(self) -> None:
         """This node is not the leader any more."""
         self._is_closed = True
+        self.shards.close()
         for task in self._tasks:
             task.cancel()
         for outbox in self._outboxes.values():
@@ -186,6 +202,25 @@ class ActiveController:
             return proposal
 
         await self._committed_by(perform)
+
+    async def submit_logged(self, command: Command) -> None:
+        """Decide and wait until the records are in this node's own log. Raises MinkaError."""
+
+        async def perform() -> asyncio.Future[None] | None:
+            await self._perform(command)
+            return asyncio.ensure_future(self._logged())
+
+        await self._committed_by(perform)
+
+    async def register_shard(self, shard: Shard) -> None:
+        """Register a shard's process. Raises SHARD_NAME_TAKEN while another may hold the shard's clearance."""
+        self.shards.registering(shard.name, 1)
+        try:
+            alive = self.shards.is_alive(shard.name)
+            await self._committed_by(lambda: self._perform(RegisterShard(shard, alive)))
+            self.shards.heard(shard.name)
+        finally:
+            self.shards.registering(shard.name, -1)
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """Each change by itself; answers with the rows as they are afterwards. Raises NOT_REGISTERED."""
@@ -319,6 +354,8 @@ class ActiveController:
             return  # it is looked at again with the next tick
         if records := schedule(self.decided, self.settings.caps, unix_ms(), self.low_disks()):
             self._record(records)
+        if records := self.shards.distributor.next_facts(self.decided, unix_ms()):
+            self._record(records)
 
     # Carrying out
 
@@ -380,7 +417,7 @@ class ActiveController:
             self.replicas[(node.id, stats.partition_id)] = stats
         self._damaged[node.id] = list(request.damaged)
         self._note_progress(node.id, request.migrations, now)
-        remaining = self._confirmed_at + self.settings.clearance - now
+        remaining = self.confirmed_at + self.settings.clearance - now
         return HeartbeatResponse(
             sequence=request.sequence,
             clearance_ms=int(max(0.0, remaining) * 1000),
@@ -394,6 +431,7 @@ class ActiveController:
         """Clearances wait for no work on the table."""
         while True:
             self.detector.turn(self._now())
+            self.shards.turn()
             self._confirm_leadership(self._now(), self._confirmed)
             await asyncio.sleep(TICK)
 
@@ -414,16 +452,24 @@ class ActiveController:
         """Only now it is known that this node could be heard as the leader then, so only now it may judge: by the
         silence until then.
         """
-        self._confirmed_at = max(self._confirmed_at, asked_at)
+        self.confirmed_at = max(self.confirmed_at, asked_at)
         if self._silent_nodes() and (self._judging is None or self._judging.done()):
             self._judging = asyncio.create_task(self._fail_silent_nodes(), name="failing nodes")
+        self.shards.judge()
+
+    def suspects_itself(self) -> bool:
+        """Whether so many nodes are silent that the fault may be here."""
+        return self.detector.suspects_itself(self._others(), self._now())
 
     def _silent_nodes(self) -> list[str]:
         """Never this one, which hears itself as long as it can do anything, and nobody who waits until its registration
         is recorded: it can send no heartbeat before.
         """
-        others = [node.id for node in self.decided.nodes.values() if is_up(node) and node.raft_id != self._raft_id]
-        return [node for node in self.detector.silent(others, self._confirmed_at) if not self._is_registering(node)]
+        silent = self.detector.silent(self._others(), self.confirmed_at)
+        return [node for node in silent if not self._is_registering(node)]
+
+    def _others(self) -> list[str]:
+        return [node.id for node in self.decided.nodes.values() if is_up(node) and node.raft_id != self._raft_id]
 
     def _is_registering(self, node: str) -> bool:
         registration = self._registrations.get(node)
@@ -504,7 +550,9 @@ class ActiveController:
         return migration.state == MigrationState.MIGRATION_STATE_COPYING
 
     def _blocked_by(self, migration: Migration) -> str:
-        reported = next((p.blocked_by for p in self.progress() if p.partition_id == migration.partition_id), "")
+        thing = Placed.of(migration)
+        found = (p.blocked_by for p in self.progress() if Placed.partition(p.partition_id) == thing)
+        reported = next(found, "")
         known = what_blocks(self.decided, migration)
         return reported or (known.reason if known else "no reason reported")
 

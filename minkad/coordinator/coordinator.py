@@ -13,7 +13,9 @@ from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasRespon
 from minka.v1.records_pb2 import RecordBatch
 from minkad.clock import unix_ms
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
+from minkad.coordinator.duty_history import DutyHistory
 from minkad.coordinator.raft_driver import RaftDriver
+from minkad.coordinator.shard_control import InThread
 from minkad.core.controller import (
     Command,
     CreateCluster,
@@ -22,7 +24,7 @@ from minkad.core.controller import (
     check_transfer,
     next_membership_change,
 )
-from minkad.core.state import State
+from minkad.core.state import NotifyNode, NotifyShard, State
 from minkad.failpoints import failpoint
 
 log: Final = logging.getLogger(__name__)
@@ -51,11 +53,15 @@ class Coordinator:
         update_replicas: Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
         now: Callable[[], float],
         jitter: random.Random,
+        in_thread: InThread = asyncio.to_thread,
     ) -> None:
         self.state = state
         self.active: ActiveController | None = None
         self.on_leader_change: Callable[[], None] = lambda: None  # set once, as `driver` is
         self.on_nodes_changed: Callable[[], None] = lambda: None
+        self.on_shards_changed: Callable[[Sequence[NotifyShard]], None] = lambda _: None
+        self.on_restored: Callable[[], None] = lambda: None
+        self.history = DutyHistory()
         self._leader_id = 0
         self._bootstrap = bootstrap
         self._settings = settings
@@ -63,6 +69,7 @@ class Coordinator:
         self._update_replicas = update_replicas
         self._now = now
         self._jitter = jitter
+        self._in_thread = in_thread
 
     # The state machine
 
@@ -70,9 +77,12 @@ class Coordinator:
     def apply(self, data: bytes) -> None:
         """A committed entry."""
         batch = RecordBatch.FromString(data)
+        self.history.note(batch, self.state)
         effects = self.state.apply_batch(batch, is_checked=True)
         if self.active is not None:
-            self.active.carry_out(effects)
+            self.active.carry_out([effect for effect in effects if isinstance(effect, NotifyNode)])
+        if to_shards := [effect for effect in effects if isinstance(effect, NotifyShard)]:
+            self.on_shards_changed(to_shards)
         if any(record.HasField("node_changed") for record in batch.records):
             self.on_nodes_changed()
 
@@ -83,6 +93,7 @@ class Coordinator:
             self.active = None
         self.state = State.from_snapshot(data)
         self.on_nodes_changed()
+        self.on_restored()
 
     def to_snapshot(self) -> Iterator[bytes]:
         """For followers that lag, and for the next start; the state must not change meanwhile."""
@@ -120,9 +131,11 @@ class Coordinator:
             propose=self.driver.propose,
             confirm_leadership=self.driver.confirm_leadership,
             update_replicas=self._update_replicas,
+            logged=lambda: self.driver.logged_by([status.id]),
             before_tick=self._change_members,
             now=self._now,
             jitter=self._jitter,
+            in_thread=self._in_thread,
         )
         if not self.state.cluster.id:
             task = asyncio.create_task(self.active.submit(self._create_cluster()))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from minka.errors import Code, MinkaError
@@ -97,6 +97,7 @@ class RaftDriver:
         self._is_away = False  # between `ready` and `advance`, waiting for the disk or for what is to be applied
         self._snapshot_due = False
         self._wake = asyncio.Event()
+        self._turns: list[asyncio.Future[None]] = []  # of those who wait for what comes next
         self._committed: deque[Entry] = deque()  # and to be applied
         self._committed_bytes = 0
         self._restores = 0
@@ -170,6 +171,18 @@ class RaftDriver:
         """What each member has of this leader's log, by raft id; empty on any other node."""
         return {raft_id: progress.match for raft_id, progress in self.raw.status().progress.items()}
 
+    async def logged_by(self, raft_ids: Collection[int]) -> None:
+        """Until each of them has all that has been proposed here by now in its log, synced. It may wait for ever."""
+        while self._proposals:
+            await self._next_turn()
+        index = self.raw.last_index()
+        while any(self.match().get(raft_id, 0) < index for raft_id in raft_ids):
+            await self._next_turn()
+
+    async def _next_turn(self) -> None:
+        self._turns.append(asyncio.get_running_loop().create_future())
+        await self._turns[-1]
+
     def report_snapshot(self, raft_id: int, ok: bool) -> None:
         """The transport has sent a snapshot, or could not."""
         self.raw.report_snapshot(raft_id, ok)
@@ -231,6 +244,10 @@ class RaftDriver:
                     await self._handle(self.raw.ready())
                     self._take_inputs()
                 self._on_progress()
+                turns, self._turns = self._turns, []
+                for turned in turns:
+                    if not turned.done():
+                        turned.set_result(None)
         finally:
             ticker.cancel()
             applier.cancel()

@@ -26,6 +26,7 @@ from minka.v1.admin_pb2 import (
     GetTableResponse,
     NodeStatus,
     PartitionCount,
+    ShardsOnNode,
     SplitKeysRequest,
     SplitKeysResponse,
     TransferLeadershipRequest,
@@ -240,6 +241,7 @@ class AdminService(AdminServicer):
             safe_to_stop=not blockers,
             blockers=blockers[:MAX_BLOCKERS],
             blocker_count=len(blockers),
+            shards=(ShardsOnNode(shard=name, duties=held) for name, held in drains.shards_on(state, node.id)),
         )
 
     async def GetSplitBlockers(self, request: GetSplitBlockersRequest, context: _Context) -> GetSplitBlockersResponse:

@@ -28,13 +28,28 @@ from minkad.core.controller.commands import (
 )
 from minkad.core.controller.decide import decide, facts
 from minkad.core.controller.drains import DrainNode
+from minkad.core.controller.duties.commands import (
+    ChangeDuties,
+    ChangePallets,
+    FailShards,
+    LeaveShard,
+    NoteFlap,
+    RegisterShard,
+    ReportShard,
+)
+from minkad.core.controller.duties.distribution import Distributor, describe_unplaced
+from minkad.core.controller.duties.health import score
+from minkad.core.controller.duties.rebalance import BalancePallet, compare_pallet, held_back, plan_rebalance
+from minkad.core.controller.duties.rooms import rooms
+from minkad.core.controller.duties.shards import is_registered
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.isr import check_caller, isr_refusal
 from minkad.core.controller.load_balancer import SpreadLoad
 from minkad.core.controller.merges import Merge
+from minkad.core.controller.mover import MigrationCaps
 from minkad.core.controller.preferred import ElectLeaders
 from minkad.core.controller.reassigns import ApplyPlan
-from minkad.core.controller.schedule import MigrationCaps, schedule, unfinished
+from minkad.core.controller.schedule import schedule, unfinished
 from minkad.core.controller.splits import Split
 from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 
@@ -42,30 +57,39 @@ __all__ = [
     "BALANCERS",
     "AlterIsr",
     "ApplyPlan",
+    "BalancePallet",
     "BeginQueued",
     "CancelMigration",
     "CancelOperation",
+    "ChangeDuties",
+    "ChangePallets",
     "Command",
     "ControlledShutdown",
     "ControllerFailover",
     "CreateCluster",
     "CreateKeyspace",
+    "Distributor",
     "DrainNode",
     "ElectLeaders",
     "FailNodes",
+    "FailShards",
     "FailureDetector",
     "FinishMerge",
     "FinishSplit",
     "HandOver",
     "Leave",
+    "LeaveShard",
     "LimitOperation",
     "Merge",
     "MigrationCaps",
+    "NoteFlap",
     "PauseOperation",
     "ProposeSplit",
     "Register",
+    "RegisterShard",
     "RemoveNode",
     "ReportReplicas",
+    "ReportShard",
     "Split",
     "SpreadLoad",
     "UndrainNode",
@@ -75,11 +99,18 @@ __all__ = [
     "change_voters",
     "check_caller",
     "check_transfer",
+    "compare_pallet",
     "decide",
+    "describe_unplaced",
     "facts",
+    "held_back",
+    "is_registered",
     "isr_refusal",
     "next_membership_change",
+    "plan_rebalance",
+    "rooms",
     "schedule",
+    "score",
     "split_blockers",
     "unfinished",
     "what_blocks",

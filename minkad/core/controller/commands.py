@@ -5,6 +5,15 @@ from dataclasses import dataclass
 
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node
 from minka.v1.coordinator_pb2 import DiskSpace, IsrChange, ReplicaResult
+from minkad.core.controller.duties.commands import (
+    ChangeDuties,
+    ChangePallets,
+    FailShards,
+    LeaveShard,
+    NoteFlap,
+    RegisterShard,
+    ReportShard,
+)
 from minkad.core.controller.operation_kind import Begins
 from minkad.core.state import Placed
 
@@ -207,5 +216,12 @@ Command = (
     | FinishSplit
     | FinishMerge
     | BeginQueued
+    | ChangePallets
+    | ChangeDuties
+    | RegisterShard
+    | FailShards
+    | NoteFlap
+    | LeaveShard
+    | ReportShard
     | Begins
 )

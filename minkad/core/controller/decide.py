@@ -39,6 +39,16 @@ from minkad.core.controller.commands import (
     ReportReplicas,
     UndrainNode,
 )
+from minkad.core.controller.duties.commands import (
+    ChangeDuties,
+    ChangePallets,
+    FailShards,
+    LeaveShard,
+    NoteFlap,
+    RegisterShard,
+    ReportShard,
+)
+from minkad.core.controller.duties.decide import duty_facts
 from minkad.core.controller.operation_kind import Begins
 from minkad.core.state import State
 
@@ -103,6 +113,10 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
             return splits.finish(state, command)
         case FinishMerge():
             return merges.finish(state, command, now_ms)
+        case ChangePallets() | ChangeDuties() | ReportShard():
+            return duty_facts(state, command, now_ms)
+        case RegisterShard() | FailShards() | NoteFlap() | LeaveShard():
+            return duty_facts(state, command, now_ms)
         case Begins():
             return begin(state, command, now_ms)
         case BeginQueued():

@@ -62,7 +62,34 @@ def blockers(state: State, node_id: str) -> list[Blocker]:
     return list(_blockers(state, state.partitions_on(node_id), node_id))
 
 
+def shards_on(state: State, node_id: str) -> Iterator[tuple[str, int]]:
+    """The shards on the node's machine that have duties, apart from synthetic ones, and how many."""
+    for name, shard in sorted(state.duties.shards.items()):
+        held = sum(load.duties for load in state.duties.loads.get(name, {}).values())
+        if shard.node == node_id and held:
+            yield name, held
+
+
+def _shard_blockers(state: State, node_id: str) -> Iterator[Blocker]:
+    node = state.nodes.get(node_id)
+    if node is None or not node.emptied:
+        return
+    for name, held in shards_on(state, node_id):
+        if stays := _why_they_stay(state, name):
+            yield Blocker(reason=f"shard {name} on it has {held} duties: {stays}", remedy=f"minkactl shards {name}")
+        else:
+            yield Blocker(reason=f"shard {name} on it has {held} duties, which go elsewhere in a moment")
+
+
+def _why_they_stay(state: State, shard: str) -> str:
+    held = [state.duties.duties[number] for number in state.duties.on_shard.get(shard, ())]
+    if stationary := sum(row.stationary for row in held):
+        return f"{stationary} are stationary, and stay until they end or the shard stops"
+    return "" if state.duties.releasing.get(shard) else "no other shard has room for them"
+
+
 def _blockers(state: State, rows: Iterable[Partition], node_id: str) -> Iterator[Blocker]:
+    yield from _shard_blockers(state, node_id)
     live = Live.of(state).without(node_id)
     for row in rows:
         if node_id in row.isr:
@@ -142,7 +169,9 @@ class Drains(OperationKind):
         if drain.decommission:
             plan = plan_reassign(state, usage.sizes, PlanReassignRequest(drain=[drain.node]), now_ms, usage.disks)
             migrations, drain.plan_digest = migrations_of(plan), plan.digest
-        leaves = [node_in_state(node, _DRAINING, "is being drained", now_ms)] if node.state == _LIVE else []
+        leaves: list[Record] = []
+        if is_up(node) and not node.emptied:
+            leaves = [node_in_state(node, _DRAINING, "is being drained", now_ms, emptied=True)]
         return Beginning(migrations, leaves)
 
     def touches(self, state: State, operation: Operation) -> list[Touched]:

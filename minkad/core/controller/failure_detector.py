@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-PATIENCE: Final = 5  # times the timeout that a node may be silent while much of the cluster is
+PATIENCE: Final = 5
 FEW: Final = 3  # of fewer nodes, one is no large part
 
 
@@ -25,6 +25,7 @@ class FailureDetector:
     started_at: float
     clearances_end: float
     tick: float
+    patience: int = PATIENCE  # times the timeout that one may be silent while much of the others is
     _heard: dict[str, float] = field(default_factory=dict)
     _since: float = field(init=False)  # those of whom nothing is known count as heard then
     _turned_at: float = field(init=False)
@@ -56,7 +57,7 @@ class FailureDetector:
     def silent(self, others: Iterable[str], now: float) -> list[str]:
         """Who of the other nodes that are up is to be failed, all of them together."""
         others = list(others)
-        patience = (PATIENCE - 1) * self.timeout if self.suspects_itself(others, now) else 0.0
+        patience = (self.patience - 1) * self.timeout if self.suspects_itself(others, now) else 0.0
         return [node for node in others if now >= self.deadline(node) + patience]
 
     def suspects_itself(self, others: Collection[str], now: float) -> bool:

@@ -30,8 +30,8 @@ class SpreadLoad(Begins):
     reason: str
 
     def operation(self, state: State) -> Operation | None:
-        """None while something else is being moved."""
-        if state.moving:
+        """None while another partition is being moved."""
+        if any(thing.kind == "partition_id" for thing in state.moving):
             return None
         return Operation(automatic=True, reason=self.reason, reassign=ReassignOperation())
 

@@ -35,7 +35,7 @@ def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
     # A drain outlives the process; what a process began because it was about to stop ends with it.
     draining = running_drain(state, node.id) is not None
     now = NodeState.NODE_STATE_DRAINING if draining else NodeState.NODE_STATE_LIVE
-    yield node_in_state(row, now, reason, now_ms)
+    yield node_in_state(row, now, reason, now_ms, emptied=draining)
     yield from on_node_startup(state, node.id)
 
 

@@ -1,11 +1,28 @@
 """How a placed thing gets from where it is to where an operation wants it. `movers.py` lists the kinds of things."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from minka.v1.cluster_pb2 import Migration
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.selectors import Live
 from minkad.core.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationCaps:
+    """How many partitions may be copied at once: in or out of one node, and in the cluster."""
+
+    per_node: int
+    cluster: int
+
+
+class Most(NamedTuple):
+    """How many things of a kind may be under way at once: to and from one host, and in the cluster."""
+
+    per_host: int
+    cluster: int
 
 
 class Mover(Protocol):
@@ -22,22 +39,25 @@ class Mover(Protocol):
     def obstacle(self, state: State, migration: Migration) -> str | None:
         """Why it can't begin yet."""
 
+    def most(self, state: State, migration: Migration, caps: MigrationCaps) -> Most:
+        """How many like this one may be under way at once."""
+
     def hosts(self, state: State, migration: Migration, live: Live) -> list[str]:
-        """The nodes that take part in the copy which it makes, or is to make; none where nothing is copied, or where
-        one of them is gone.
+        """Those that have work with it now, or will have; none where nothing is to be done, or where one of them is
+        gone.
         """
 
-    def begin(self, state: State, migration: Migration, now_ms: int) -> list[Record]:
-        """PENDING → COPYING."""
+    def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
+        """The first steps of these, which are PENDING."""
 
-    def go_on(self, state: State, migration: Migration, live: Live, now_ms: int) -> list[Record]:
-        """The next step of one that has begun; none while there is something to wait for."""
+    def go_on(self, state: State, migrations: Sequence[Migration], live: Live, now_ms: int) -> list[Record]:
+        """The next steps of these, which have begun; none while there is something to wait for."""
 
     def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
         """What a migration that has begun waits for and doesn't come by itself, and what helps; "" for nothing."""
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
-        """Why one that is COPYING can't be undone without losing something."""
+        """Why one that is COPYING or PREPARING can't be undone without losing something."""
 
     def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:
-        """Undo one that is COPYING, where nothing is in the way of it."""
+        """Undo one that is COPYING or PREPARING, where nothing is in the way of it."""

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration
+from minkad.core.controller.duties.mover import DutyMover
 from minkad.core.controller.mover import Mover
 from minkad.core.controller.reassignment import PartitionMover
 from minkad.core.state import Placed, State
 
-MOVERS: Final[Mapping[str, Mover]] = {"partition_id": PartitionMover()}
+MOVERS: Final[Mapping[str, Mover]] = {"partition_id": PartitionMover(), "duty": DutyMover()}
 
 
 def mover_of(migration: Migration) -> Mover:

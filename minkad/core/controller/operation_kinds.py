@@ -5,6 +5,7 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import Operation
 from minkad.core.controller.drains import Drains
+from minkad.core.controller.duties.rebalance import Rebalances
 from minkad.core.controller.merges import Merges
 from minkad.core.controller.operation_kind import OperationKind
 from minkad.core.controller.preferred import Elections
@@ -16,6 +17,7 @@ OPERATION_KINDS: Final[Mapping[str, OperationKind]] = {
     "drain": Drains(),
     "split": Splits(),
     "merge": Merges(),
+    "rebalance": Rebalances(),
 }
 
 

@@ -1,5 +1,7 @@
 """Operations that run: how they are paused, limited and cancelled, and end."""
 
+from collections.abc import Collection
+
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationState
 from minka.v1.records_pb2 import Record
@@ -19,6 +21,7 @@ from minkad.core.controller.selectors import Live
 from minkad.core.state import MIGRATIONS_ENDED, OPERATIONS_UNENDED, Placed, State
 
 _M = MigrationState
+_CAN_GO_BACK = (_M.MIGRATION_STATE_COPYING, _M.MIGRATION_STATE_PREPARING)
 
 
 # While they run
@@ -69,8 +72,8 @@ def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
         return give_up(state, operation, reason, now_ms, OperationState.OPERATION_STATE_CANCELLED)
     live = Live.of(state)
     going_back, dropped = list[Record](), list[Record]()
-    copying = [m for m in state.migrations[operation.id].values() if m.state == _M.MIGRATION_STATE_COPYING]
-    for migration in copying:
+    begun = [m for m in state.migrations[operation.id].values() if m.state in _CAN_GO_BACK]
+    for migration in begun:
         refuse_unless_can_go_back(state, migration, live)
         going_back += mover_of(migration).go_back(state, migration, live, now_ms, reason)
     for migration in state.migrations[operation.id].values():
@@ -82,7 +85,7 @@ def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
 
     return [
         *going_back,
-        *kind_of(operation).cancelled(state, operation, [Placed.of(m) for m in copying], now_ms),
+        *kind_of(operation).cancelled(state, operation, [Placed.of(m) for m in begun], now_ms),
         *dropped,
         Record(operation_changed=operation_with(operation, change)),
     ]
@@ -98,7 +101,7 @@ def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> lis
             continue
         if migration.state == _M.MIGRATION_STATE_PENDING:
             return [migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, command.reason)]
-        if migration.state == _M.MIGRATION_STATE_COPYING:
+        if migration.state in _CAN_GO_BACK:
             mover = mover_of(migration)
             if mover.refusal_to_go_back(state, migration, live) is not None:
                 return []
@@ -156,7 +159,7 @@ def finish(state: State, operation: Operation, end: End, now_ms: int) -> Record:
     cancelled = [m for m in migrations if m.state == _M.MIGRATION_STATE_CANCELLED]
     said = [end.outcome] if end.outcome else []
     if migrations:
-        what = "replicas" if any(_moves_one_of_several(state, m) for m in migrations) else "partitions"
+        what = _what_moves(state, migrations)
         said.append(f"{len(migrations) - len(cancelled)} of {len(migrations)} {what} moved")
     if operation.cancelled:
         said.append(operation.outcome)
@@ -174,6 +177,12 @@ def finish(state: State, operation: Operation, end: End, now_ms: int) -> Record:
             row.state = OperationState.OPERATION_STATE_FAILED
 
     return Record(operation_finished=operation_with(operation, change))
+
+
+def _what_moves(state: State, migrations: Collection[Migration]) -> str:
+    if any(m.HasField("duty") for m in migrations):
+        return "duties"
+    return "replicas" if any(_moves_one_of_several(state, m) for m in migrations) else "partitions"
 
 
 def _moves_one_of_several(state: State, migration: Migration) -> bool:

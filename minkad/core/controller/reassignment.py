@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Partition, PartitionState
 from minka.v1.records_pb2 import Record
+from minkad.core.controller.mover import MigrationCaps, Most
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, partitions_changed
 from minkad.core.controller.selectors import (
@@ -64,7 +65,9 @@ class PartitionMover:
         return None
 
     def hosts(self, state: State, migration: Migration, live: Live) -> list[str]:
-        """Its leader, and RAR - OAR."""
+        """Its leader, and RAR - OAR, until it is handed over."""
+        if migration.state not in (_M.MIGRATION_STATE_PENDING, _M.MIGRATION_STATE_COPYING):
+            return []
         partition = state.partitions[migration.partition_id]
         joining = list(partition.adding_replicas)
         if migration.state == _M.MIGRATION_STATE_PENDING:
@@ -72,8 +75,15 @@ class PartitionMover:
         nodes = [partition.leader, *joining]
         return nodes if joining and all(node in live.up for node in nodes) else []
 
-    def begin(self, state: State, migration: Migration, now_ms: int) -> list[Record]:
+    def most(self, state: State, migration: Migration, caps: MigrationCaps) -> Most:
+        """Copies cost disks and network."""
+        return Most(caps.per_node, caps.cluster)
+
+    def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
         """Steps 1 to 3."""
+        return [record for migration in migrations for record in self._begin(state, migration, now_ms)]
+
+    def _begin(self, state: State, migration: Migration, now_ms: int) -> list[Record]:
         partition = state.partitions[migration.partition_id]
         target = _target_of(partition, migration)
         begun = Migration()
@@ -84,8 +94,11 @@ class PartitionMover:
             migration_in_state(begun, _M.MIGRATION_STATE_COPYING, now_ms),
         ]
 
-    def go_on(self, state: State, migration: Migration, live: Live, now_ms: int) -> list[Record]:
+    def go_on(self, state: State, migrations: Sequence[Migration], live: Live, now_ms: int) -> list[Record]:
         """Steps 4 to 11, or back."""
+        return [record for migration in migrations for record in self._go_on(state, migration, live, now_ms)]
+
+    def _go_on(self, state: State, migration: Migration, live: Live, now_ms: int) -> list[Record]:
         partition = state.partitions[migration.partition_id]
         if migration.state == _M.MIGRATION_STATE_HANDED_OVER:
             return _finish(partition, migration, live, now_ms)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from minka.errors import Code, MinkaError
 from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Move, Plan
-from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, ReassignOperation
+from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, ReassignOperation, RebalanceOperation
+from minkad.core.controller.duties import rebalance
 from minkad.core.controller.operation_kind import Begins
 from minkad.core.placement.moving import destinations
 from minkad.core.state import State, replace
@@ -31,12 +32,16 @@ class ApplyPlan(Begins):
         has changed since it was made.
         """
         _check_plan(state, self.plan)
-        return Operation(
+        operation = Operation(
             requested_by=self.requested_by,
             reason=self.reason or self.plan.reason,
-            reassign=ReassignOperation(plan_digest=self.plan.digest),
             rate_limit=self.plan.rate_limit if self.rate_limit is None else self.rate_limit,
         )
+        if self.plan.pallet:
+            operation.rebalance.CopyFrom(RebalanceOperation(pallet=self.plan.pallet, plan_digest=self.plan.digest))
+        else:
+            operation.reassign.CopyFrom(ReassignOperation(plan_digest=self.plan.digest))
+        return operation
 
     def migrations(self) -> list[Migration]:
         """Exactly the plan's moves."""
@@ -48,6 +53,9 @@ def migrations_of(plan: Plan) -> list[Migration]:
     places = Counter[int]()
     migrations = []
     for move in plan.moves:
+        if move.HasField("duty"):
+            migrations.append(rebalance.migration_of(move))
+            continue
         is_simple = replace(move.replicas, move.source, move.target) == list(move.target_replicas)
         migrations.append(
             Migration(
@@ -78,6 +86,10 @@ def _check_plan(state: State, plan: Plan) -> None:
     destination = destinations(state)
     replicas: dict[int, list[str]] = {}  # of the partitions as the moves so far leave them
     for move in plan.moves:
+        if move.HasField("duty"):
+            if (problem := rebalance.problem_of(state, move)) is not None:
+                raise MinkaError(Code.STALE_PLAN, f"{move.partition} can't go to {move.target}: {problem}")
+            continue
         if move.partition_id in destination:
             if not plan.queued:
                 continue  # by which operation is said when this one begins

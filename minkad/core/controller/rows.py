@@ -10,10 +10,11 @@ from minkad.core.state import other_half
 ROWS_A_RECORD: Final = 50  # of what changes thousands; about a millisecond to decide, and as much to apply
 
 
-def node_in_state(node: Node, state: NodeState.ValueType, reason: str, now_ms: int) -> Record:
-    """The record that a node is now in this state."""
+def node_in_state(node: Node, state: NodeState.ValueType, reason: str, now_ms: int, *, emptied: bool = False) -> Record:
+    """The record that a node is now in this state. `emptied`: a person drains it."""
     row = Node()
     row.CopyFrom(node)
+    row.emptied = emptied or (node.emptied and state != NodeState.NODE_STATE_LIVE)
     row.state, row.state_reason, row.state_since_ms = state, reason, now_ms
     return Record(node_changed=row)
 
@@ -49,8 +50,10 @@ def migration_in_state(migration: Migration, state: MigrationState.ValueType, no
     row.CopyFrom(migration)
     row.state, row.outcome = state, outcome
     match state:
-        case MigrationState.MIGRATION_STATE_COPYING:
+        case MigrationState.MIGRATION_STATE_COPYING | MigrationState.MIGRATION_STATE_PREPARING:
             row.started_ms = now_ms
+        case MigrationState.MIGRATION_STATE_RELEASING:
+            row.started_ms = row.started_ms or now_ms
         case MigrationState.MIGRATION_STATE_HANDED_OVER:
             row.handed_over_ms = now_ms
         case MigrationState.MIGRATION_STATE_CANCELLING:

@@ -5,14 +5,14 @@ onControllerFailover, 3. and 4.).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, Partition
 from minka.v1.records_pb2 import Record
 from minkad.core.controller import drains, operations
-from minkad.core.controller.movers import mover_of
+from minkad.core.controller.mover import MigrationCaps
+from minkad.core.controller.movers import MOVERS, mover_of
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, partitions_changed
@@ -20,14 +20,6 @@ from minkad.core.controller.selectors import Live
 from minkad.core.state import MIGRATIONS_ENDED, Placed, State
 
 HAND_OVERS_AT_ONCE: Final = 64  # leaderships on their way from one node to another, outside of reassignments
-
-
-@dataclass(frozen=True, slots=True)
-class MigrationCaps:
-    """How many migrations may be COPYING at once: in or out of one node, and in the cluster."""
-
-    per_node: int
-    cluster: int
 
 
 def schedule(state: State, caps: MigrationCaps, now_ms: int, low_disks: Collection[str] = ()) -> list[Record]:
@@ -46,11 +38,15 @@ def schedule(state: State, caps: MigrationCaps, now_ms: int, low_disks: Collecti
 
 def _go_on(state: State, live: Live, now_ms: int) -> list[Record]:
     """The next steps of those that have begun."""
-    return [
-        record
-        for migration in state.under_way.values()
-        for record in mover_of(migration).go_on(state, migration, live, now_ms)
-    ]
+    found = _by_kind(state.under_way.values())
+    return [record for kind, rows in found.items() for record in MOVERS[kind].go_on(state, rows, live, now_ms)]
+
+
+def _by_kind(migrations: Iterable[Migration]) -> dict[str, list[Migration]]:
+    found: dict[str, list[Migration]] = {}
+    for migration in migrations:
+        found.setdefault(Placed.of(migration).kind, []).append(migration)
+    return found
 
 
 def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int) -> list[Record]:
@@ -60,26 +56,20 @@ def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int
     waiting = {o.id: _pending(state, o) for o in state.moving_operations() if not o.paused}
     if not waiting:
         return []
-    records: list[Record] = []
-    busy, shares = _load(state, live)
-    free = caps.cluster - shares.total()
-    while waiting and free > 0:
-        first = min(waiting, key=lambda operation_id: (shares[operation_id], operation_id))
+    records, begun, load = list[Record](), list[Migration](), _Load(state, caps, live)
+    while waiting:
+        first = min(waiting, key=lambda operation_id: (load.shares[operation_id], operation_id))
         migration = next(waiting[first], None)
-        if migration is None:
+        if migration is None or not load.has_room_for_kind(migration):
             del waiting[first]
             continue
         mover = mover_of(migration)
         if (never := mover.impossible(state, migration)) is not None:
             records.append(migration_in_state(migration, MigrationState.MIGRATION_STATE_CANCELLED, now_ms, never))
-            continue
-        nodes = mover.hosts(state, migration, live)
-        if mover.obstacle(state, migration) or any(busy[node] >= caps.per_node for node in nodes):
-            continue
-        busy.update(nodes)
-        shares[first] += bool(nodes)
-        free -= bool(nodes)
-        records += mover.begin(state, migration, now_ms)
+        elif not mover.obstacle(state, migration) and load.takes(migration):
+            begun.append(migration)
+    for kind, rows in _by_kind(begun).items():
+        records += MOVERS[kind].begin(state, rows, now_ms)
     return records
 
 
@@ -97,17 +87,39 @@ def unfinished(migrations: list[Migration]) -> Iterator[Migration]:
             yield migration
 
 
-def _load(state: State, live: Live) -> tuple[Counter[str], Counter[int]]:
-    """How many copies each node sends and takes, and how many each operation makes. One that waits for a node that is
+class _Load:
+    """How much is under way: at each host, of each kind of thing, and of each operation. What waits for a host that is
     gone costs nothing.
     """
-    busy, shares = Counter[str](), Counter[int]()
-    for migration in state.under_way.values():
-        if migration.state == MigrationState.MIGRATION_STATE_COPYING:
-            nodes = mover_of(migration).hosts(state, migration, live)
-            busy.update(nodes)
-            shares[migration.operation_id] += bool(nodes)
-    return busy, shares
+
+    def __init__(self, state: State, caps: MigrationCaps, live: Live) -> None:
+        self.shares = Counter[int]()
+        self._state, self._caps, self._live = state, caps, live
+        self._busy = Counter[tuple[str, str]]()
+        self._kinds = Counter[str]()
+        for migration in state.under_way.values():
+            self._add(migration, mover_of(migration).hosts(state, migration, live))
+
+    def _add(self, migration: Migration, hosts: Collection[str]) -> None:
+        kind = Placed.of(migration).kind
+        self._busy.update((kind, host) for host in hosts)
+        self._kinds[kind] += bool(hosts)
+        self.shares[migration.operation_id] += bool(hosts)
+
+    def has_room_for_kind(self, migration: Migration) -> bool:
+        """Whether one more thing of this kind may move in the cluster."""
+        most = mover_of(migration).most(self._state, migration, self._caps)
+        return self._kinds[Placed.of(migration).kind] < most.cluster
+
+    def takes(self, migration: Migration) -> bool:
+        """Whether its hosts have room for it; then it is counted."""
+        mover, kind = mover_of(migration), Placed.of(migration).kind
+        hosts = mover.hosts(self._state, migration, self._live)
+        most = mover.most(self._state, migration, self._caps).per_host
+        if any(self._busy[kind, host] >= most for host in hosts):
+            return False
+        self._add(migration, hosts)
+        return True
 
 
 # Leaderships

@@ -1,7 +1,31 @@
-"""How many replicas each node is to have."""
+"""How many replicas each node is to have, and how much weight each shard."""
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
+
+
+def level_shares(
+    total: float, weights: Mapping[str, float], floors: Mapping[str, float], ceilings: Mapping[str, float]
+) -> dict[str, float]:
+    """For each its share of the total by its weight, but no less than its floor and no more than its ceiling.
+
+    What these add to one or take from it, the others share by their weights. A floor counts before a ceiling.
+    """
+    shares = dict.fromkeys(weights, 0.0)
+    open_ = list(weights)
+    while open_:
+        whole = sum(weights[name] for name in open_)
+        wanted = {name: max(0.0, total) * weights[name] / whole if whole else 0.0 for name in open_}
+        shares |= {n: max(min(wanted[n], ceilings.get(n, math.inf)), floors.get(n, 0.0)) for n in open_}
+        excess = sum(shares[n] - wanted[n] for n in open_)
+        # What was raised too much takes from the others, so that some of them need not be cut; and the other way.
+        bound = [n for n in open_ if (shares[n] > wanted[n] if excess > 0 else shares[n] < wanted[n])]
+        if not bound:
+            bound = open_ if not excess else [n for n in open_ if shares[n] != wanted[n]]
+        total -= sum(shares[n] for n in bound)
+        open_ = [n for n in open_ if n not in bound]
+    return shares
 
 
 def even_quotas(
@@ -17,28 +41,14 @@ def even_quotas(
     `totals`, which counts beyond what is evened out here.
     """
     left = sum(counts.values())
-    quotas = dict.fromkeys(targets, 0)
-    open_ = list(targets)
-    while left and open_:
-        whole = sum(weights.get(node, 1.0) for node in open_)
-        shares = {node: left * weights.get(node, 1.0) / whole for node in open_}
-        over = [node for node in open_ if shares[node] >= limit]
-        if over:  # as many as there can be; the others share the rest
-            for node in over:
-                quotas[node] = limit
-                left -= limit
-                open_.remove(node)
-            continue
-        for node in open_:
-            quotas[node] = int(shares[node] + 1e-9)
-        odd = left - sum(quotas[node] for node in open_)
-        ranked = sorted(
-            open_,
-            key=lambda n: (counts.get(n, 0) <= quotas[n], quotas[n] - shares[n], -counts.get(n, 0), totals[n], n),
-        )
-        for node in ranked[:odd]:
-            quotas[node] += 1
-        break
+    shares = level_shares(left, {n: weights.get(n, 1.0) for n in targets}, {}, dict.fromkeys(targets, limit))
+    quotas = {node: int(shares[node] + 1e-9) for node in targets}
+    ranked = sorted(
+        (node for node in targets if quotas[node] < limit),
+        key=lambda n: (counts.get(n, 0) <= quotas[n], quotas[n] - shares[n], -counts.get(n, 0), totals[n], n),
+    )
+    for node in ranked[: left - sum(quotas.values())]:
+        quotas[node] += 1
     return quotas
 
 

@@ -111,6 +111,7 @@ class DutyState:
     releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: how many it is told to release
     room: dict[str, int] = field(default_factory=dict, compare=False)
     balance: dict[str, int] = field(default_factory=dict, compare=False)
+    revision: int = field(default=0, compare=False)  # counts all changes
 
     def copy(self) -> Self:
         """Tables that change apart from these."""
@@ -132,6 +133,7 @@ class DutyState:
             dict(self.releasing),
             dict(self.room),
             dict(self.balance),
+            self.revision,
         )
 
     # Reading
@@ -157,6 +159,7 @@ class DutyState:
 
     def put_pallet(self, row: Pallet) -> None:
         """A pallet is created, or replaced."""
+        self.revision += 1
         old = self.pallets.get(row.id)
         assert old is None or row.version >= old.version, (old, row)
         self.pallets[row.id] = row
@@ -164,6 +167,7 @@ class DutyState:
 
     def remove_pallet(self, pallet: str) -> None:
         """It has no duties any more."""
+        self.revision += 1
         assert not self.in_pallet.get(pallet), f"{pallet} has duties"
         del self.pallets[pallet]
         for index in (self.in_pallet, self.synthetic, self.nowhere, self.room, self.balance):
@@ -171,6 +175,7 @@ class DutyState:
 
     def put_shard(self, row: Shard) -> list[NotifyShard]:
         """A shard is new, or its row replaced."""
+        self.revision += 1
         old = self.shards.get(row.name)
         self.shards[row.name] = row
         for pallet in {one.pallet for shard in (old, row) if shard is not None for one in shard.pallets}:
@@ -179,6 +184,7 @@ class DutyState:
 
     def remove_shard(self, name: str) -> list[NotifyShard]:
         """It is gone, and forgotten."""
+        self.revision += 1
         assert not self.on_shard.get(name), f"{name} has duties"
         del self.shards[name]
         for index in (self.on_shard, self.loads, self.releasing):
@@ -187,6 +193,7 @@ class DutyState:
 
     def change_duties(self, changed: DutiesChanged) -> list[NotifyShard]:
         """Duties are created, replaced and removed."""
+        self.revision += 1
         told: dict[str, list[int]] = {}
         for row in changed.duties:
             old = self.duties.get(row.number)
@@ -236,6 +243,7 @@ class DutyState:
 
     def change_assignments(self, changed: AssignmentsChanged) -> list[NotifyShard]:
         """Duties of one shard are all in the same state now."""
+        self.revision += 1
         for place, number in enumerate(changed.duties):
             old = self.assignment(number, changed.shard)
             assert changed.state in ASSIGNMENT_TRANSITIONS[old.state if old is not None else 0], (old, changed)

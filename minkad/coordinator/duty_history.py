@@ -1,0 +1,82 @@
+"""What this node has seen in the log of how duties moved: for people, and for the measure of hand-overs."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from minka.v1.duties_pb2 import AssignmentsChanged, AssignmentState
+from minka.v1.duty_api_pb2 import DutyMoved, HandOverTimes
+from minka.v1.records_pb2 import RecordBatch
+from minkad.core.state import State
+
+KEPT_MOVES: Final = 1000
+KEPT_GAPS: Final = 10_000
+_A: Final = AssignmentState
+
+
+class _Gap(NamedTuple):
+    pallet: str
+    milliseconds: int
+
+
+class DutyHistory:
+    """`delegates` tells how long a delegate took, in milliseconds, to attach a duty, where that is known."""
+
+    def __init__(self) -> None:
+        self._moves: deque[DutyMoved] = deque(maxlen=KEPT_MOVES)
+        self._gaps: deque[_Gap] = deque(maxlen=KEPT_GAPS)
+        self._left: dict[int, str] = {}  # by duty: the shard that had it last
+        self._released_ms: dict[int, int] = {}  # by duty that was released as planned, and isn't attached yet
+        self.took_ms: dict[int, int] = {}  # by duty: what its delegate took to attach it
+
+    def note(self, batch: RecordBatch, before: State) -> None:
+        """These records are about to be applied."""
+        for record in batch.records:
+            if record.HasField("assignments_changed"):
+                self._note(record.assignments_changed, before)
+            elif record.HasField("duties_changed"):
+                for number in record.duties_changed.removed:
+                    self._left.pop(number, None)
+                    self._released_ms.pop(number, None)
+
+    def _note(self, changed: AssignmentsChanged, before: State) -> None:
+        for number in changed.duties:
+            row = before.duties.duties.get(number)
+            if row is None or row.synthetic:
+                continue
+            if changed.state == _A.ASSIGNMENT_STATE_UNSPECIFIED:
+                old = before.duties.assignment(number, changed.shard)
+                if old is not None and old.holds:
+                    self._left[number] = changed.shard
+                    if old.state == _A.ASSIGNMENT_STATE_RELEASING:
+                        self._released_ms[number] = changed.time_ms
+            elif changed.state == _A.ASSIGNMENT_STATE_ASSIGNED and number in self._left:
+                self._moves.append(
+                    DutyMoved(
+                        time_ms=changed.time_ms,
+                        pallet=row.pallet,
+                        id=row.id,
+                        source=self._left.pop(number),
+                        target=changed.shard,
+                        reason=changed.reason,
+                    )
+                )
+            elif changed.state == _A.ASSIGNMENT_STATE_ATTACHED and number in self._released_ms:
+                gap = changed.time_ms - self._released_ms.pop(number) - self.took_ms.pop(number, 0)
+                self._gaps.append(_Gap(row.pallet, max(0, gap)))
+
+    def moves(self) -> Iterator[DutyMoved]:
+        """The last ones, the newest first."""
+        return reversed(self._moves)
+
+    def hand_overs(self, pallet: str) -> HandOverTimes:
+        """How long duties of the pallet were nowhere when they were moved as planned, beyond what delegates took."""
+        gaps = sorted(gap.milliseconds for gap in self._gaps if gap.pallet == pallet)
+        if not gaps:
+            return HandOverTimes()
+        return HandOverTimes(
+            count=len(gaps),
+            p50_ms=gaps[len(gaps) // 2],
+            p99_ms=gaps[min(len(gaps) - 1, len(gaps) * 99 // 100)],
+            max_ms=gaps[-1],
+        )

@@ -1,0 +1,272 @@
+"""What clients and people ask of the active controller about pallets, duties and shards: request → command → answer."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Plan
+from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, Shard
+from minka.v1.duty_api_pb2 import (
+    ChangeDutiesRequest,
+    ChangeDutiesResponse,
+    ChangePalletsRequest,
+    ChangePalletsResponse,
+    ComparePalletRequest,
+    ComparePalletResponse,
+    Consistency,
+    DutyStatus,
+    ExplainDutyRequest,
+    ExplainDutyResponse,
+    GetDutiesRequest,
+    GetDutiesResponse,
+    GetPalletsRequest,
+    GetPalletsResponse,
+    GetShardsRequest,
+    GetShardsResponse,
+    PalletSummary,
+    PlanRebalanceRequest,
+    ShardLoad,
+    ShardStatus,
+    UnplacedDuty,
+)
+from minkad.clock import unix_ms
+from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.coordinator import Coordinator
+from minkad.core.controller import (
+    ChangeDuties,
+    ChangePallets,
+    compare_pallet,
+    describe_unplaced,
+    held_back,
+    rooms,
+    score,
+)
+from minkad.core.controller.duties import changes, explain
+from minkad.core.state import DutyState, State, assignment_row, weight_of
+from minkad.turns import turn
+
+CONFIRMED_WITHIN_S: Final = 5.0  # by all whom a consistency level asks for, after a majority has
+_DEFAULT_LIMIT: Final = 1000
+_ROWS_A_TURN: Final = 500
+_SHOWN_UNPLACED: Final = 20
+_SHOWN_MOVES: Final = 100
+_ATTACHED: Final = AssignmentState.ASSIGNMENT_STATE_ATTACHED
+
+
+class DutyRequests:
+    """At this node. What changes the tables is answered as its consistency level says. Methods raise MinkaError,
+    NOT_CONTROLLER and NO_CONTROLLER where another node has to be asked.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    # Changes
+
+    async def change_pallets(self, request: ChangePalletsRequest) -> ChangePalletsResponse:
+        """Answers the pallets as they are afterwards, of a deleted one the last row."""
+        before = dict(self._coordinator.controller().decided.duties.pallets)
+        await self._change(ChangePallets(request.changes), request.consistency)
+        now = self._coordinator.controller().decided.duties.pallets
+        ids = [changes.pallet_of(change) for change in request.changes]
+        rows = [now.get(id_) or before.get(id_) or Pallet(id=id_) for id_ in ids]
+        return ChangePalletsResponse(pallets=rows)
+
+    async def change_duties(self, request: ChangeDutiesRequest) -> ChangeDutiesResponse:
+        """Answers the duties as they are afterwards, of a deleted one the last row."""
+        names = [changes.name_of(change) for change in request.changes]
+        before = [self._coordinator.controller().decided.duties.named(*name) for name in names]
+        await self._change(ChangeDuties(request.changes), request.consistency)
+        now = self._coordinator.controller().decided.duties
+        rows = [now.named(*name) or old for name, old in zip(names, before, strict=True)]
+        return ChangeDutiesResponse(duties=[row for row in rows if row is not None])
+
+    async def _change(self, command: ChangePallets | ChangeDuties, consistency: Consistency.ValueType) -> None:
+        controller = self._coordinator.controller()
+        if consistency == Consistency.CONSISTENCY_LEADER:
+            await controller.submit_logged(command)
+            return
+        await controller.submit(command)
+        if consistency in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL):
+            await self._confirmed_by(consistency)
+
+    async def _confirmed_by(self, consistency: Consistency.ValueType) -> None:
+        driver = self._coordinator.driver
+        members = list(driver.conf_state.voters)
+        if consistency == Consistency.CONSISTENCY_ALL:
+            members += driver.conf_state.learners
+        try:
+            async with asyncio.timeout(CONFIRMED_WITHIN_S):
+                await driver.logged_by(members)
+        except TimeoutError:
+            match = driver.match()
+            behind = [raft_id for raft_id in members if match.get(raft_id, 0) < driver.applied_index]
+            nodes = [node.id for node in map(self._coordinator.node_with, behind) if node is not None]
+            text = f"not confirmed within {CONFIRMED_WITHIN_S:.0f} s by {', '.join(nodes) or 'all'}"
+            raise MinkaError(Code.CONSISTENCY_NOT_REACHED, text, nodes=",".join(nodes)) from None
+
+    # Facts
+
+    def _committed(self) -> tuple[ActiveController, State]:
+        return self._coordinator.controller(), self._coordinator.state
+
+    async def get_pallets(self, request: GetPalletsRequest) -> GetPalletsResponse:
+        """Raises UNKNOWN_PALLET."""
+        controller, state = self._committed()
+        ids = list(request.ids) or sorted(state.duties.pallets)
+        for id_ in ids:
+            if id_ not in state.duties.pallets:
+                raise changes.unknown_pallet(id_)
+        response = GetPalletsResponse()
+        for id_ in ids:
+            response.pallets.append(await self._summary(controller, state, state.duties.pallets[id_]))
+        return response
+
+    async def _summary(self, controller: ActiveController, state: State, pallet: Pallet) -> PalletSummary:
+        counts = Counter[str]()
+        for place, number in enumerate(list(state.duties.in_pallet.get(pallet.id, ()))):
+            if place % _ROWS_A_TURN == 0:
+                await turn()
+            row = state.duties.duties.get(number)
+            if row is None:
+                continue
+            counts["duties"] += 1
+            counts["weight"] += weight_of(row)
+            counts["attached"] += any(one.state == _ATTACHED for one in state.duties.of_duty.get(number, ()))
+        nowhere = state.duties.nowhere.get(pallet.id, {})
+        found = rooms(state, pallet.id, unix_ms())
+        return PalletSummary(
+            pallet=pallet,
+            duties=counts["duties"],
+            attached=counts["attached"],
+            weight=counts["weight"],
+            unplaced=[
+                UnplacedDuty(id=row.id, reason=describe_unplaced(state, controller.shards.distributor, row))
+                for row in map(state.duties.duties.__getitem__, islice(list(nowhere), _SHOWN_UNPLACED))
+            ],
+            unplaced_count=len(nowhere),
+            loads=[
+                ShardLoad(
+                    shard=room.name, pallet=pallet.id, duties=room.count, weight=room.weight, capacity=room.capacity
+                )
+                for room in found
+            ],
+            held_back=held_back(state, pallet, found),
+            hand_overs=self._coordinator.history.hand_overs(pallet.id),
+        )
+
+    async def get_duties(self, request: GetDutiesRequest) -> GetDutiesResponse:
+        """By their numbers, so that a page goes on after the last one's. Raises UNKNOWN_DUTY, UNKNOWN_PALLET."""
+        controller, state = self._committed()
+        if request.names:
+            rows = [_named(state, name.pallet, name.id) for name in request.names]
+            return GetDutiesResponse(duties=[_status(controller, state, row) for row in rows], total=len(rows))
+        response, limit = GetDutiesResponse(), request.limit or _DEFAULT_LIMIT
+        for place, number in enumerate(_meant(state.duties, request)):
+            if place % _ROWS_A_TURN == 0:
+                await turn()
+            found = state.duties.duties.get(number)
+            if found is None:
+                continue
+            response.total += 1
+            if number > request.after:
+                if len(response.duties) < limit:
+                    response.duties.append(_status(controller, state, found))
+                else:
+                    response.more = True
+        return response
+
+    async def get_shards(self, request: GetShardsRequest) -> GetShardsResponse:
+        """Raises UNKNOWN_SHARD."""
+        controller, state = self._committed()
+        names = list(request.names) or sorted(state.duties.shards)
+        for name in names:
+            if name not in state.duties.shards:
+                raise MinkaError(Code.UNKNOWN_SHARD, f"there is no shard {name}", shard=name)
+        response = GetShardsResponse(moves=islice(self._coordinator.history.moves(), _SHOWN_MOVES))
+        for name in names:
+            await turn()
+            if (shard := state.duties.shards.get(name)) is not None:
+                response.shards.append(_shard_status(controller, state.duties, shard))
+        return response
+
+    async def explain_duty(self, request: ExplainDutyRequest) -> ExplainDutyResponse:
+        """Raises UNKNOWN_DUTY."""
+        controller, state = self._committed()
+        row = _named(state, request.name.pallet, request.name.id)
+        status = _status(controller, state, row)
+        moves = (move for move in self._coordinator.history.moves() if (move.pallet, move.id) == (row.pallet, row.id))
+        return ExplainDutyResponse(
+            status=status,
+            summary=explain.summary(state, row, status.unplaced),
+            shards=explain.verdicts(state, row),
+            moves=islice(moves, _SHOWN_MOVES),
+        )
+
+    async def plan_rebalance(self, request: PlanRebalanceRequest) -> Plan:
+        """Nothing is changed. Raises UNKNOWN_PALLET."""
+        return await self._coordinator.controller().shards.plan(request)
+
+    async def compare_pallet(self, request: ComparePalletRequest) -> ComparePalletResponse:
+        """Nothing is changed. Raises UNKNOWN_PALLET."""
+        shards = self._coordinator.controller().shards
+        state = shards.for_planning()
+        response: ComparePalletResponse = await shards.in_thread(compare_pallet, state, request.pallet, unix_ms())
+        return response
+
+
+def _named(state: State, pallet: str, id_: str) -> Duty:
+    row = state.duties.named(pallet, id_)
+    if row is None:
+        raise changes.unknown_duty(pallet, id_)
+    return row
+
+
+def _meant(duties: DutyState, request: GetDutiesRequest) -> Iterable[int]:
+    """In ascending order: numbers are given out so."""
+    if request.pallet and request.pallet not in duties.pallets:
+        raise changes.unknown_pallet(request.pallet)
+    if request.shard and request.shard not in duties.shards:
+        raise MinkaError(Code.UNKNOWN_SHARD, f"there is no shard {request.shard}", shard=request.shard)
+    if request.unplaced:
+        pallets = [request.pallet] if request.pallet else list(duties.nowhere)
+        return sorted(number for pallet in pallets for number in duties.nowhere.get(pallet, ()))
+    if request.shard:
+        return sorted(_of_pallet(duties, duties.on_shard.get(request.shard, ()), request.pallet))
+    return list(duties.in_pallet.get(request.pallet, ()) if request.pallet else duties.duties)
+
+
+def _of_pallet(duties: DutyState, numbers: Iterable[int], pallet: str) -> Iterator[int]:
+    return (number for number in numbers if not pallet or duties.duties[number].pallet == pallet)
+
+
+def _status(controller: ActiveController, state: State, row: Duty) -> DutyStatus:
+    return DutyStatus(
+        duty=row,
+        assignments=map(assignment_row, state.duties.of_duty.get(row.number, ())),
+        unplaced=describe_unplaced(state, controller.shards.distributor, row),
+    )
+
+
+def _shard_status(controller: ActiveController, duties: DutyState, shard: Shard) -> ShardStatus:
+    states = Counter(one.state for one in duties.on_shard.get(shard.name, {}).values())
+    capacities = {one.pallet: one for one in shard.pallets}
+    loads = duties.loads.get(shard.name, {})
+    status = ShardStatus(
+        shard=shard,
+        score=score(shard, unix_ms()),
+        heartbeat_age_ms=int(controller.shards.silence(shard.name) * 1000),
+        assigned=states[AssignmentState.ASSIGNMENT_STATE_ASSIGNED],
+        attached=states[_ATTACHED],
+        releasing=states[AssignmentState.ASSIGNMENT_STATE_RELEASING],
+    )
+    for pallet in sorted({*capacities, *(id_ for id_, load in loads.items() if load.duties)}):
+        load, said = duties.load(shard.name, pallet), capacities.get(pallet)
+        capacity = said.capacity if said is not None and said.HasField("capacity") else None
+        status.loads.append(
+            ShardLoad(shard=shard.name, pallet=pallet, duties=load.duties, weight=load.weight, capacity=capacity)
+        )
+    return status

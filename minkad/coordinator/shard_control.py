@@ -1,0 +1,236 @@
+"""Shards, while this node is the active controller: their clearances, and that their duties stay balanced."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Plan
+from minka.v1.cluster_pb2 import Operation
+from minka.v1.duties_pb2 import Shard
+from minka.v1.duty_api_pb2 import PlanRebalanceRequest
+from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardHeartbeatsResponse
+from minkad.clock import unix_ms
+from minkad.core.clearance import CLOCK_RATIO
+from minkad.core.controller import (
+    BalancePallet,
+    Command,
+    Distributor,
+    FailShards,
+    FailureDetector,
+    NoteFlap,
+    held_back,
+    is_registered,
+    plan_rebalance,
+    rooms,
+)
+from minkad.core.state import State
+
+log: Final = logging.getLogger(__name__)
+
+InThread = Callable[..., Awaitable[Any]]
+
+BALANCE_INTERVAL_S: Final = 0.5
+SETTLED_S: Final = 1.0  # nothing changes for so long before a pallet is balanced: shards come and go together
+FLAP_SHARE: Final = 0.8  # of the clearance: a heartbeat that comes later came nearly too late
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """Seconds."""
+
+    clearance: float = 3.0
+    failure_timeout: float = 3.6
+
+
+class Controller(Protocol):
+    """What this needs of the active controller."""
+
+    @property
+    def decided(self) -> State:
+        """As it will be once all that was proposed is committed."""
+
+    @property
+    def confirmed_at(self) -> float:
+        """When a quorum last confirmed that this node leads."""
+
+    def suspects_itself(self) -> bool:
+        """Whether much of the cluster is silent, so that the fault may be here."""
+
+    async def submit(self, command: Command) -> None:
+        """Decide and record."""
+
+    async def begin(self, command: Command) -> Operation | None:
+        """The same of a command that begins an operation."""
+
+
+class ShardControl:
+    """Times are seconds of the active controller's monotonic clock."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        settings: ShardSettings,
+        *,
+        unconfirmed_since: float,
+        tick: float,
+        now: Callable[[], float],
+        in_thread: InThread,
+    ) -> None:
+        self.distributor = Distributor()
+        self.settings = settings
+        self._controller = controller
+        self._now = now
+        self.in_thread = in_thread
+        # A shard says nothing of the others, so their silence is no reason to suspect the judge; that of nodes is.
+        self._detector = FailureDetector(
+            settings.failure_timeout, now(), unconfirmed_since + settings.clearance * CLOCK_RATIO, tick, patience=1
+        )
+        self._registering: dict[str, int] = {}
+        self._judging: asyncio.Task[None] | None = None
+        self._flaps: set[asyncio.Task[None]] = set()
+        self._balanced: dict[str, int] = {}  # by pallet: `DutyState.balance` when it was last balanced
+        self._seen: dict[str, tuple[int, float]] = {}  # by pallet: the same when it was last seen to change, and when
+        self._balancing = asyncio.create_task(self._keep_balanced(), name="balancing duties")
+
+    def close(self) -> None:
+        """This node is not the leader any more."""
+        self._balancing.cancel()
+        for task in (self._judging, *self._flaps):
+            if task is not None:
+                task.cancel()
+
+    # Clearances
+
+    def registering(self, shard: str, more: int) -> None:
+        """One process more (1) or less (-1) of this name waits until its registration is recorded."""
+        self._registering[shard] = self._registering.get(shard, 0) + more
+        if not self._registering[shard]:
+            del self._registering[shard]
+
+    def heard(self, shard: str) -> None:
+        """It is known that its process is there."""
+        self._detector.heard(shard, self._now())
+
+    def is_alive(self, shard: str) -> bool:
+        """Whether it may hold a clearance."""
+        return self._detector.is_alive(shard, self._now())
+
+    def silence(self, shard: str) -> float:
+        """Seconds since it was last heard."""
+        return self._detector.silence(shard, self._now())
+
+    def heartbeats(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
+        """Renew clearances. One ends at the latest `settings.clearance` after a quorum last confirmed that this node
+        leads, so it can't outlast this term by more.
+        """
+        now, shards = self._now(), self._controller.decided.duties.shards
+        refused = []
+        for sign in request.signs:
+            row = shards.get(sign.shard)
+            if row is None or not is_registered(row) or row.incarnation != sign.incarnation:
+                refused.append(sign.shard)
+                continue
+            if self._detector.silence(sign.shard, now) > FLAP_SHARE * self.settings.clearance:
+                self._note_flap(row)
+            self._detector.heard(sign.shard, now)
+        remaining = self._controller.confirmed_at + self.settings.clearance - now
+        return ShardHeartbeatsResponse(clearance_ms=int(max(0.0, remaining) * 1000), refused=refused)
+
+    def _note_flap(self, row: Shard) -> None:
+        task = asyncio.create_task(self._submit(NoteFlap(row.name, row.incarnation)))
+        self._flaps.add(task)
+        task.add_done_callback(self._flaps.discard)
+
+    async def _submit(self, command: Command) -> None:
+        try:
+            await self._controller.submit(command)
+        except MinkaError as error:
+            log.info("not recorded", extra={"command": type(command).__name__, "reason": str(error)})
+
+    def turn(self) -> None:
+        """The loop has its turn; to be called each tick."""
+        self._detector.turn(self._now())
+
+    def judge(self) -> None:
+        """A quorum has just confirmed that this node leads, so it may judge by the silence until then."""
+        if self._silent() and (self._judging is None or self._judging.done()):
+            self._judging = asyncio.create_task(self._fail_silent(), name="failing shards")
+
+    def _silent(self) -> list[str]:
+        if self._controller.suspects_itself():
+            return []
+        shards = self._controller.decided.duties.shards.values()
+        others = [shard.name for shard in shards if is_registered(shard) and shard.name not in self._registering]
+        return self._detector.silent(others, self._controller.confirmed_at)
+
+    async def _fail_silent(self) -> None:
+        now = self._now()
+        reasons = {name: f"no heartbeat for {self._detector.silence(name, now):.1f} s" for name in self._silent()}
+        for name, reason in reasons.items():
+            log.warning("shard failed", extra={"shard": name, "reason": reason})
+        await self._submit(FailShards(reasons))
+
+    # Balance
+
+    async def _keep_balanced(self) -> None:
+        while True:
+            await asyncio.sleep(BALANCE_INTERVAL_S)
+            for pallet in self._due():
+                counted = self._controller.decided.duties.balance.get(pallet, 0)
+                try:
+                    await self._balance(pallet)
+                except MinkaError as error:
+                    log.info("a pallet is not balanced now", extra={"pallet": pallet, "reason": str(error)})
+                    continue
+                self._balanced[pallet] = counted
+
+    def _due(self) -> list[str]:
+        state, now = self._controller.decided, self._now()
+        moving = {operation.rebalance.pallet for operation in state.running_operations()}
+        due = []
+        for pallet, count in state.duties.balance.items():
+            seen, since = self._seen.get(pallet, (-1, now))
+            if seen != count:
+                self._seen[pallet] = count, now
+                continue
+            is_new = count != self._balanced.get(pallet)
+            if is_new and now - since >= SETTLED_S and pallet not in moving and not self._waits(state, pallet):
+                due.append(pallet)
+        return due
+
+    def _waits(self, state: State, pallet: str) -> bool:
+        """Whether something else comes first, after which it is looked at again."""
+        row = state.duties.pallets.get(pallet)
+        if row is None:
+            return True
+        nowhere, unplaced = state.duties.nowhere.get(pallet, {}), self.distributor.unplaced.get(pallet, {})
+        return len(nowhere) > len(unplaced) or bool(held_back(state, row, rooms(state, pallet, unix_ms())))
+
+    async def _balance(self, pallet: str) -> None:
+        plan = await self.plan(PlanRebalanceRequest(pallet=pallet, reason="to balance the pallet"))
+        if plan.moves:
+            operation = await self._controller.begin(BalancePallet(plan))
+            if operation is not None:
+                log.info("balancing a pallet", extra={"pallet": pallet, "moves": len(plan.moves)})
+
+    async def plan(self, request: PlanRebalanceRequest) -> Plan:
+        """Where the pallet's balancer would have its duties. Raises UNKNOWN_PALLET."""
+        state = self.for_planning()
+        if request.pallet not in state.duties.pallets:
+            raise MinkaError(Code.UNKNOWN_PALLET, f"there is no pallet {request.pallet}", pallet=request.pallet)
+        plan: Plan = await self.in_thread(plan_rebalance, state, request, unix_ms())
+        return plan
+
+    def for_planning(self) -> State:
+        """A copy of what planners look at, for a thread."""
+        decided = self._controller.decided
+        return State(
+            decided.cluster,
+            decided.version,
+            dict(decided.nodes),
+            duties=decided.duties.copy(),
+            moving=dict(decided.moving),
+        )

@@ -1,0 +1,62 @@
+"""What the controller can be asked to decide of pallets, duties and shards."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from minka.v1.duties_pb2 import Shard
+from minka.v1.duty_api_pb2 import DutyChange, PalletChange
+from minka.v1.shards_pb2 import ShardReport
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePallets:
+    """A person wants all of these changes, or none."""
+
+    changes: Sequence[PalletChange]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeDuties:
+    """A client wants all of these changes, or none. Payloads are stored already."""
+
+    changes: Sequence[DutyChange]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterShard:
+    """A process makes itself known. `holder_alive`: the present process of this name may hold a clearance."""
+
+    shard: Shard
+    holder_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailShards:
+    """The failure detector has not heard from these shards for too long. `reasons`: by shard."""
+
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteFlap:
+    """A shard's heartbeat came so late that its clearance was nearly over."""
+
+    shard: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveShard:
+    """A process is about to stop, and releases what it has."""
+
+    shard: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportShard:
+    """What has become of duties on a shard."""
+
+    shard: str
+    incarnation: str
+    report: ShardReport

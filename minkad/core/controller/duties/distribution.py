@@ -1,0 +1,303 @@
+"""What the controller does with duties of its own accord: the next facts, read from the rows.
+
+Duties that are nowhere are given to shards, those of shards that go are taken away, in waves, and what has ended is
+tidied up. What isn't placed is remembered with the reason, and looked at again when there may be room.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Final
+
+from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, Shard, ShardState
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.duties.changes import removed_when_released
+from minkad.core.controller.duties.health import TRUSTED_FROM, score
+from minkad.core.controller.duties.mover import MOVES_PER_SHARD
+from minkad.core.controller.duties.rooms import (
+    balancer_of,
+    groups,
+    may_be_placed,
+    newest_version,
+    placed_duty,
+    quarantined_on,
+    refusal,
+    rooms,
+    settings_of,
+    without,
+)
+from minkad.core.controller.duties.rows import Epochs, duties_changed, in_state, shard_in_state
+from minkad.core.controller.duties.shards import left
+from minkad.core.placement.duties import ShardRoom
+from minkad.core.state import Placed, State, duty_name
+
+_S, _A = ShardState, AssignmentState
+
+PIECE: Final = 1000  # duties that are placed at once
+FORGOTTEN_AFTER_MS: Final = 600_000  # a shard that is gone
+TIMER_MS: Final = 200  # between looks while nothing changes
+_HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
+NO_SHARD: Final = "no shard takes duties of the pallet"
+
+
+class Distributor:
+    """One controller's, with what it remembers of what it couldn't place."""
+
+    def __init__(self) -> None:
+        self.unplaced: dict[str, dict[int, str]] = {}  # by pallet, by duty: why
+        self._room: dict[str, object] = {}  # by pallet: what made the room when they were looked at
+        self._looked: tuple[object, int] = (None, 0)  # at what, and when
+
+    def next_facts(self, state: State, now_ms: int) -> list[Record]:
+        """None when there is nothing to do. No row is changed twice in them."""
+        seen, (before, at) = (state.duties.revision, state.version), self._looked
+        if seen == before and now_ms - at < TIMER_MS:
+            return []
+        steps = (_tidy, _waves, _synthetic, self._place)
+        found = next(filter(None, (list(step(state, now_ms)) for step in steps)), [])
+        if not found:
+            self._looked = (seen, now_ms)
+        return found
+
+    def why_unplaced(self, duty: Duty) -> str:
+        """Why the duty is nowhere; "" if nobody has found a reason."""
+        return self.unplaced.get(duty.pallet, {}).get(duty.number, "")
+
+    def _place(self, state: State, now_ms: int) -> Iterator[Record]:
+        for pallet_id, nowhere in state.duties.nowhere.items():
+            if nowhere and (found := list(self._place_of(state, state.duties.pallets[pallet_id], now_ms))):
+                yield from found
+                return
+
+    def _place_of(self, state: State, pallet: Pallet, now_ms: int) -> Iterator[Record]:
+        nowhere, found = state.duties.nowhere[pallet.id], rooms(state, pallet.id, now_ms)
+        room = (state.duties.room.get(pallet.id), [room.name for room in found if room.is_open])
+        if self._room.get(pallet.id) != room:
+            self._room[pallet.id] = room
+            self.unplaced[pallet.id] = {}
+        unplaced = self.unplaced.setdefault(pallet.id, {})
+        if len(unplaced) >= len(nowhere):
+            return
+        waiting = (number for number in nowhere if number not in unplaced)
+        free = (number for number in waiting if Placed.duty(number) not in state.under_way)
+        duties = [state.duties.duties[number] for number in islice(free, PIECE)]
+        given: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for duty in duties:
+            if not may_be_placed(pallet, duty):
+                unplaced[duty.number] = "it is stationary, and its shard has failed (on_failure: leave)"
+        to_place = [duty for duty in duties if duty.number not in unplaced]
+        for number, shard, reason in _chosen(state, pallet, to_place, found, unplaced):
+            given[shard, reason].append(number)
+        epochs = Epochs(state.duties.next_epoch)
+        for (shard, reason), numbers in sorted(given.items()):
+            yield from _cleared(state, numbers, shard, now_ms)
+            yield from epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
+
+
+def _cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Iterator[Record]:
+    """Nobody else prepares for them any more."""
+    others: dict[str, list[int]] = {}
+    for number in numbers:
+        for one in state.duties.of_duty.get(number, ()):
+            if one.shard != shard:
+                others.setdefault(one.shard, []).append(number)
+    for name, some in others.items():
+        yield from in_state(name, _A.ASSIGNMENT_STATE_UNSPECIFIED, some, now_ms)
+
+
+def _chosen(
+    state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
+) -> Iterator[tuple[int, str, str]]:
+    """Which shard gets which of them, and why; what no shard gets is noted in `unplaced`."""
+    open_ = [room.name for room in found if room.accepts]
+    if not open_:
+        unplaced.update((duty.number, NO_SHARD) for duty in duties)
+        return
+    prepared = [(duty, _prepared_on(state, duty, open_)) for duty in duties]
+    yield from ((duty.number, shard, "it is prepared for it") for duty, shard in prepared if shard)
+    rest = [duty for duty, shard in prepared if not shard]
+    for some, rooms_of in groups(state, pallet, rest, found):
+        yield from _by_balancer(state, pallet, some, rooms_of, unplaced)
+
+
+def _prepared_on(state: State, duty: Duty, open_: list[str]) -> str:
+    for one in state.duties.of_duty.get(duty.number, ()):
+        if one.state == _A.ASSIGNMENT_STATE_PREPARING and one.shard in open_:
+            return one.shard
+    return ""
+
+
+def _by_balancer(
+    state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
+) -> Iterator[tuple[int, str, str]]:
+    """While two versions of the application run, the newer one comes first: what it gets needn't move again."""
+    balancer, settings = balancer_of(pallet), settings_of(pallet.balancer)
+    open_ = [room.name for room in found if room.accepts]
+    newest = newest_version(state, open_)
+    preferred = [name for name in open_ if state.duties.shards[name].version == newest]
+    asked = [placed_duty(state, duty) for duty in duties]
+    if len(preferred) < len(open_):
+        plan = balancer.place(asked, without(found, preferred), settings)
+        yield from ((move.number, move.target, move.reason) for move in plan.moves)
+        left_over = {one.number for one in plan.unplaced}
+        asked = [one for one in asked if one.number in left_over]
+        found = without(found, [name for name in open_ if name not in preferred])
+    if asked:
+        plan = balancer.place(asked, found, settings)
+        yield from ((move.number, move.target, move.reason) for move in plan.moves)
+        unplaced.update((one.number, one.reason) for one in plan.unplaced)
+
+
+# What goes
+
+
+def _tidy(state: State, now_ms: int) -> Iterator[Record]:
+    """Duties that are deleted and released, shards that have left, come back, or are to be forgotten."""
+    duties = state.duties
+    yield from duties_changed(removed=islice(removed_when_released(duties), PIECE))
+    for shard in list(duties.shards.values()):
+        yield from _tidy_shard(state, shard, now_ms)
+
+
+def _tidy_shard(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
+    held = state.duties.on_shard.get(shard.name, {})
+    match shard.state:
+        case _S.SHARD_STATE_LEAVING if all(one.state == _A.ASSIGNMENT_STATE_KEPT for one in held.values()):
+            yield from left(state.duties, shard, now_ms)
+        case _S.SHARD_STATE_QUARANTINED if score(shard, now_ms) >= TRUSTED_FROM:
+            yield shard_in_state(shard, _S.SHARD_STATE_LIVE, "its health score is good again", now_ms)
+        case _S.SHARD_STATE_AWAY if now_ms >= shard.away_until_ms:
+            yield shard_in_state(shard, _S.SHARD_STATE_GONE, "has not come back within its grace", now_ms)
+            yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, list(held), now_ms)
+        case _S.SHARD_STATE_GONE if not held and now_ms - shard.state_since_ms >= FORGOTTEN_AFTER_MS:
+            yield Record(shard_removed=shard.name)
+
+
+def _waves(state: State, now_ms: int) -> Iterator[Record]:
+    """What shards that go, or don't take a pallet any more, have is released, some at a time; so is what a person has
+    assigned to another shard.
+    """
+    epochs = Epochs(state.duties.next_epoch)
+    for name, held in list(state.duties.on_shard.items()):
+        if held:
+            yield from _wave_of(state, state.duties.shards[name], epochs, now_ms)
+
+
+def _wave_of(state: State, shard: Shard, epochs: Epochs, now_ms: int) -> Iterator[Record]:
+    if shard.state == _S.SHARD_STATE_LEAVING:
+        yield from _leaving(state, shard, now_ms)
+        return
+    taken = {one.pallet for one in shard.pallets if not one.HasField("capacity") or one.capacity}
+    closed = refusal(state, shard)
+    if shard.state in (_S.SHARD_STATE_AWAY, _S.SHARD_STATE_GONE):
+        return
+    loads = state.duties.loads.get(shard.name, {})
+    going = [pallet for pallet, load in loads.items() if load.duties and (closed or pallet not in taken)]
+    for pallet in going:
+        reason = closed or f"it takes no duties of {pallet}"
+        yield from _moved_away(state, shard, state.duties.pallets[pallet], reason, epochs, now_ms)
+    if not going:
+        yield from _pinned_elsewhere(state, shard, now_ms)
+
+
+def _free(state: State, shard: Shard, pallet: Pallet | None = None) -> int:
+    most = pallet.moves_per_shard if pallet is not None else 0
+    return (most or MOVES_PER_SHARD) - state.duties.releasing.get(shard.name, 0)
+
+
+def _leaving(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
+    """Everything goes: what finds no other place has to wait for one."""
+    held = state.duties.on_shard[shard.name].values()
+    due = (one.duty for one in held if one.state in _HAS)
+    prepares = [one.duty for one in held if one.state == _A.ASSIGNMENT_STATE_PREPARING]
+    numbers = list(islice(due, max(0, _free(state, shard))))
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, "the shard is about to stop")
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, prepares, now_ms)
+
+
+def _moved_away(
+    state: State, shard: Shard, pallet: Pallet, reason: str, epochs: Epochs, now_ms: int
+) -> Iterator[Record]:
+    """Only what finds a place elsewhere is released; what is stationary stays."""
+    duties = list(islice(_movable(state, shard, pallet), max(0, _free(state, shard, pallet))))
+    if not duties:
+        return
+    targets = _places_for(state, pallet, duties, now_ms)
+    if not pallet.warm:
+        yield from in_state(shard.name, _A.ASSIGNMENT_STATE_RELEASING, list(targets), now_ms, reason)
+        return
+    by_target: dict[str, list[int]] = {}
+    for number, target in targets.items():
+        by_target.setdefault(target, []).append(number)
+    for target, numbers in sorted(by_target.items()):
+        yield from epochs.given(target, _A.ASSIGNMENT_STATE_PREPARING, numbers, now_ms, reason)
+
+
+def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:
+    """What the shard has of the pallet, and nothing is done with."""
+    for one in state.duties.on_shard[shard.name].values():
+        row = state.duties.duties[one.duty]
+        is_left_alone = Placed.duty(row.number) in state.moving or len(state.duties.of_duty[row.number]) > 1
+        if one.state in _HAS and row.pallet == pallet.id and not (row.stationary or row.synthetic or is_left_alone):
+            yield row
+
+
+def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -> dict[int, str]:
+    """Where these could go, besides those that are on their way somewhere already; if these have no place, none."""
+    on_their_way = [
+        state.duties.duties[one.duty]
+        for name, count in state.duties.releasing.items()
+        if count
+        for one in state.duties.on_shard[name].values()
+        if one.state == _A.ASSIGNMENT_STATE_RELEASING
+    ]
+    before = [row for row in on_their_way if row.pallet == pallet.id and not (row.deleting or row.synthetic)]
+    unplaced: dict[int, str] = {}
+    chosen = list(_chosen(state, pallet, [*before, *duties], rooms(state, pallet.id, now_ms), unplaced))
+    if any(row.number in unplaced for row in before):
+        return {}
+    new = {row.number for row in duties}
+    return {number: target for number, target, _ in chosen if number in new}
+
+
+def _pinned_elsewhere(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
+    held = state.duties.on_shard[shard.name]
+    due = [number for number in state.duties.pinned if number in held and held[number].state in _HAS]
+    rows = [row for row in map(state.duties.duties.__getitem__, due) if row.pinned_to != shard.name]
+    open_ = [row.number for row in rows if _takes(state, row, row.pinned_to)]
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_RELEASING, open_, now_ms, "a person has assigned it elsewhere")
+
+
+def _takes(state: State, duty: Duty, name: str) -> bool:
+    shard = state.duties.shards.get(name)
+    takes = shard is not None and any(one.pallet == duty.pallet for one in shard.pallets)
+    return shard is not None and takes and not refusal(state, shard) and name not in quarantined_on(state, duty)
+
+
+# Synthetic duties
+
+
+def _synthetic(state: State, now_ms: int) -> Iterator[Record]:
+    """They are on each shard that takes their pallet, whatever its capacity, and nowhere else."""
+    if not any(state.duties.synthetic.values()):
+        return
+    epochs = Epochs(state.duties.next_epoch)
+    for shard in list(state.duties.shards.values()):
+        held = state.duties.on_shard.get(shard.name, {})
+        if shard.state == _S.SHARD_STATE_LIVE:
+            taken = chain.from_iterable(state.duties.synthetic.get(one.pallet, {}) for one in shard.pallets)
+            missing = [number for number in taken if number not in held and _takes_synthetic(state, number, shard)]
+            reason = "it is synthetic: on every shard"
+            yield from epochs.given(shard.name, _A.ASSIGNMENT_STATE_ASSIGNED, missing, now_ms, reason)
+
+
+def _takes_synthetic(state: State, number: int, shard: Shard) -> bool:
+    row = state.duties.duties[number]
+    return not row.deleting and shard.name not in quarantined_on(state, row)
+
+
+def describe_unplaced(state: State, distributor: Distributor, duty: Duty) -> str:
+    """Why the duty is nowhere, for people; "" if it is somewhere."""
+    if duty.number not in state.duties.nowhere.get(duty.pallet, {}):
+        return ""
+    return distributor.why_unplaced(duty) or f"{duty_name(duty)} is about to be placed"

@@ -1,0 +1,76 @@
+"""Why a duty is where it is, in sentences."""
+
+from minka.v1.duties_pb2 import AssignmentState, Duty, Shard
+from minka.v1.duty_api_pb2 import ShardVerdict
+from minkad.core.controller.duties.rooms import balancer_name, capacity_of, quarantined_on, refusal
+from minkad.core.state import Assignment, State, duty_name, weight_of
+
+_SAYS = {
+    AssignmentState.ASSIGNMENT_STATE_ASSIGNED: "is about to attach it",
+    AssignmentState.ASSIGNMENT_STATE_ATTACHED: "has it",
+    AssignmentState.ASSIGNMENT_STATE_RELEASING: "is releasing it",
+    AssignmentState.ASSIGNMENT_STATE_KEPT: "is away; the duty is kept for it",
+    AssignmentState.ASSIGNMENT_STATE_PREPARING: "prepares for it",
+}
+
+
+def summary(state: State, duty: Duty, unplaced: str) -> str:
+    """One sentence on where it is, and why."""
+    name = duty_name(duty)
+    if duty.deleting:
+        return f"{name} is being deleted: its shards have yet to release it."
+    if duty.synthetic:
+        count = len(state.duties.of_duty.get(duty.number, ()))
+        return f"{name} is synthetic: it is on all {count} shards that take pallet {duty.pallet}, and never moved."
+    holder = state.duties.holder(duty.number)
+    if holder is None:
+        return f"{name} is nowhere: {unplaced}."
+    return f"{name} is on {holder.shard}: {holder.reason}.{_stays(state, duty, holder)}"
+
+
+def _stays(state: State, duty: Duty, holder: Assignment) -> str:
+    if duty.pinned_to:
+        where = "there" if duty.pinned_to == holder.shard else f"on {duty.pinned_to}, which can't take it now"
+        return f" A person has placed it {where}, and it stays so until released."
+    if duty.stationary:
+        return " It is stationary: it isn't moved to balance."
+    balancer = balancer_name(state.duties.pallets[duty.pallet].balancer.kind).replace("_", " ")
+    return f" The pallet's balancer ({balancer}) may move it."
+
+
+def verdicts(state: State, duty: Duty) -> list[ShardVerdict]:
+    """What each shard has to do with the duty, by name."""
+    return [_verdict(state, duty, shard) for _, shard in sorted(state.duties.shards.items())]
+
+
+def _verdict(state: State, duty: Duty, shard: Shard) -> ShardVerdict:
+    one = state.duties.assignment(duty.number, shard.name)
+    if one is not None:
+        says = _SAYS[AssignmentState.ValueType(one.state)]
+        return ShardVerdict(shard=shard.name, verdict=f"{says} (epoch {one.epoch})", possible=True)
+    why = _impossible(state, duty, shard)
+    return ShardVerdict(shard=shard.name, verdict=why or _room(state, duty, shard), possible=not why)
+
+
+def _impossible(state: State, duty: Duty, shard: Shard) -> str:
+    said = capacity_of(shard, duty.pallet)
+    if said is None:
+        return f"takes no duties of pallet {duty.pallet}"
+    if why := refusal(state, shard):
+        return f"can't have it: {why}"
+    if shard.name in quarantined_on(state, duty):
+        reason = next(one.reason for one in duty.quarantines if one.shard == shard.name)
+        return f"couldn't attach it: {reason}"
+    if duty.synthetic or not said.HasField("capacity"):
+        return ""
+    if not said.capacity:
+        return f"has capacity 0 for pallet {duty.pallet}"
+    free = said.capacity - state.duties.load(shard.name, duty.pallet).weight
+    if weight_of(duty) > free:
+        return f"has {max(0, free)} of {said.capacity} free, and the duty weighs {weight_of(duty)}"
+    return ""
+
+
+def _room(state: State, duty: Duty, shard: Shard) -> str:
+    load = state.duties.load(shard.name, duty.pallet)
+    return f"could have it; it has {load.duties} duties of weight {load.weight}"

@@ -1,0 +1,34 @@
+"""How far a shard is trusted: a score from 0 to 100, which failures lower and good behaviour brings back.
+
+A shard with less than QUARANTINED_BELOW gets no duties before it has TRUSTED_FROM again.
+"""
+
+from typing import Final
+
+from minka.v1.duties_pb2 import Shard
+
+FULL_SCORE: Final = 100
+QUARANTINED_BELOW: Final = 30
+TRUSTED_FROM: Final = 60
+HALF_LIFE_MS: Final = 30_000
+SILENCE: Final = 50  # points for having been silent beyond its clearance
+FLAP: Final = 15  # points for a heartbeat that came nearly too late
+_MOST: Final = 200  # points
+_THOUSANDTHS: Final = 1000
+
+
+def penalty(shard: Shard, now_ms: int) -> float:
+    """Points that are held against it at this Unix time."""
+    age = max(0, now_ms - shard.penalty_ms)
+    return float(shard.penalty / _THOUSANDTHS * 0.5 ** (age / HALF_LIFE_MS))
+
+
+def score(shard: Shard, now_ms: int) -> int:
+    """0 to 100."""
+    return max(0, round(FULL_SCORE - penalty(shard, now_ms)))
+
+
+def penalize(shard: Shard, points: int, now_ms: int) -> None:
+    """Note in the row what it has done."""
+    shard.penalty = round(min(_MOST, penalty(shard, now_ms) + points) * _THOUSANDTHS)
+    shard.penalty_ms = now_ms

@@ -1,0 +1,148 @@
+"""How a duty gets from one shard to another: the source releases it, then the target has it. With a warm hand-over the
+target prepares before.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from minka.v1.cluster_pb2 import Migration, MigrationState
+from minka.v1.duties_pb2 import AssignmentState
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.duties.rooms import capacity_of, quarantined_on, refusal
+from minkad.core.controller.duties.rows import Epochs, in_state
+from minkad.core.controller.mover import MigrationCaps, Most
+from minkad.core.controller.rows import migration_in_state
+from minkad.core.controller.selectors import Live
+from minkad.core.state import State, duty_name
+
+_M, _A = MigrationState, AssignmentState
+
+MOVES_PER_SHARD: Final = 50  # under way at once, unless the pallet says otherwise
+MOVES_IN_CLUSTER: Final = 1000
+PREPARED_WITHIN_MS: Final = 10_000  # else it is handed over unprepared
+
+
+class DutyMover:
+    """PENDING → (PREPARING →) RELEASING → COMPLETED."""
+
+    def name(self, state: State, id_: int) -> str:
+        """As people know it; one that is gone has only its number."""
+        row = state.duties.duties.get(id_)
+        return f"duty {id_}" if row is None else duty_name(row)
+
+    def impossible(self, state: State, migration: Migration) -> str | None:
+        """It is not where the plan found it, or can't be where it is to go."""
+        row, holder = state.duties.duties.get(migration.duty), state.duties.holder(migration.duty)
+        if row is None or row.deleting:
+            return "it was deleted"
+        if holder is None or holder.shard != migration.source:
+            return f"it is not on {migration.source} any more"
+        return _no_target(state, migration)
+
+    def obstacle(self, state: State, migration: Migration) -> str | None:
+        """Its source releases or keeps it for another reason."""
+        holder = state.duties.holder(migration.duty)
+        if holder is None or holder.state not in (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED):
+            return f"{migration.source} is releasing it, or away"
+        return None
+
+    def most(self, state: State, migration: Migration, caps: MigrationCaps) -> Most:
+        """As the pallet says."""
+        row = state.duties.duties.get(migration.duty)
+        pallet = state.duties.pallets.get(row.pallet) if row is not None else None
+        return Most((pallet.moves_per_shard if pallet is not None else 0) or MOVES_PER_SHARD, MOVES_IN_CLUSTER)
+
+    def hosts(self, state: State, migration: Migration, live: Live) -> list[str]:
+        """Both shards."""
+        return [migration.source, migration.target]
+
+    def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
+        """The target prepares, or the source releases."""
+        cold, warm = list[Migration](), list[Migration]()
+        for migration in migrations:
+            row = state.duties.duties[migration.duty]
+            (warm if state.duties.pallets[row.pallet].warm else cold).append(migration)
+        epochs = Epochs(state.duties.next_epoch)
+        records: list[Record] = []
+        for (shard, reason), rows in _by(warm, "target").items():
+            numbers = [m.duty for m in rows]
+            records += epochs.given(shard, _A.ASSIGNMENT_STATE_PREPARING, numbers, now_ms, reason)
+        records += [migration_in_state(m, _M.MIGRATION_STATE_PREPARING, now_ms) for m in warm]
+        return records + self._release(state, cold, now_ms)
+
+    def _release(self, state: State, migrations: Iterable[Migration], now_ms: int) -> list[Record]:
+        records: list[Record] = []
+        for (shard, reason), rows in _by(migrations, "source").items():
+            numbers = [m.duty for m in rows]
+            records += in_state(shard, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, reason)
+            records += [migration_in_state(m, _M.MIGRATION_STATE_RELEASING, now_ms) for m in rows]
+        return records
+
+    def go_on(self, state: State, migrations: Sequence[Migration], live: Live, now_ms: int) -> list[Record]:
+        """What its source has released its target gets, or another shard, where the target is gone."""
+        records, given, unprepared = list[Record](), list[Migration](), list[Migration]()
+        for migration in migrations:
+            row, holder = state.duties.duties.get(migration.duty), state.duties.holder(migration.duty)
+            if row is None or row.deleting:
+                records += _ended(state, migration, now_ms, "it was deleted")
+            elif (never := _no_target(state, migration)) is not None:
+                records += _ended(state, migration, now_ms, never)
+            elif holder is None:
+                given.append(migration)
+            elif migration.state == _M.MIGRATION_STATE_PREPARING and _is_late(migration, now_ms):
+                unprepared.append(migration)
+            elif holder.state == _A.ASSIGNMENT_STATE_KEPT:
+                records += _ended(state, migration, now_ms, f"{holder.shard} is away, and it is kept for it")
+        epochs = Epochs(state.duties.next_epoch)
+        for (shard, reason), rows in _by(given, "target").items():
+            numbers = [m.duty for m in rows]
+            records += epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
+            records += [migration_in_state(m, _M.MIGRATION_STATE_COMPLETED, now_ms, "moved") for m in rows]
+        return records + self._release(state, unprepared, now_ms)
+
+    def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
+        """The source's delegate, when it takes long."""
+        if migration.state != _M.MIGRATION_STATE_RELEASING:
+            return "", ""
+        return f"{migration.source} has yet to release it", f"look at what {migration.source} logs, or stop it"
+
+    def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
+        """Its source has it still."""
+        return None
+
+    def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:
+        """The target need not prepare any longer."""
+        return _ended(state, migration, now_ms, reason)
+
+
+def _by(migrations: Iterable[Migration], side: str) -> dict[tuple[str, str], list[Migration]]:
+    """By the shard on this side, and the reason."""
+    found: dict[tuple[str, str], list[Migration]] = {}
+    for migration in migrations:
+        found.setdefault((getattr(migration, side), migration.reason), []).append(migration)
+    return found
+
+
+def _no_target(state: State, migration: Migration) -> str | None:
+    row, shard = state.duties.duties[migration.duty], state.duties.shards.get(migration.target)
+    if shard is None:
+        return f"there is no shard {migration.target}"
+    if capacity_of(shard, row.pallet) is None:
+        return f"{shard.name} takes no duties of {row.pallet}"
+    if shard.name in quarantined_on(state, row):
+        return f"it couldn't be attached on {shard.name}"
+    if why := refusal(state, shard):
+        return f"{shard.name} can't take it: {why}"
+    return None
+
+
+def _is_late(migration: Migration, now_ms: int) -> bool:
+    return now_ms - migration.started_ms >= PREPARED_WITHIN_MS
+
+
+def _ended(state: State, migration: Migration, now_ms: int, outcome: str) -> list[Record]:
+    """It is not moved, at least not there. What prepares for it need not any longer."""
+    one = state.duties.assignment(migration.duty, migration.target)
+    prepares = one is not None and one.state == _A.ASSIGNMENT_STATE_PREPARING
+    dropped = in_state(migration.target, _A.ASSIGNMENT_STATE_UNSPECIFIED, [migration.duty], now_ms) if prepares else ()
+    return [*dropped, migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, outcome)]

@@ -1,0 +1,125 @@
+"""What shards say has become of their duties."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from minka.v1.cluster_pb2 import MigrationState
+from minka.v1.duties_pb2 import AssignmentState, Duty, DutyQuarantine, Shard, ShardState
+from minka.v1.records_pb2 import Record
+from minka.v1.shards_pb2 import FailedDuty, Holding
+from minkad.core.controller.duties.commands import ReportShard
+from minkad.core.controller.duties.rows import duties_changed, duty_with, in_state
+from minkad.core.controller.duties.shards import registered
+from minkad.core.controller.rows import migration_in_state
+from minkad.core.state import Assignment, DutyState, Placed, State, weight_of
+
+_A = AssignmentState
+MAX_QUARANTINES: Final = 16  # of one duty that are remembered
+MAX_REASON: Final = 500  # characters
+WEIGHT_TOLERANCE: Final = 0.1  # of the weight: a smaller change makes no difference
+
+
+def report(state: State, command: ReportShard, now_ms: int) -> Iterator[Record]:
+    """Each word counts only for the assignment, by its epoch, of which it is said. Raises SHARD_FENCED."""
+    shard = registered(state, command.shard, command.incarnation)
+    said, duties = command.report, state.duties
+    yield from _attached(duties, shard, said.attached, now_ms)
+    yield from _finished(duties, shard, said.finished, now_ms)
+    yield from _failed(duties, shard, said.failed, now_ms)
+    yield from _released(duties, shard, said.released, now_ms)
+    yield from _weighed(duties, shard, [(one.holding, one.weight) for one in said.weights])
+    yield from _prepared(state, shard, said.prepared, now_ms)
+
+
+def _meant(
+    duties: DutyState, shard: Shard, said: Iterable[Holding], is_in: Callable[[int], bool]
+) -> Iterator[Assignment]:
+    for holding in {one.duty: one for one in said}.values():
+        one = duties.assignment(holding.duty, shard.name)
+        if one is not None and one.epoch == holding.epoch and is_in(one.state):
+            yield one
+
+
+def _attached(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
+    found = [one.duty for one in _meant(duties, shard, said, lambda s: s == _A.ASSIGNMENT_STATE_ASSIGNED)]
+    begun = [row for row in map(duties.duties.__getitem__, found) if row.stationary and not row.was_attached]
+    yield from duties_changed(duty_with(row, _begin) for row in begun)
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_ATTACHED, found, now_ms)
+
+
+def _begin(row: Duty) -> None:
+    row.was_attached = True
+
+
+def _may_hold(state: int) -> bool:
+    return state in (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED, _A.ASSIGNMENT_STATE_RELEASING)
+
+
+def _released(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
+    """Whoever leaves under a name that may come back keeps its duties, but for those that are deleted."""
+    keeps = shard.state == ShardState.SHARD_STATE_LEAVING and shard.grace_ms > 0
+    found = list(_meant(duties, shard, said, _may_hold))
+    kept = [one.duty for one in found if keeps and not duties.duties[one.duty].deleting]
+    free = [one.duty for one in found if not keeps or duties.duties[one.duty].deleting]
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_KEPT, kept, now_ms)
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, free, now_ms)
+
+
+def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
+    """Lazy duties that have ended are deleted."""
+    found = [one.duty for one in _meant(duties, shard, said, _may_hold) if duties.duties[one.duty].lazy]
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, found, now_ms)
+    preparing: dict[str, list[int]] = {}
+    for number in found:
+        for other in duties.of_duty.get(number, ()):
+            preparing.setdefault(other.shard, []).append(number)
+    for name, numbers in preparing.items():
+        yield from in_state(name, _A.ASSIGNMENT_STATE_UNSPECIFIED, numbers, now_ms)
+    yield from duties_changed(removed=found)
+
+
+def _failed(duties: DutyState, shard: Shard, said: Iterable[FailedDuty], now_ms: int) -> Iterator[Record]:
+    """They are tried elsewhere: this shard doesn't get them again before a person, an update or another version of
+    the application says so.
+    """
+    reasons = {one.holding.duty: one.reason for one in said}
+    found = [one.duty for one in _meant(duties, shard, (one.holding for one in said), _may_hold)]
+    rows = [duty_with(duties.duties[number], _quarantine(shard, reasons[number], now_ms)) for number in found]
+    yield from duties_changed(rows)
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, found, now_ms)
+
+
+def _quarantine(shard: Shard, reason: str, now_ms: int) -> Callable[[Duty], None]:
+    def change(row: Duty) -> None:
+        others = [one for one in row.quarantines if one.shard != shard.name]
+        new = DutyQuarantine(shard=shard.name, shard_version=shard.version, reason=reason[:MAX_REASON], since_ms=now_ms)
+        del row.quarantines[:]
+        row.quarantines.extend([*others, new][-MAX_QUARANTINES:])
+
+    return change
+
+
+def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]]) -> Iterator[Record]:
+    """A change that makes no difference is none, so that jitter moves nothing."""
+    weights = {holding.duty: weight for holding, weight in said}
+    held = _meant(duties, shard, (holding for holding, _ in said), _may_hold)
+    rows = []
+    for one in held:
+        row, weight = duties.duties[one.duty], weights[one.duty]
+        if abs(weight - weight_of(row)) > WEIGHT_TOLERANCE * weight_of(row):
+            rows.append(duty_with(row, lambda new, weight=weight: setattr(new, "reported_weight", weight)))  # type: ignore[misc]
+    yield from duties_changed(rows)
+
+
+def _prepared(state: State, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
+    """What a shard is prepared for is released where it is, and given to it then."""
+    by_holder: dict[str, list[int]] = {}
+    for one in _meant(state.duties, shard, said, lambda s: s == _A.ASSIGNMENT_STATE_PREPARING):
+        holder = state.duties.holder(one.duty)
+        if holder is not None and holder.state in (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED):
+            by_holder.setdefault(holder.shard, []).append(one.duty)
+        migration = state.under_way.get(Placed.duty(one.duty))
+        if migration is not None and migration.state == MigrationState.MIGRATION_STATE_PREPARING:
+            yield migration_in_state(migration, MigrationState.MIGRATION_STATE_RELEASING, now_ms)
+    for name, numbers in by_holder.items():
+        yield from in_state(name, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, f"{shard.name} is prepared for it")

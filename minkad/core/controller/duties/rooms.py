@@ -1,0 +1,162 @@
+"""What the planners are told of shards and duties."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+from zlib import crc32
+
+from minka.v1.duties_pb2 import (
+    Balancer,
+    BalancerKind,
+    Canary,
+    Duty,
+    OnFailure,
+    Pallet,
+    PalletCapacity,
+    Shard,
+    ShardState,
+)
+from minka.v1.duties_pb2 import FillBy as FillByRow
+from minka.v1.duties_pb2 import PreSort as PreSortRow
+from minkad.core.controller.duties.health import penalty
+from minkad.core.placement.duties import BALANCERS, BalancerSettings, FillBy, PlacedDuty, PreSort, ShardRoom
+from minkad.core.placement.duties import Balancer as DutyBalancer
+from minkad.core.state import Placed, State, duty_name, weight_of
+
+_RANK_POINTS: Final = 10  # of a penalty, that make one shard less preferred than another
+_DEFAULT_KIND: Final = BalancerKind.BALANCER_KIND_CAPACITY_WORKLOAD
+
+
+def capacity_of(shard: Shard, pallet: str) -> PalletCapacity | None:
+    """What the shard says of the pallet; None: it doesn't take it."""
+    return next((one for one in shard.pallets if one.pallet == pallet), None)
+
+
+def refusal(state: State, shard: Shard) -> str:
+    """Why the shard gets no duties at present; "" if it does."""
+    if shard.state != ShardState.SHARD_STATE_LIVE:
+        name = ShardState.Name(shard.state).removeprefix("SHARD_STATE_")
+        return f"it is {name}: {shard.state_reason}"
+    node = state.nodes.get(shard.node)
+    if node is not None and node.emptied:
+        return f"its node {node.id} is being drained"
+    return ""
+
+
+def rooms(state: State, pallet: str, now_ms: int) -> list[ShardRoom]:
+    """All shards that take the pallet, by name."""
+    found = []
+    for name, shard in sorted(state.duties.shards.items()):
+        one, why = capacity_of(shard, pallet), refusal(state, shard)
+        load = state.duties.load(name, pallet)
+        if one is None and not load.duties:
+            continue
+        found.append(
+            ShardRoom(
+                name=name,
+                capacity=0 if one is None else one.capacity if one.HasField("capacity") else None,
+                accepts=one is not None and not why,
+                rank=int(penalty(shard, now_ms) // _RANK_POINTS),
+                count=load.duties,
+                weight=load.weight,
+                why=why.removeprefix("it ") if one is not None else f"takes no duties of {pallet}",
+            )
+        )
+    return found
+
+
+def newest_version(state: State, names: Iterable[str]) -> str:
+    """The version of the application that came last, of these shards."""
+    shards = (state.duties.shards[name] for name in names)
+    newest = max(shards, key=lambda shard: (shard.version_since_ms, shard.version), default=None)
+    return "" if newest is None else newest.version
+
+
+def versions(state: State, found: Iterable[ShardRoom]) -> list[str]:
+    """The versions of the application that the shards run which accept duties."""
+    return sorted({state.duties.shards[room.name].version for room in found if room.accepts})
+
+
+def without(found: Iterable[ShardRoom], kept: Iterable[str]) -> list[ShardRoom]:
+    """The same, where only these accept duties."""
+    names = set(kept)
+    return [room if room.name in names else _closed(room) for room in found]
+
+
+def _closed(room: ShardRoom) -> ShardRoom:
+    return replace(room, accepts=False, why=room.why or "runs another version of the application")
+
+
+def is_canary(duty: Duty, canary: Canary) -> bool:
+    """Whether the duty belongs to the share that the canary's version is to have: the same duties each time."""
+    return crc32(duty_name(duty).encode()) % 100 < canary.percent
+
+
+def placed_duty(state: State, duty: Duty) -> PlacedDuty:
+    """The duty as the planners see it."""
+    holder = state.duties.holder(duty.number)
+    pinned = state.duties.shards.get(duty.pinned_to)
+    is_fixed = duty.stationary or bool(duty.pinned_to) or Placed.duty(duty.number) in state.moving
+    return PlacedDuty(
+        number=duty.number,
+        name=duty_name(duty),
+        weight=weight_of(duty),
+        created_ms=duty.created_ms,
+        shard=holder.shard if holder is not None else "",
+        is_fixed=is_fixed,
+        not_on=quarantined_on(state, duty),
+        only_on=duty.pinned_to if pinned is not None and not refusal(state, pinned) else "",
+    )
+
+
+def quarantined_on(state: State, duty: Duty) -> frozenset[str]:
+    """Where the duty couldn't be attached, and no other version of the application runs by now."""
+    shards = state.duties.shards
+    return frozenset(
+        one.shard
+        for one in duty.quarantines
+        if one.shard not in shards or shards[one.shard].version == one.shard_version
+    )
+
+
+def may_be_placed(pallet: Pallet, duty: Duty) -> bool:
+    """Whether a duty that is nowhere may be given to a shard."""
+    return not (duty.was_attached and pallet.on_failure == OnFailure.ON_FAILURE_LEAVE)
+
+
+def balancer_of(pallet: Pallet) -> DutyBalancer:
+    """The pallet's."""
+    return BALANCERS[balancer_name(pallet.balancer.kind)]
+
+
+def balancer_name(kind: BalancerKind.ValueType) -> str:
+    """The name by which the planners know it: fair-workload."""
+    return BalancerKind.Name(kind or _DEFAULT_KIND).removeprefix("BALANCER_KIND_").lower()
+
+
+def settings_of(balancer: Balancer) -> BalancerSettings:
+    """What the planners are told of a balancer's settings."""
+    fill_by = {FillByRow.FILL_BY_WEIGHT: FillBy.WEIGHT, FillByRow.FILL_BY_COUNT: FillBy.COUNT}
+    return BalancerSettings(
+        max_difference=balancer.max_difference or 1,
+        fill_by=fill_by.get(balancer.fill_by, FillBy.CAPACITY),
+        fill_limit=balancer.fill_limit,
+        shard_order=tuple(balancer.shard_order),
+        pre_sort=PreSort.DATE if balancer.pre_sort == PreSortRow.PRE_SORT_DATE else PreSort.WEIGHT,
+    )
+
+
+def groups(
+    state: State, pallet: Pallet, duties: Sequence[Duty], found: list[ShardRoom]
+) -> list[tuple[list[Duty], list[ShardRoom]]]:
+    """Which of the duties go to which of the shards: with a canary, its share to those of its version."""
+    if not pallet.HasField("canary"):
+        return [(list(duties), found)]
+    canary = pallet.canary
+    with_version = [room.name for room in found if state.duties.shards[room.name].version == canary.version]
+    if not any(room.accepts for room in found if room.name in with_version):
+        return [(list(duties), found)]
+    others = [room.name for room in found if room.name not in with_version]
+    chosen = [duty for duty in duties if is_canary(duty, canary)]
+    rest = [duty for duty in duties if not is_canary(duty, canary)]
+    return [(chosen, without(found, with_version)), (rest, without(found, others))]

@@ -1,0 +1,64 @@
+"""Records from rows of shards and duties."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from minka.v1.duties_pb2 import AssignmentState, DutiesChanged, Duty, Shard, ShardState
+from minka.v1.records_pb2 import Record
+from minkad.core.state import assignments_changed, slices
+
+DUTIES_A_RECORD = 1000
+
+
+def shard_with(shard: Shard, change: Callable[[Shard], None]) -> Record:
+    """The record of the row with the change made."""
+    row = Shard()
+    row.CopyFrom(shard)
+    change(row)
+    return Record(shard_changed=row)
+
+
+def shard_in_state(shard: Shard, state: ShardState.ValueType, reason: str, now_ms: int) -> Record:
+    """The record that a shard is now in this state."""
+
+    def change(row: Shard) -> None:
+        row.state, row.state_reason, row.state_since_ms = state, reason, now_ms
+
+    return shard_with(shard, change)
+
+
+def duty_with(duty: Duty, change: Callable[[Duty], None]) -> Duty:
+    """A copy of the row with the change made."""
+    row = Duty()
+    row.CopyFrom(duty)
+    change(row)
+    return row
+
+
+def duties_changed(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> list[Record]:
+    """One record for all of them; none for nothing."""
+    changed = DutiesChanged(duties=rows, removed=removed)
+    return [Record(duties_changed=changed)] if changed.duties or changed.removed else []
+
+
+def in_state(
+    shard: str, state: AssignmentState.ValueType, duties: Iterable[int], now_ms: int, reason: str = ""
+) -> Iterator[Record]:
+    """Records that these duties of the shard are in this state now, which gives no new epoch."""
+    for some in slices(duties, DUTIES_A_RECORD):
+        yield Record(assignments_changed=assignments_changed(shard, state, some, now_ms, reason))
+
+
+class Epochs:
+    """Gives out the next epochs."""
+
+    def __init__(self, next_epoch: int) -> None:
+        self.next = next_epoch
+
+    def given(
+        self, shard: str, state: AssignmentState.ValueType, duties: Iterable[int], now_ms: int, reason: str
+    ) -> Iterator[Record]:
+        """Records that the shard is to have these duties, or to prepare for them."""
+        for some in slices(duties, DUTIES_A_RECORD):
+            changed = assignments_changed(shard, state, some, now_ms, reason, self.next)
+            self.next += len(some)
+            yield Record(assignments_changed=changed)

@@ -1,0 +1,146 @@
+"""How shards come, go and fail."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.duties_pb2 import AssignmentState, Shard, ShardState
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.duties.commands import FailShards, LeaveShard, NoteFlap, RegisterShard
+from minkad.core.controller.duties.health import FLAP, QUARANTINED_BELOW, SILENCE, TRUSTED_FROM, penalize, score
+from minkad.core.controller.duties.rows import Epochs, in_state, shard_in_state, shard_with
+from minkad.core.state import DutyState, State
+
+_S, _A = ShardState, AssignmentState
+
+REGISTERED: Final = (_S.SHARD_STATE_LIVE, _S.SHARD_STATE_QUARANTINED, _S.SHARD_STATE_LEAVING)
+_SAID: Final = ("node", "version", "grace_ms")
+
+
+def is_registered(shard: Shard | None) -> bool:
+    """Whether its process may have duties."""
+    return shard is not None and shard.state in REGISTERED
+
+
+def registered(state: State, name: str, incarnation: str) -> Shard:
+    """The row of this process. Raises SHARD_FENCED where the cluster has taken it for dead, or doesn't know it."""
+    shard = state.duties.shards.get(name)
+    if shard is None or not is_registered(shard) or shard.incarnation != incarnation:
+        raise MinkaError(Code.SHARD_FENCED, f"shard {name} has to register as a new process", shard=name)
+    return shard
+
+
+def register(state: State, command: RegisterShard, now_ms: int) -> Iterator[Record]:
+    """Raises SHARD_NAME_TAKEN while another process of the name may have duties, and SHARD_FENCED to one that has been
+    taken for dead.
+    """
+    said, duties = command.shard, state.duties
+    old = duties.shards.get(said.name)
+    if old is not None and old.incarnation == said.incarnation:
+        if not is_registered(old):
+            raise MinkaError(Code.SHARD_FENCED, f"shard {said.name}: {old.state_reason}", shard=said.name)
+        yield from _said_again(old, said)
+        return
+    if old is not None and is_registered(old):
+        if command.holder_alive:
+            raise MinkaError(
+                Code.SHARD_NAME_TAKEN, f"another process has the name {said.name}", shard=said.name, node=old.node
+            )
+        yield from _gone(duties, old, "another process of its name comes", now_ms, SILENCE)
+        old = duties.shards[said.name]
+    row = _new_row(duties, said, old, now_ms)
+    yield Record(shard_changed=row)
+    kept = [one.duty for one in duties.on_shard.get(row.name, {}).values()]
+    yield from Epochs(duties.next_epoch).given(
+        row.name, _A.ASSIGNMENT_STATE_ASSIGNED, kept, now_ms, "the shard is back within its grace"
+    )
+
+
+def _said_again(old: Shard, said: Shard) -> list[Record]:
+    def change(row: Shard) -> None:
+        for name in _SAID:
+            setattr(row, name, getattr(said, name))
+        del row.pallets[:]
+        row.pallets.extend(said.pallets)
+
+    record = shard_with(old, change)
+    return [] if record.shard_changed == old else [record]
+
+
+def _new_row(duties: DutyState, said: Shard, old: Shard | None, now_ms: int) -> Shard:
+    row = Shard()
+    row.CopyFrom(said)
+    row.registered_ms = row.state_since_ms = now_ms
+    row.penalty, row.penalty_ms = (old.penalty, old.penalty_ms) if old is not None else (0, 0)
+    row.away_until_ms = 0
+    same = (one.version_since_ms for one in duties.shards.values() if one.version == said.version)
+    row.version_since_ms = min(same, default=now_ms)
+    enough = QUARANTINED_BELOW if old is not None and old.state == _S.SHARD_STATE_AWAY else TRUSTED_FROM
+    if score(row, now_ms) < enough:
+        row.state, row.state_reason = _S.SHARD_STATE_QUARANTINED, "its health score is low"
+    else:
+        row.state, row.state_reason = _S.SHARD_STATE_LIVE, "registered"
+    return row
+
+
+def fail(state: State, command: FailShards, now_ms: int) -> Iterator[Record]:
+    """Their clearances are over: what they had is kept for the next process of their name, or free."""
+    for name, reason in command.reasons.items():
+        shard = state.duties.shards.get(name)
+        if shard is not None and is_registered(shard):
+            yield from _gone(state.duties, shard, reason, now_ms, SILENCE)
+
+
+def _gone(duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int) -> Iterator[Record]:
+    """Its process has nothing any more."""
+    keeps = shard.grace_ms > 0
+
+    def change(row: Shard) -> None:
+        row.state = _S.SHARD_STATE_AWAY if keeps else _S.SHARD_STATE_GONE
+        row.state_reason, row.state_since_ms = reason, now_ms
+        row.away_until_ms = now_ms + row.grace_ms if keeps else 0
+        if points:
+            penalize(row, points, now_ms)
+
+    kept, free = list[int](), list[int]()
+    for one in duties.on_shard.get(shard.name, {}).values():
+        is_kept = keeps and one.state in (
+            _A.ASSIGNMENT_STATE_ASSIGNED,
+            _A.ASSIGNMENT_STATE_ATTACHED,
+            _A.ASSIGNMENT_STATE_KEPT,
+        )
+        if is_kept and one.state != _A.ASSIGNMENT_STATE_KEPT:
+            kept.append(one.duty)
+        elif not is_kept:
+            free.append(one.duty)
+    yield shard_with(shard, change)
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_KEPT, kept, now_ms)
+    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, free, now_ms)
+
+
+def note_flap(state: State, command: NoteFlap, now_ms: int) -> list[Record]:
+    """It lowers the shard's score; one that has too little is not trusted with duties for a while."""
+    shard = state.duties.shards.get(command.shard)
+    if shard is None or shard.state != _S.SHARD_STATE_LIVE or shard.incarnation != command.incarnation:
+        return []
+
+    def change(row: Shard) -> None:
+        penalize(row, FLAP, now_ms)
+        if score(row, now_ms) < QUARANTINED_BELOW:
+            row.state, row.state_since_ms = _S.SHARD_STATE_QUARANTINED, now_ms
+            row.state_reason = "its heartbeats come late again and again"
+
+    return [shard_with(shard, change)]
+
+
+def leave(state: State, command: LeaveShard, now_ms: int) -> list[Record]:
+    """From now on it is only released what it has."""
+    shard = state.duties.shards.get(command.shard)
+    if shard is None or shard.incarnation != command.incarnation or shard.state not in REGISTERED[:2]:
+        return []
+    return [shard_in_state(shard, _S.SHARD_STATE_LEAVING, "is about to stop", now_ms)]
+
+
+def left(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
+    """It has released everything, and stops."""
+    return _gone(duties, shard, "stopped gracefully", now_ms, 0)

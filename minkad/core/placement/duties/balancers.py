@@ -1,0 +1,38 @@
+"""The four balancers, by their names."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, Protocol
+
+from minkad.core.placement.duties.capacity_workload import CapacityWorkload
+from minkad.core.placement.duties.fair_workload import FairWorkload
+from minkad.core.placement.duties.round_robin import RoundRobin
+from minkad.core.placement.duties.snapshot import BalancerSettings, DutyPlan, PlacedDuty, ShardRoom
+from minkad.core.placement.duties.spill_over import SpillOver
+
+
+class Balancer(Protocol):
+    """Decides which shard has which duty. The same input makes the same plan, in whatever order it is given."""
+
+    name: ClassVar[str]
+    bound: ClassVar[str]  # how far from ideal the shards may be after a plan
+    movement: ClassVar[str]  # how many moves it takes
+    movement_multiple: ClassVar[float]  # of the lower bound; property tests hold it after one shard joins or leaves
+
+    def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
+        """Places new duties and moves nothing else: it takes the shards' word for what they have.
+
+        Its cost grows with the new duties and the shards, not with the duties that there are.
+        """
+
+    def rebalance(
+        self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
+    ) -> DutyPlan:
+        """Places what is nowhere, empties shards that take nothing, and balances all with few moves.
+
+        `duties` are all of the pallet. Once the plan is applied, there is nothing to move.
+        """
+
+
+BALANCERS: Final[Mapping[str, Balancer]] = {
+    balancer.name: balancer for balancer in (RoundRobin(), SpillOver(), CapacityWorkload(), FairWorkload())
+}

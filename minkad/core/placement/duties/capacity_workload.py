@@ -1,0 +1,42 @@
+"""Capacity workload: each shard's weight in proportion to its capacity, so that all reach their limit together."""
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from minkad.core.placement.duties.layout import DutyLayout, Measure
+from minkad.core.placement.duties.placing import heaviest_first
+from minkad.core.placement.duties.snapshot import BalancerSettings, DutyPlan, PlacedDuty, ShardRoom
+from minkad.core.placement.duties.workload import Workload
+
+
+class CapacityWorkload:
+    """A shard that states no capacity has no limit, and counts as the mean of those that state one."""
+
+    name: ClassVar = "capacity_workload"
+    bound: ClassVar = (
+        "each shard's weight differs from total × its capacity / cluster capacity by 5 % or by the weight of one duty at "
+        "most, and never exceeds its capacity, as far as fixed and quarantined duties allow"
+    )
+    movement: ClassVar = ""
+    movement_multiple: ClassVar = 2.0
+
+    def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
+        """Each new duty goes to the shard that is filled least, if it has room."""
+        return _workload(DutyLayout.of_totals(new, shards, _measure(shards))).place()
+
+    def rebalance(
+        self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
+    ) -> DutyPlan:
+        """The same for what waits; then from the fullest shard to the emptiest one."""
+        return _workload(DutyLayout.of_duties(duties, shards, _measure(shards))).rebalance()
+
+
+def _measure(shards: Iterable[ShardRoom]) -> Measure:
+    return Measure(limits={shard.name: shard.capacity for shard in shards if shard.capacity is not None})
+
+
+def _workload(layout: DutyLayout) -> Workload:
+    stated = [capacity for name in layout.open if (capacity := layout.shards[name].capacity) is not None]
+    mean = sum(stated) / len(stated) if stated else 1.0
+    parts = {name: mean if (c := layout.shards[name].capacity) is None else float(c) for name in layout.open}
+    return Workload(layout, parts, heaviest_first)

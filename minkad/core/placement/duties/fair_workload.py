@@ -1,0 +1,36 @@
+"""Fair workload: equal weight on each shard, whatever its capacity."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from minkad.core.placement.duties.layout import DutyLayout, Measure
+from minkad.core.placement.duties.placing import heaviest_first, oldest_first
+from minkad.core.placement.duties.snapshot import BalancerSettings, DutyPlan, PlacedDuty, PreSort, ShardRoom
+from minkad.core.placement.duties.workload import Workload
+
+
+class FairWorkload:
+    """Ignores capacities but those of 0."""
+
+    name: ClassVar = "fair_workload"
+    bound: ClassVar = (
+        "each shard's weight differs from the mean by 5 % or by the weight of one duty at most, as far as fixed and "
+        "quarantined duties allow"
+    )
+    movement: ClassVar = ""
+    movement_multiple: ClassVar = 2.0
+
+    def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
+        """Each new duty goes to the shard with the least weight."""
+        return _workload(DutyLayout.of_totals(new, shards, Measure()), settings).place()
+
+    def rebalance(
+        self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
+    ) -> DutyPlan:
+        """The same for what waits; then from the heaviest shard to the lightest one."""
+        return _workload(DutyLayout.of_duties(duties, shards, Measure()), settings).rebalance()
+
+
+def _workload(layout: DutyLayout, settings: BalancerSettings) -> Workload:
+    order = oldest_first if settings.pre_sort is PreSort.DATE else heaviest_first
+    return Workload(layout, dict.fromkeys(layout.open, 1.0), order)

@@ -1,0 +1,103 @@
+"""Moves from shards that have too much to those that have too little, until no move makes a difference that matters."""
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from minkad.core.placement.duties.layout import DutyLayout
+from minkad.core.placement.duties.snapshot import PlacedDuty
+
+_PRECISION: Final = 1e-9  # of floating-point heights, and far more than enough
+Rank = tuple[float, int, str]
+
+
+class Levelling:
+    """How high a shard is: what it has beyond its ideal. Without ideals it is what the shard has.
+
+    A duty goes from the highest to the lowest shard, if these differ by more than its size, so that they differ by less
+    afterwards; this is why it comes to an end. `slack`: a shard that is off its ideal by no more has settled, and between
+    two such shards nothing moves; with None all do that differ by more than `least_gap`.
+    """
+
+    def __init__(
+        self,
+        layout: DutyLayout,
+        ideals: Mapping[str, float] | None = None,
+        slack: Mapping[str, float] | None = None,
+        least_gap: float = 0,
+    ) -> None:
+        self._layout = layout
+        self._ideals = ideals or {}
+        self._slack = slack
+        self._least_gap = least_gap
+        # Two duties of which each would seem to even out the other's move would go to and fro for ever.
+        self._noise = _PRECISION * max([1, *map(layout.used.__getitem__, layout.open)])
+        self._height = {name: self._height_of(name) for name in layout.open}
+        self._ranks = sorted(map(self._rank, layout.open))
+        self._off = {name for name in layout.open if self._is_off(name)}
+
+    def run(self) -> bool:
+        """Whether anything was moved."""
+        moved = False
+        while (found := self._next()) is not None:
+            duty, source, target = found
+            self._layout.move(duty, source, target)
+            self._update(source)
+            self._update(target)
+            moved = True
+        return moved
+
+    def _height_of(self, name: str) -> float:
+        return self._layout.used[name] - self._ideals.get(name, 0.0)
+
+    def _rank(self, name: str) -> Rank:
+        return (self._height[name], self._layout.shards[name].rank, name)
+
+    def _is_off(self, name: str) -> bool:
+        return self._slack is None or abs(self._height[name]) > self._slack[name]
+
+    def _update(self, name: str) -> None:
+        del self._ranks[bisect_left(self._ranks, self._rank(name))]
+        self._height[name] = self._height_of(name)
+        insort(self._ranks, self._rank(name))
+        (self._off.add if self._is_off(name) else self._off.discard)(name)
+
+    def _next(self) -> tuple[PlacedDuty, str, str] | None:
+        """The duty for the highest shard and the lowest one that it can go to."""
+        if not self._off:
+            return None
+        for height, _, source in reversed(self._ranks):
+            least = max(self._least_gap, self._layout.pools[source].least_size())
+            if height - self._ranks[0][0] - self._noise <= least:  # so it is for all targets
+                continue
+            for target in self._targets(source):
+                gap = height - self._height[target]
+                if gap - self._noise <= least:
+                    break
+                duty = self._duty(source, target, gap)
+                if duty is not None:
+                    return duty, source, target
+        return None
+
+    def _targets(self, source: str) -> Iterator[str]:
+        """The lowest first."""
+        if source in self._off:
+            return (name for _, _, name in self._ranks)
+        return (name for _, _, name in sorted(map(self._rank, self._off)))
+
+    def _duty(self, source: str, target: str, gap: float) -> PlacedDuty | None:
+        """The heaviest that leaves both as high as they may be; else the lightest, if they differ by less afterwards."""
+        pool = self._layout.pools[source]
+        below = min(self._layout.free(target), math.ceil(gap - self._noise) - 1)
+        fits = min(below, self._height[source] + self._slack_of(source), self._slack_of(target) - self._height[target])
+        duty = pool.heaviest(target, fits, at_least=1)
+        if duty is not None:
+            return duty
+        lightest = pool.lightest(target, at_least=1)
+        if lightest is None or self._layout.measure.size(lightest) > below:
+            return None
+        return pool.heaviest(target, self._layout.measure.size(lightest))  # the newest of these
+
+    def _slack_of(self, name: str) -> float:
+        return self._slack[name] if self._slack is not None else 0.0

@@ -1,0 +1,83 @@
+"""Placing what is nowhere or has to leave: each duty at the open shard that comes first by a balancer's key."""
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from minkad.core.placement.duties.layout import DutyLayout
+from minkad.core.placement.duties.snapshot import PlacedDuty
+
+# The shard with the lowest one comes first. It grows with what the shard has, and no two shards have the same.
+Key = Callable[[str], tuple[Any, ...]]
+
+
+def heaviest_first(duty: PlacedDuty) -> tuple[int, int, int]:
+    """The order that leaves the smallest difference; of equal ones the oldest first."""
+    return (-duty.weight, duty.created_ms, duty.number)
+
+
+def oldest_first(duty: PlacedDuty) -> tuple[int, int]:
+    """The order in which they were created."""
+    return (duty.created_ms, duty.number)
+
+
+def place_waiting(
+    layout: DutyLayout, order: Callable[[PlacedDuty], tuple[int, ...]], by_size: Key, by_count: Key
+) -> bool:
+    """Whether any was placed. Those that have no size go by `by_count`: no size would ever tell two shards apart."""
+    before = len(layout.waiting)
+    waiting, size = sorted(layout.waiting, key=order), layout.measure.size
+    sized = [duty for duty in waiting if size(duty)]
+    layout.waiting = _Queue(layout, by_size, sized).place(sized)
+    rest = [duty for duty in waiting if not size(duty)]
+    layout.waiting += _Queue(layout, by_count, rest).place(rest)
+    return len(layout.waiting) < before
+
+
+class _Queue:
+    """Open shards, the first by the key on top. An entry is outdated once its shard has another key."""
+
+    def __init__(self, layout: DutyLayout, key: Key, duties: Iterable[PlacedDuty]) -> None:
+        self._layout = layout
+        self._key = key
+        self._keys = {name: key(name) for name in layout.open}
+        self._heap = [(k, name) for name, k in self._keys.items()]
+        heapq.heapify(self._heap)
+        self._least = min(map(layout.measure.size, duties), default=0)
+        self._most_free = float("inf")
+
+    def place(self, duties: Iterable[PlacedDuty]) -> list[PlacedDuty]:
+        """Those for which there is no place."""
+        left = []
+        for duty in duties:
+            target = self._pinned(duty) if duty.only_on else self._first(duty)
+            if target is None:
+                left.append(duty)
+                continue
+            self._layout.place(duty, target)
+            self._keys[target] = self._key(target)
+            heapq.heappush(self._heap, (self._keys[target], target))
+        return left
+
+    def _pinned(self, duty: PlacedDuty) -> str | None:
+        return duty.only_on if self._layout.fits(duty, duty.only_on) else None
+
+    def _first(self, duty: PlacedDuty) -> str | None:
+        layout, heap, aside = self._layout, self._heap, []
+        if layout.measure.size(duty) > self._most_free:
+            return None
+        found = None
+        while heap:
+            entry = heap[0]
+            if entry[0] is not self._keys[entry[1]]:
+                heapq.heappop(heap)
+            elif layout.fits(duty, entry[1]):
+                found = entry[1]
+                break
+            elif layout.free(heapq.heappop(heap)[1]) >= self._least:  # else nothing will fit there
+                aside.append(entry)
+        if found is None:
+            self._most_free = max((layout.free(name) for _, name in aside), default=-1.0)
+        for entry in aside:
+            heapq.heappush(heap, entry)
+        return found

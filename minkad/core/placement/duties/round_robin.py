@@ -1,0 +1,54 @@
+"""Round robin: an even number of duties on each shard, whatever they weigh."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from minkad.core.placement.duties.layout import DutyLayout, Measure
+from minkad.core.placement.duties.levelling import Levelling
+from minkad.core.placement.duties.placing import oldest_first, place_waiting
+from minkad.core.placement.duties.snapshot import (
+    MAX_DUTY_DIFFERENCE,
+    BalancerSettings,
+    DutyPlan,
+    PlacedDuty,
+    ShardRoom,
+)
+
+
+class RoundRobin:
+    """Ignores weights, and capacities but those of 0."""
+
+    name: ClassVar = "round_robin"
+    bound: ClassVar = (
+        "the numbers of duties on two shards differ by max_difference (1) at most, as far as fixed and quarantined duties "
+        "allow"
+    )
+    movement: ClassVar = "as few moves as bring the numbers within max_difference of each other"
+    movement_multiple: ClassVar = 1.0
+
+    def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
+        """Each new duty goes to the shard with the fewest."""
+        layout = DutyLayout.of_totals(new, shards, Measure(by_count=True))
+        _place(layout)
+        return layout.plan(_ideals(layout), {})
+
+    def rebalance(
+        self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
+    ) -> DutyPlan:
+        """What waits goes to who has the fewest; then, while two shards differ by too many, one duty between these."""
+        layout = DutyLayout.of_duties(duties, shards, Measure(by_count=True))
+        _place(layout)
+        Levelling(layout, _ideals(layout), least_gap=max(MAX_DUTY_DIFFERENCE, settings.max_difference)).run()
+        return layout.plan(_ideals(layout), {name: (layout.count[name], layout.count[name]) for name in layout.open})
+
+
+def _place(layout: DutyLayout) -> None:
+    def key(name: str) -> tuple[int, int, str]:
+        return (layout.count[name], layout.shards[name].rank, name)
+
+    place_waiting(layout, oldest_first, key, key)
+
+
+def _ideals(layout: DutyLayout) -> dict[str, float]:
+    total = sum(layout.count[name] for name in layout.open)
+    return {name: total / len(layout.open) for name in layout.open}

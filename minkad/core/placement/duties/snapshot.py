@@ -1,0 +1,111 @@
+"""What a balancer is given, and what it answers. Weights and capacities of a pallet are in one unit, the user's own."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+MAX_DUTY_DIFFERENCE: Final = 1
+
+
+class FillBy(Enum):
+    """What makes a shard full under spill over."""
+
+    CAPACITY = "capacity"  # the weight of its duties reaches the capacity that it states
+    WEIGHT = "weight"  # the weight of its duties reaches `fill_limit`
+    COUNT = "count"  # the number of its duties reaches `fill_limit`
+
+
+class PreSort(Enum):
+    """In which order fair workload places duties."""
+
+    WEIGHT = "weight"  # the heaviest first
+    DATE = "date"  # the oldest first
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedDuty:
+    """One duty that is not synthetic."""
+
+    number: int  # no two duties have the same
+    name: str  # for people
+    weight: int  # 0 and up
+    created_ms: int
+    shard: str = ""  # where it is now; "" is nowhere
+    is_fixed: bool = False  # stationary, pinned or under way: it counts where it is, and is never moved
+    not_on: frozenset[str] = frozenset()  # the shards where it is quarantined
+    only_on: str = ""  # the shard it is pinned to
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRoom:
+    """One shard as one pallet sees it."""
+
+    name: str
+    capacity: int | None  # for this pallet; None: not stated, so unlimited; 0: it takes none
+    accepts: bool = True  # False: nothing new goes there, and what can move goes away
+    rank: int = 0  # the lower one is preferred among equals
+    count: int = 0  # of duties that it has; for `place`, which doesn't see them
+    weight: int = 0  # of duties that it has; for `place`
+    why: str = ""  # it doesn't accept, to end a sentence with: "is draining"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes duties at all."""
+        return self.accepts and self.capacity != 0
+
+
+@dataclass(frozen=True, slots=True)
+class BalancerSettings:
+    """What a pallet sets; each balancer has its own part."""
+
+    max_difference: int = MAX_DUTY_DIFFERENCE  # round robin: of the numbers of duties of any two shards, 1 and up
+    fill_by: FillBy = FillBy.CAPACITY  # spill over
+    fill_limit: int = 0  # spill over by WEIGHT or COUNT
+    shard_order: tuple[str, ...] = ()  # spill over: these are filled first, in this order, then the others by name
+    pre_sort: PreSort = PreSort.WEIGHT  # fair workload
+
+
+@dataclass(frozen=True, slots=True)
+class DutyMove:
+    """One duty goes to the target. `source` is "" when it is nowhere yet."""
+
+    number: int
+    source: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """A duty for which there is no place. A balancer takes no duty away that runs: it stays on `shard`, "" is nowhere."""
+
+    number: int
+    reason: str
+    shard: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardBalance:
+    """What one shard has before a plan and after it. `ideal`: what the balancer would like it to have, in its own unit."""
+
+    name: str
+    capacity: int | None
+    is_open: bool
+    count_before: int
+    weight_before: int
+    count: int
+    weight: int
+    ideal: float
+
+
+@dataclass(frozen=True, slots=True)
+class DutyPlan:
+    """Moves in the order of the duties' numbers, each duty once. `shards` are in the order of their names.
+
+    No plan with fewer than `minimum_moves` places as many duties and brings the shards as near to their ideals.
+    """
+
+    moves: tuple[DutyMove, ...]
+    unplaced: tuple[Unplaced, ...]
+    minimum_moves: int
+    shards: tuple[ShardBalance, ...]

@@ -1,0 +1,86 @@
+"""Spill over: a shard is filled to its limit before the next one gets anything."""
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Final
+
+from minkad.core.placement.duties.layout import DutyLayout, Measure
+from minkad.core.placement.duties.limits import note_crowded, relieve
+from minkad.core.placement.duties.placing import heaviest_first, place_waiting
+from minkad.core.placement.duties.snapshot import BalancerSettings, DutyPlan, FillBy, PlacedDuty, ShardRoom
+
+FULL: Final = 0.95  # of the limit: a shard that has so much is not filled up from others
+
+
+class SpillOver:
+    """With a limit by weight or by number, capacities but those of 0 are ignored."""
+
+    name: ClassVar = "spill_over"
+    bound: ClassVar = (
+        "no duty stands on a later shard that would fit on an earlier one which is filled by less than 95 %, and no shard "
+        "exceeds its limit, as far as fixed and quarantined duties allow"
+    )
+    movement: ClassVar = ""
+    movement_multiple: ClassVar = 2.0
+
+    def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
+        """Each new duty goes to the first shard that has room."""
+        layout = DutyLayout.of_totals(new, shards, _measure(shards, settings))
+        filling = _Filling(layout, settings)
+        filling.place()
+        return layout.plan(filling.ideals(), {})
+
+    def rebalance(
+        self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
+    ) -> DutyPlan:
+        """The same for what waits or is too much; then each shard in turn is filled with what the last ones have."""
+        layout = DutyLayout.of_duties(duties, shards, _measure(shards, settings))
+        filling = _Filling(layout, settings)
+        again = True
+        while again:
+            relieved = relieve(layout, lambda: filling.order)
+            placed = filling.place()
+            again = filling.fill() or ((placed or relieved) and bool(layout.waiting))
+        note_crowded(layout)
+        return layout.plan(filling.ideals(), {name: (layout.used[name], layout.used[name]) for name in layout.open})
+
+
+def _measure(shards: Iterable[ShardRoom], settings: BalancerSettings) -> Measure:
+    if settings.fill_by is FillBy.CAPACITY:
+        return Measure(limits={shard.name: shard.capacity for shard in shards if shard.capacity is not None})
+    limits = {shard.name: settings.fill_limit for shard in shards}
+    return Measure(by_count=settings.fill_by is FillBy.COUNT, limits=limits)
+
+
+class _Filling:
+    """`order`: of the open shards."""
+
+    def __init__(self, layout: DutyLayout, settings: BalancerSettings) -> None:
+        self._layout = layout
+        named = {name: place for place, name in reversed(list(enumerate(settings.shard_order)))}
+        self.order = sorted(layout.open, key=lambda name: (named.get(name, len(named)), name))
+        self._place_of = {name: (place,) for place, name in enumerate(self.order)}
+
+    def place(self) -> bool:
+        """Whether any was."""
+        key = self._place_of.__getitem__
+        return place_waiting(self._layout, heaviest_first, key, key)
+
+    def fill(self) -> bool:
+        """Whether anything was moved."""
+        moved, layout = False, self._layout
+        for i, target in enumerate(self.order):
+            if layout.used[target] >= FULL * layout.limits[target]:
+                continue
+            for source in reversed(self.order[i + 1 :]):
+                while (duty := layout.pools[source].heaviest(target, layout.free(target))) is not None:
+                    layout.move(duty, source, target)
+                    moved = True
+        return moved
+
+    def ideals(self) -> dict[str, float]:
+        """As if duties could be cut: each full up to where all is placed."""
+        left, ideals = float(sum(self._layout.used[name] for name in self._layout.open)), {}
+        for name in self.order:
+            ideals[name] = min(left, self._layout.limits[name])
+            left -= ideals[name]
+        return ideals

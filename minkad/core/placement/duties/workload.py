@@ -1,0 +1,70 @@
+"""What the two balancers by weight share: each shard is to have its share of all the weight.
+
+Hysteresis: as long as each shard is within 5 % of its share, nothing moves. When one is not, those that are off by more
+than 1 % are brought nearer, so that the next small change moves nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from minkad.core.placement.duties.layout import DutyLayout
+from minkad.core.placement.duties.levelling import Levelling
+from minkad.core.placement.duties.limits import note_crowded, relieve
+from minkad.core.placement.duties.placing import place_waiting
+from minkad.core.placement.duties.snapshot import DutyPlan, PlacedDuty
+from minkad.core.placement.quotas import level_shares
+
+TOLERANCE: Final = 0.05  # of a shard's share: being off by no more does not matter
+SETTLED: Final = 0.01  # of a shard's share: what is brought nearer is brought so near, if its duties' weights allow
+
+Order = Callable[[PlacedDuty], tuple[int, ...]]
+
+
+class Workload:
+    """One plan. `parts`: of each open shard, in any unit."""
+
+    def __init__(self, layout: DutyLayout, parts: Mapping[str, float], order: Order) -> None:
+        self._layout = layout
+        self._parts = parts
+        self._order = order
+
+    def place(self) -> DutyPlan:
+        """Place what waits where it makes the least difference."""
+        self._place()
+        return self._layout.plan(self._ideals(), {})
+
+    def rebalance(self) -> DutyPlan:
+        """Until nothing of it is possible: what waits or is too much somewhere goes; then the shards are levelled."""
+        layout = self._layout
+        again = True
+        while again:
+            relieved = relieve(layout, lambda: sorted(layout.open, key=self._fill))
+            placed = self._place()
+            again = self._level() or ((placed or relieved) and bool(layout.waiting))
+        note_crowded(layout)
+        ideals = self._ideals()
+        settled = {name: (ideal * (1 - SETTLED), ideal * (1 + SETTLED)) for name, ideal in ideals.items()}
+        return layout.plan(ideals, settled)
+
+    def _place(self) -> bool:
+        return place_waiting(self._layout, self._order, self._fill, self._fewest)
+
+    def _fill(self, name: str) -> tuple[float, float, int, str]:
+        """The emptiest first, and of these the largest."""
+        part = self._parts[name]
+        return (self._layout.used[name] / part, -part, self._layout.shards[name].rank, name)
+
+    def _fewest(self, name: str) -> tuple[int, int, str]:
+        return (self._layout.count[name], self._layout.shards[name].rank, name)
+
+    def _ideals(self) -> dict[str, float]:
+        """What has to stay where it is, and limits, are taken into account."""
+        layout = self._layout
+        floors = {name: float(layout.used[name] - layout.movable[name]) for name in layout.open}
+        return level_shares(sum(layout.used[name] for name in layout.open), self._parts, floors, layout.limits)
+
+    def _level(self) -> bool:
+        ideals, used = self._ideals(), self._layout.used
+        if all(abs(used[name] - ideal) <= TOLERANCE * ideal for name, ideal in ideals.items()):
+            return False
+        return Levelling(self._layout, ideals, {name: SETTLED * ideal for name, ideal in ideals.items()}).run()

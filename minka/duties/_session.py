@@ -17,7 +17,7 @@ import grpc
 
 from minka._grpc import aio_channel, channel_credentials, channel_options, claim_aio, error_from_call
 from minka._loop import SharedLoop
-from minka.duties._calls import Calls
+from minka.duties._user_calls import Calls
 from minka.duties._events import (
     CallDelegate,
     CancelCall,

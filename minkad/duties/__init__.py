@@ -1,0 +1,1 @@
+"""Duties at this node: the sessions of shards, payloads, and what clients ask."""

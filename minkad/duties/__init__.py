@@ -1,1 +1,1 @@
-"""Duties at this node: the sessions of shards, payloads, and what clients ask."""
+"""What every node serves of duties: payloads, the requests of clients, the sessions of shards."""

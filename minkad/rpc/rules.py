@@ -177,7 +177,8 @@ _NUMBERS: Final = (
     *("penalty_ms", "version_since_ms"),
 )
 _FLAGS: Final = (
-    *("is_low", "emptied"),
+    "is_low",
+    "emptied",
     *(
         "queue",
         "queued",

@@ -190,7 +190,7 @@ _FLAGS: Final = (
         "reject",
         "auto_leave",
     ),
-    *("manual", "warm", "synthetic", "stationary", "lazy", "unplaced", "with_payloads"),
+    *("emptied", "manual", "warm", "synthetic", "stationary", "lazy", "unplaced", "with_payloads"),
 )
 
 RULES: Final[dict[str, Rule]] = {

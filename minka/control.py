@@ -352,9 +352,11 @@ class Control:
             ).keys
         )
 
-    def _call(self, rpc: "_Rpc[_Request, _Response]", request: _Request, *, repeatable: bool) -> _Response:
+    def _call(
+        self, rpc: "_Rpc[_Request, _Response]", request: _Request, *, repeatable: bool, timeout: float | None = None
+    ) -> _Response:
         """Ask until someone takes the request; another round only when somebody refused it for the moment."""
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         pause = _FIRST_PAUSE_S
         while True:
             tried: dict[str, MinkaError] = {}

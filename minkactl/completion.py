@@ -1,6 +1,8 @@
 """Shell completion of live names: quick or empty, and never a word on the terminal."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
@@ -8,25 +10,38 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from minka.control import Control
+    from minka.duties.client import Client
     from minka.v1.cluster_pb2 import Operation, PartitionTable
+    from minkactl.session import Session
 
 COMPLETION_TIMEOUT_S: Final = 0.7
 MAX_OPERATIONS: Final = 50
 
+MAX_DUTIES: Final = 100
+
 Answer = TypeVar("Answer")
+Connection = TypeVar("Connection")
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def _asked(ctx: click.Context, ask: "Callable[[Control], Answer]") -> Answer | None:
     """What the cluster answers, or None when that can't be had in the time that a person waits for a Tab."""
+    return _asked_of(ctx, lambda session: session.control(), ask)
+
+
+def _asked_of(
+    ctx: click.Context,
+    connect: "Callable[[Session], AbstractContextManager[Connection]]",
+    ask: "Callable[[Connection], Answer]",
+) -> Answer | None:
     from minka.errors import MinkaError
     from minkactl.session import Session
 
     given = ctx.find_object(Session) or Session()
     session = Session(given.endpoints_option, given.context, COMPLETION_TIMEOUT_S, quiet=True)
     try:
-        with session.control() as control:
-            return ask(control)
+        with connect(session) as connection:
+            return ask(connection)
     except (MinkaError, OSError):
         return None
 
@@ -90,6 +105,32 @@ def _operation(operation: "Operation") -> str:
 
 complete_operation: Final = _operations(lambda _: True)
 complete_running_operation: Final = _operations(lambda operation: not operation.finished_ms)
+
+
+def _of_duties(find: "Callable[[Client, str], Iterable[tuple[str, str]]]") -> Complete:
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        found = _asked_of(ctx, lambda session: session.duties(), lambda client: list(find(client, incomplete)))
+        return [CompletionItem(name, help=text) for name, text in found or () if name.startswith(incomplete)]
+
+    return complete
+
+
+def _duty_names(client: "Client", incomplete: str) -> "Iterable[tuple[str, str]]":
+    """The pallets, until one is named; then its duties."""
+    pallet, slash, start = incomplete.partition("/")
+    if not slash:
+        return [(f"{one.pallet.id}/", f"{one.duties} duties") for one in client.pallets()]
+    names = (f"{pallet}/{one.duty.id}" for one in client.list(pallet) if one.duty.id.startswith(start))
+    return [(name, "") for name in islice(names, MAX_DUTIES)]
+
+
+complete_pallet: Final = _of_duties(
+    lambda client, _: [(one.pallet.id, f"{one.duties} duties") for one in client.pallets()]
+)
+complete_duty: Final = _of_duties(_duty_names)
+complete_shard: Final = _of_duties(
+    lambda client, _: [(one.shard.name, f"{one.attached} duties") for one in client.shards().shards]
+)
 
 
 def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -60,6 +60,9 @@ def moves_by_reason(document: Row, moves: Listing, wide: bool) -> RenderableType
 def _moves_alike(moves: Sequence[Row]) -> Iterator[RenderableType]:
     """From where to where, how many, why, and which."""
     first, total = moves[0], sum(move["bytes"] for move in moves)
+    if first["duty"]:
+        yield from _duties_alike(moves)
+        return
     way = f"{first['source']} → {first['target']}" if first["source"] else "Replicas as listed"
     amount = f"{units.counted(len(moves), 'move')}, {units.size(total)}"
     if not first["source"] and set(first["replicas"]) == set(first["target_replicas"]):
@@ -72,17 +75,47 @@ def _moves_alike(moves: Sequence[Row]) -> Iterator[RenderableType]:
     yield Padding(Text(names, style="cyan"), (0, 0, 0, 2), expand=False)
 
 
+def _duties_alike(moves: Sequence[Row]) -> Iterator[RenderableType]:
+    amount = f"{units.counted(len(moves), 'move')}, weight {sum(move['weight'] for move in moves):,}"
+    yield Text.assemble((f"{moves[0]['source'] or 'nowhere'} → {moves[0]['target']}", "bold"), (f"   {amount}", "dim"))
+    yield Padding(Text(moves[0]["reason"]), (0, 0, 0, 2), expand=False)
+    yield Padding(Text("  ".join(move["partition"] for move in moves), style="cyan"), (0, 0, 0, 2), expand=False)
+
+
 def _replicas(move: Row) -> str:
     return f"{', '.join(move['replicas'])} → {', '.join(move['target_replicas'])}"
 
 
 def result(document: Row, summary: str) -> RenderableType:
-    """Each node before and after, what could not be evened out, and the sum of it."""
+    """Each node or shard before and after, what could not be evened out, and the sum of it."""
+    balance = _shards(document["shards"]) if document["pallet"] else _nodes(document["nodes"])
+    notes = [Text.assemble(("! ", "bold yellow"), note) for note in document["notes"]]
+    return stacked([balance, *([Group(*notes)] if notes else []), Text(summary, style="bold")])
+
+
+def _shards(shards: Sequence[Row]) -> Table:
+    balance = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    balance.add_column("SHARD")
+    for title in ("DUTIES", "", "WEIGHT", "CAPACITY"):
+        balance.add_column(title, justify="right")
+    for shard in shards:
+        before, after = shard["duties_before"], shard["duties_after"]
+        balance.add_row(
+            shard["shard"],
+            f"{before:,} → {after:,}",
+            Text(f"{after - before:+,}" if after != before else "", "green" if after > before else "yellow"),
+            f"{shard['weight_before']:,} → {shard['weight_after']:,}",
+            "-" if shard["capacity"] is None else f"{shard['capacity']:,}",
+        )
+    return balance
+
+
+def _nodes(nodes: Sequence[Row]) -> Table:
     balance = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     balance.add_column("NODE")
     for title in ("PARTITIONS", "", "DATA"):
         balance.add_column(title, justify="right")
-    for node in document["nodes"]:
+    for node in nodes:
         before, after = node["partitions_before"], node["partitions_after"]
         balance.add_row(
             node["node"],
@@ -90,5 +123,4 @@ def result(document: Row, summary: str) -> RenderableType:
             Text(f"{after - before:+,}" if after != before else "", "green" if after > before else "yellow"),
             f"{units.size(node['bytes_before'])} → {units.size(node['bytes_after'])}",
         )
-    notes = [Text.assemble(("! ", "bold yellow"), note) for note in document["notes"]]
-    return stacked([balance, *([Group(*notes)] if notes else []), Text(summary, style="bold")])
+    return balance

@@ -42,6 +42,14 @@ STYLES: Final = {
     "copying": "yellow",
     "running": "yellow",
     "handed_over": "cyan",
+    "attached": "green",
+    "releasing": "yellow",
+    "kept": "yellow",
+    "preparing": "cyan",
+    "nowhere": "bold red",
+    "leaving": "yellow",
+    "away": "yellow",
+    "gone": "dim",
 }
 RIGHT: Final = (Kind.NUMBER, Kind.BYTES, Kind.MILLISECONDS, Kind.PERCENT)
 MAX_STUCK: Final = 8
@@ -49,7 +57,7 @@ MAX_WIDTH: Final = 10_000
 ROOM_FOR_BARS: Final = 112  # columns of the terminal
 # These may take several lines.
 PROSE: Final = (
-    "reason", "outcome", "blocked_by", "state_reason", "problem", "endpoints", "note", "remark", "hot", "remedy",
+    "note", "reason", "outcome", "blocked_by", "state_reason", "problem", "endpoints", "remark", "hot", "remedy",
 )  # fmt: skip
 # These are left out first where there is no room for all columns; then those at the right.
 EXPENDABLE: Final = ("generation", "zone", "phase", "by", "served_by")
@@ -278,6 +286,16 @@ def ranges(listing: Listing, wide: bool) -> RenderableType:
     notes = [note for row in listing.rows for note in _notes(row)]
     bars = min(BAR.start + room, BAR.stop - 1) if room >= 0 else 0
     return stacked([_grid_of(drawn, drawn.columns, bars), *([Text("\n").join(notes)] if notes else [])])
+
+
+def loads(listing: Listing, wide: bool) -> RenderableType:
+    """A table whose percentages are bars, as long as there is room for."""
+    if wide or not listing.rows:
+        return table(listing, wide)
+    columns = _most_important(listing, _with_values(listing, wide))
+    used = sum(_needs(one, (_cell_of(row, one, 0) for row in listing.rows)) + GAP for one in columns) - GAP
+    room = console().width - used
+    return _grid_of(listing, columns, min(room, BAR.stop - 1) if room >= BAR.start else 0)
 
 
 def _with_short_bounds(row: Row, most: int) -> Row:

@@ -13,6 +13,7 @@ from minkactl.output import note
 
 if TYPE_CHECKING:
     from minka.control import Control
+    from minka.duties.client import Client
     from minkactl.context import Endpoints
 
 REQUEST_TIMEOUT_S = 10.0
@@ -58,6 +59,16 @@ class Session:
 
         with Control(endpoints.addresses, timeout=self.request_timeout_s, tls=endpoints.tls) as control:
             yield control
+
+    @contextmanager
+    def duties(self) -> "Iterator[Client]":
+        """The cluster's pallets and duties, closed at the end. Raises MinkaError."""
+        endpoints = self.endpoints()
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        from minka.duties.client import Client
+
+        with Client(endpoints.addresses, timeout=self.request_timeout_s, tls=endpoints.tls) as client:
+            yield client
 
 
 def requester() -> str:

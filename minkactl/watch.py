@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from minkactl.output import TABLES, Page, as_json, as_yaml, emit, is_terminal, lines_of, note
 
 if TYPE_CHECKING:
     from minka.control import Control
     from minkactl.session import Session
+
+Connection = TypeVar("Connection")
 
 
 class Appender:
@@ -106,12 +108,21 @@ def repeated(
 
 def show(session: "Session", fetch: "Callable[[Control], Page]") -> Page:
     """What every listing does: show it, again and again with --watch. The page shown (last). Raises MinkaError."""
-    with session.control() as control:
-        page = fetch(control)
+    return show_from(session.control, session, fetch)
+
+
+def show_from(
+    connect: "Callable[[], AbstractContextManager[Connection]]",
+    session: "Session",
+    fetch: "Callable[[Connection], Page]",
+) -> Page:
+    """The same over another connection than that of the control calls."""
+    with connect() as connection:
+        page = fetch(connection)
         if session.watch_s is None:
             emit(page, session.output)
             return page
         with sink(session.output, ", or go without --watch") as out:
-            for page in repeated(session, lambda: fetch(control), session.watch_s, out.say):
+            for page in repeated(session, lambda: fetch(connection), session.watch_s, out.say):
                 out.show(page)
     raise AssertionError("unreachable: watching ends by an exception")

@@ -18,6 +18,7 @@ from minkad.config_values import (
     address,
     choice,
     identifier,
+    is_loopback,
     is_wildcard,
     join_address,
     optional_absolute_path,
@@ -59,6 +60,7 @@ class Listen:
 
     grpc: str = field(default="127.0.0.1:7400", metadata=_by(address))
     http: str = field(default="127.0.0.1:7401", metadata=_by(address))
+    rest: str = field(default="auto", metadata=_by(choice("auto", "true", "false")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,13 @@ class Config:
         if self.advertise.http or not is_wildcard(self.listen.http):
             return self.advertise.http or self.listen.http
         return join_address(split_address(self.grpc_address)[0], split_address(self.listen.http)[1])
+
+    @property
+    def serves_rest(self) -> bool:
+        """Whether pallets and duties can be changed over HTTP, which knows neither TLS nor callers."""
+        if self.listen.rest == "auto":
+            return is_loopback(self.listen.http) and self.certificates is None
+        return self.listen.rest == "true"
 
     @property
     def certificates(self) -> TlsFiles | None:

@@ -129,6 +129,15 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can dial it."""
+    host, _ = split_address(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def is_wildcard(address: str) -> bool:
     """Whether it names every interface of this machine, so that no other machine can dial it."""
     host, _ = split_address(address)

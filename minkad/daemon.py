@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 import minka
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Cluster, Node, NodeState
+from minka.v1.duties_pb2 import Duty
 from minka.v1.raft_pb2 import ConfState
 from minkad import config as configuration
 from minkad import garbage, identity, logs, systemd
@@ -29,10 +30,15 @@ from minkad.core.raft import Config as RaftConfig
 from minkad.core.raft import RawNode
 from minkad.core.state import Placed, State
 from minkad.disk_guard import DiskGuard
+from minkad.duties.gateway import DutyGateway
+from minkad.duties.payloads import PayloadStore
+from minkad.duties.relay import Relay
+from minkad.duties.sessions import SessionSettings, ShardSessions
 from minkad.exits import end_at_once
 from minkad.health import Health
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
+from minkad.http.rest import Rest
 from minkad.identity import Identity
 from minkad.joining import new_identity, refuse_older_copy
 from minkad.loop_lag import LoopLag
@@ -44,6 +50,7 @@ from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
 from minkad.rpc.replication import GrpcLinks
 from minkad.rpc.server import Server
+from minkad.rpc.validation import check
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
@@ -233,6 +240,26 @@ class Daemon:
             self.log_db,
             self.transport.last_heard,
         )
+        self.payloads = PayloadStore(config.grpc_address, config.certificates)
+        self.gateway = DutyGateway(
+            self.channels.to,
+            self.channels.identity,
+            self._controller_address,
+            lambda: self.coordinator.state,
+            self.payloads,
+        )
+        self.relay = Relay(self.member.ask, self.peers, self._member_settings().hurry)
+        self.sessions = ShardSessions(
+            self.relay,
+            self.payloads,
+            SessionSettings(config.shards.heartbeat_interval_ms / 1000, config.shards.failure_timeout_ms / 1000),
+            node_id=own.node_id,
+            state=lambda: self.coordinator.state,
+            settled_index=lambda: self.driver.settled_index,
+            has_clearance=self.member.has_clearance,
+        )
+        self.coordinator.on_shards_changed = self.sessions.changed
+        self.coordinator.on_restored = self.sessions.restored
         self.coordinator.on_leader_change = self.member.leader_changed
         self.coordinator.on_nodes_changed = self.manager.nodes_changed
         self._built = True
@@ -324,10 +351,13 @@ class Daemon:
             self.credentials,
             self.config.clients.memory_mib * MIB,
             self.health.describe,
+            self.gateway,
+            self.sessions,
         )
         await server.start()
         registry = create_registry(self.health, self.credentials.expiry if self.credentials is not None else None)
-        runner = await http.start(http.create_app(self.health, registry), self.config.listen.http)
+        rest = Rest(self.gateway, check).app() if self.config.serves_rest else None
+        runner = await http.start(http.create_app(self.health, registry, rest), self.config.listen.http)
         # Any of these ending before the stop is a failure.
         tasks = [
             asyncio.create_task(self.driver.run(), name="raft"),
@@ -338,6 +368,9 @@ class Daemon:
             asyncio.create_task(LoopLag(self.telemetry).run(), name="loop lag"),
             asyncio.create_task(garbage.collect(), name="garbage"),
             asyncio.create_task(self.disk.watch(), name="disk space"),
+            asyncio.create_task(self.relay.run(), name="shards' heartbeats"),
+            asyncio.create_task(self.sessions.run(), name="shards' sessions"),
+            asyncio.create_task(self.payloads.run(self._duties, self._is_controller), name="payloads"),
         ]
         try:
             await self._wait_for_end(tasks, stopped)
@@ -354,6 +387,7 @@ class Daemon:
             await asyncio.gather(*tasks, return_exceptions=True)
             await server.stop(0.2)
             await runner.cleanup()
+            await self.payloads.close()
             await self.manager.close()
             if self.log_db.error is not None:
                 end_at_once(self.log_db.error)
@@ -361,6 +395,13 @@ class Daemon:
             self.transport.close()
             await self.channels.close()
             self.log_db.close()
+
+    def _duties(self) -> Mapping[int, Duty]:
+        return self.coordinator.state.duties.duties
+
+    def _is_controller(self) -> bool:
+        """Confirmed: this node's rows are the newest."""
+        return self.coordinator.active is not None and self.member.has_clearance()
 
     async def _log_failure(self) -> None:
         """Raises the MinkaError for which the log database takes no more writes: the node must stop."""
@@ -428,6 +469,7 @@ class Daemon:
         tasks[1].cancel()
         await asyncio.gather(tasks[1], return_exceptions=True)
         self.member.clearance.revoke()
+        self.sessions.end_all("this node stops")
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._step_down()
@@ -471,6 +513,8 @@ class Daemon:
             if renewed:
                 changed.append("tls: other certificates in the files")
                 self.channels.renew()
+                if self._built:
+                    self.payloads.renew()
             if self._built:
                 self.coordinator.reconfigure(self._controller_settings(self.config))
             log.info("configuration reloaded", extra={"changed": changed, "needs_restart": needs_restart})

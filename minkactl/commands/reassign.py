@@ -40,6 +40,22 @@ BALANCE_COLUMNS = (
     Column("PREFERRED LEADERS BEFORE", "leaders_before", Kind.NUMBER, wide=True),
     Column("PREFERRED LEADERS AFTER", "leaders_after", Kind.NUMBER, wide=True),
 )
+DUTY_MOVE_COLUMNS = (
+    Column("DUTY", "partition"),
+    Column("SOURCE", "source"),
+    Column("TARGET", "target"),
+    Column("WEIGHT", "weight", Kind.NUMBER),
+    Column("REASON", "reason"),
+    Column("EPOCH", "duty_epoch", Kind.NUMBER, wide=True),
+)
+SHARD_COLUMNS = (
+    Column("SHARD", "shard"),
+    Column("DUTIES BEFORE", "duties_before", Kind.NUMBER),
+    Column("DUTIES AFTER", "duties_after", Kind.NUMBER),
+    Column("WEIGHT BEFORE", "weight_before", Kind.NUMBER),
+    Column("WEIGHT AFTER", "weight_after", Kind.NUMBER),
+    Column("CAPACITY", "capacity", Kind.NUMBER),
+)
 RateLimit = click.option(
     "--limit",
     "rate_limit",
@@ -118,18 +134,28 @@ def reassign(
             _names(to), _names(keyspaces), _names(drain), reason=reason, rate_limit=rate_limit or 0, queue=queue
         )
         if out is not None:
-            from minkactl.documents import to_document
-
-            out.write_text(as_json(to_document(plan)) + "\n", "utf-8")
+            write_plan(plan, out)
         if dry_run or out is not None or not plan.moves:
-            page = plan_page(plan)
-            if session.output in TABLES and plan.moves:
-                show_plan(page, session.output, pager=not yes)
-            else:
-                emit(page, session.output)
+            emit_plan(session, plan, pager=not yes)
             note(_what_next(plan, out))
             return Exit.OK
         return confirm_and_apply(session, control, plan, yes)
+
+
+def write_plan(plan: "Plan", out: Path) -> None:
+    """To a file, for minkactl apply."""
+    from minkactl.documents import to_document
+
+    out.write_text(as_json(to_document(plan)) + "\n", "utf-8")
+
+
+def emit_plan(session: Session, plan: "Plan", pager: bool) -> None:
+    """To stdout, in the format asked for."""
+    page = plan_page(plan)
+    if session.output in TABLES and plan.moves:
+        show_plan(page, session.output, pager=pager)
+    else:
+        emit(page, session.output)
 
 
 def _what_next(plan: "Plan", out: Path | None) -> str:
@@ -200,7 +226,7 @@ def plan_page(plan: "Plan") -> Page:
     from minkactl.documents import to_document
 
     document = to_document(plan)
-    moves = Listing(MOVE_COLUMNS, document["moves"], "No moves.")
+    moves = Listing(DUTY_MOVE_COLUMNS if plan.pallet else MOVE_COLUMNS, document["moves"], "No moves.")
 
     def draw(wide: bool) -> "RenderableType":
         from minkactl import plan_view, render
@@ -208,7 +234,8 @@ def plan_page(plan: "Plan") -> Page:
         shown = [plan_view.moves_by_reason(document, moves, wide), plan_view.result(document, summary(document))]
         return render.stacked(shown)
 
-    listings = [moves, Listing(BALANCE_COLUMNS, document["nodes"])]
+    nodes, shards = Listing(BALANCE_COLUMNS, document["nodes"]), Listing(SHARD_COLUMNS, document["shards"])
+    listings = [moves, shards if plan.pallet else nodes]
     return Page(document, listings, [move["partition"] for move in document["moves"]], draw)
 
 
@@ -232,7 +259,10 @@ def summary(document: dict[str, Any]) -> str:
     amount = size(sum(move["bytes"] for move in document["moves"]))
     fewest = number(document["minimum_moves"])
     said = [f"Plan: {_counted(document)}, {amount}. The fewest moves that could do it: {fewest}."]
-    if all(set(move["replicas"]) == set(move["target_replicas"]) for move in document["moves"]):
+    if document["pallet"]:
+        weight = number(sum(move["weight"] for move in document["moves"]))
+        said = [f"Plan: {_counted(document)} of {document['pallet']}, weight {weight}. The fewest: {fewest}."]
+    elif all(set(move["replicas"]) == set(move["target_replicas"]) for move in document["moves"]):
         said = [f"Plan: {_counted(document)}; no data moves."]
     if document["rate_limit"]:
         said.append(f"At most {rate(document['rate_limit'])} a node.")
@@ -245,6 +275,8 @@ def _counted(document: dict[str, Any]) -> str:
     """48 moves; changes of order alone, in which no data moves, by themselves."""
     from minkactl.units import counted
 
+    if document["pallet"]:
+        return counted(len(document["moves"]), "move")
     copies = sum(set(move["replicas"]) != set(move["target_replicas"]) for move in document["moves"])
     orders = len(document["moves"]) - copies
     if not orders:

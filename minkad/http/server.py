@@ -1,4 +1,4 @@
-"""The HTTP endpoints of a node: /metrics, /livez, /readyz, and an index of them."""
+"""The HTTP endpoints of a node: /metrics, /livez, /readyz, /v1 where it is served, and an index of them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,6 +21,9 @@ minkad
 /metrics   Prometheus metrics
 /livez     200 while this process works; else restart it
 /readyz    200 while this node serves; ?verbose lists every check
+"""
+_INDEX_OF_REST = """\
+/v1        pallets and duties: /v1/openapi.json describes it
 """
 
 
@@ -46,11 +49,11 @@ class HealthView(Protocol):
         """Before the metrics are read: count what takes long to count."""
 
 
-def create_app(health: HealthView, registry: CollectorRegistry) -> web.Application:
-    """The endpoints, with the health and the metrics that they show."""
+def create_app(health: HealthView, registry: CollectorRegistry, rest: web.Application | None = None) -> web.Application:
+    """The endpoints, with the health and the metrics that they show; `rest` is served under /v1."""
 
     async def index(_: web.Request) -> web.Response:
-        return web.Response(text=_INDEX)
+        return web.Response(text=_INDEX + (_INDEX_OF_REST if rest is not None else ""))
 
     async def metrics(request: web.Request) -> web.Response:
         await health.refresh()
@@ -68,6 +71,8 @@ def create_app(health: HealthView, registry: CollectorRegistry) -> web.Applicati
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
+    if rest is not None:
+        app.add_subapp("/v1", rest)
     return app
 
 

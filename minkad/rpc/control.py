@@ -92,7 +92,7 @@ async def _fill(
         await turn()
 
 
-def _answered_by(method: Callable[[Any, Req], Awaitable[Resp]]) -> Any:  # the base's methods take names, too
+def answered_by(method: Callable[[Any, Req], Awaitable[Resp]]) -> Any:  # the base's methods take names, too
     """The RPC that the method of `_requests` answers."""
 
     async def answer(self: Any, request: Req, context: _Context) -> Resp:
@@ -114,14 +114,14 @@ class CoordinatorService(CoordinatorServicer):
         async for request in request_iterator:
             yield self._requests.heartbeat(request)
 
-    Register = _answered_by(NodeRequests.register)
-    HandOver = _answered_by(NodeRequests.hand_over)
-    AlterIsr = _answered_by(NodeRequests.alter_isr)
-    ProposeSplit = _answered_by(NodeRequests.propose_split)
-    FinishSplit = _answered_by(NodeRequests.finish_split)
-    FinishMerge = _answered_by(NodeRequests.finish_merge)
-    ControlledShutdown = _answered_by(NodeRequests.controlled_shutdown)
-    Leave = _answered_by(NodeRequests.leave)
+    Register = answered_by(NodeRequests.register)
+    HandOver = answered_by(NodeRequests.hand_over)
+    AlterIsr = answered_by(NodeRequests.alter_isr)
+    ProposeSplit = answered_by(NodeRequests.propose_split)
+    FinishSplit = answered_by(NodeRequests.finish_split)
+    FinishMerge = answered_by(NodeRequests.finish_merge)
+    ControlledShutdown = answered_by(NodeRequests.controlled_shutdown)
+    Leave = answered_by(NodeRequests.leave)
 
 
 class AdminService(AdminServicer):
@@ -140,19 +140,19 @@ class AdminService(AdminServicer):
         self._has_clearance = has_clearance
         self._describe = describe
 
-    CreateKeyspace = _answered_by(AdminRequests.create_keyspace)
-    PlanReassign = _answered_by(AdminRequests.plan_reassign)
-    ApplyPlan = _answered_by(AdminRequests.apply_plan)
-    ElectLeaders = _answered_by(AdminRequests.elect_leaders)
-    Split = _answered_by(AdminRequests.split)
-    Merge = _answered_by(AdminRequests.merge)
-    DrainNode = _answered_by(AdminRequests.drain_node)
-    UndrainNode = _answered_by(AdminRequests.undrain_node)
-    PauseOperation = _answered_by(AdminRequests.pause_operation)
-    ResumeOperation = _answered_by(AdminRequests.resume_operation)
-    CancelOperation = _answered_by(AdminRequests.cancel_operation)
-    LimitOperation = _answered_by(AdminRequests.limit_operation)
-    RemoveNode = _answered_by(AdminRequests.remove_node)
+    CreateKeyspace = answered_by(AdminRequests.create_keyspace)
+    PlanReassign = answered_by(AdminRequests.plan_reassign)
+    ApplyPlan = answered_by(AdminRequests.apply_plan)
+    ElectLeaders = answered_by(AdminRequests.elect_leaders)
+    Split = answered_by(AdminRequests.split)
+    Merge = answered_by(AdminRequests.merge)
+    DrainNode = answered_by(AdminRequests.drain_node)
+    UndrainNode = answered_by(AdminRequests.undrain_node)
+    PauseOperation = answered_by(AdminRequests.pause_operation)
+    ResumeOperation = answered_by(AdminRequests.resume_operation)
+    CancelOperation = answered_by(AdminRequests.cancel_operation)
+    LimitOperation = answered_by(AdminRequests.limit_operation)
+    RemoveNode = answered_by(AdminRequests.remove_node)
 
     async def DescribeNode(self, request: DescribeNodeRequest, context: _Context) -> DescribeNodeResponse:
         """What this node knows of itself."""

@@ -8,6 +8,7 @@ the state of the cluster is not for here: see `minkad.core.controller`.
 from collections.abc import Callable
 from typing import Any, Final
 
+from minka.duties.limits import MAX_CHANGES, MAX_ID_CHARS, MAX_PAYLOAD_BYTES, MAX_WEIGHT
 from minka.ranges import MAX_KEY_BYTES
 from minka.v1.raft_pb2 import MessageType
 from minkad.config_values import address_problem, is_wildcard
@@ -66,6 +67,11 @@ def address(value: str) -> str:
     return "must be an address that others can dial" if is_wildcard(value) else ""
 
 
+def pallet(value: str) -> str:
+    """The id of a pallet, which is followed by a slash and the id of a duty in what people type."""
+    return "must have no slash" if "/" in value else _ID(value)
+
+
 def of_another(value: int) -> str:
     """A type of message that one node sends another."""
     return "" if value in _SENT else f"{value} is no type of message between nodes"
@@ -81,6 +87,7 @@ _SENT: Final = frozenset(number for name, number in MessageType.items() if name 
 _NAME: Final = text(63)  # of what is looked up: if there is none of this name, that is the answer
 _NAMES: Final = or_nothing(_NAME)
 _TOKEN: Final = text(64)
+_ID: Final = text(MAX_ID_CHARS)  # of a duty, a shard
 _REASON: Final = text(1000)
 _KEY: Final = blob(MAX_KEY_BYTES + 1)  # the successor of the longest key is a bound, too
 _POSITION: Final = up_to(2**62)  # in a log, or of a term: so that the next one fits as well
@@ -94,6 +101,11 @@ REQUIRED: Final = frozenset(
         "Node.address",
         "ApplyPlanRequest.plan",
         "CreateKeyspaceRequest.name",
+        *("Pallet.id", "DutySpec.pallet", "DutySpec.id", "DutyName.pallet", "DutyName.id", "DutyPin.duty"),
+        *("ExplainDutyRequest.name", "PlanRebalanceRequest.pallet", "ComparePalletRequest.pallet"),
+        *("Shard.name", "Shard.incarnation", "PalletCapacity.pallet", "ShardHello.shard", "RegisterShardRequest.shard"),
+        *("ShardSign.shard", "ReportShardRequest.shard", "LeaveShardRequest.shard", "FailedDuty.holding"),
+        "WeighedDuty.holding",
         *(
             f"{message}.node_id"
             for message in (
@@ -123,6 +135,15 @@ COUNTS: Final[dict[str, int]] = {
     "keys": FEW,
     "nodes": FEW,
     "HeartbeatRequest.replicas": MANY,
+    "ChangeDutiesRequest.changes": MAX_CHANGES,
+    "ChangePalletsRequest.changes": MAX_CHANGES,
+    "names": MAX_CHANGES,
+    "shards": MANY,
+    "signs": MANY,
+    "Shard.pallets": FEW,
+    **dict.fromkeys(("holdings", "attached", "released", "finished", "failed", "prepared", "times"), MANY),
+    "ShardReport.weights": MANY,
+    "shard_order": FEW,
     "replicas": FEW,
     "isr": FEW,
     "adding_replicas": FEW,
@@ -150,6 +171,10 @@ _NUMBERS: Final = (
     *("voters_outgoing", "learners_next", "ReplicaStats.keys", "CreateKeyspaceRequest.replicas", "Message.to"),
     *("known_ids", "known_epochs", "starts", "silence_ms", "total_bytes", "free_bytes", "low_mark_bytes"),
     "ElectLeadersRequest.partitions",
+    *("if_version", "after", "duty", "duty_epoch", "Move.weight", "capacity", "duties_before", "duties_after"),
+    *("weight_before", "weight_after", "Pallet.version", "changed_ms", "max_difference", "moves_per_shard"),
+    *("epoch", "Holding.version", "known_index", "took_ms", "grace_ms", "away_until_ms", "registered_ms", "penalty"),
+    *("penalty_ms", "version_since_ms"),
 )
 _FLAGS: Final = (
     "is_low",
@@ -165,6 +190,7 @@ _FLAGS: Final = (
         "reject",
         "auto_leave",
     ),
+    *("emptied", "manual", "warm", "synthetic", "stationary", "lazy", "unplaced", "with_payloads"),
 )
 
 RULES: Final[dict[str, Rule]] = {
@@ -188,6 +214,16 @@ RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("leader", "successor"), _NAMES),
     "WeightsEntry.key": _NAME,
     "WeightsEntry.value": share,
+    # Pallets, duties and shards
+    **dict.fromkeys(("Pallet.id", "GetPalletsRequest.ids", "PalletChange.delete", "pallet"), pallet),
+    **dict.fromkeys(("DutySpec.id", "DutyName.id", "shard", "names", "shard_order", "Canary.version"), _ID),
+    "Shard.name": _ID,
+    "FailedDuty.reason": note(1000),
+    **dict.fromkeys(("DutySpec.weight", "WeighedDuty.weight", "fill_limit"), up_to(MAX_WEIGHT)),
+    "percent": up_to(100),
+    "payload": blob(MAX_PAYLOAD_BYTES),
+    "payload_bytes": up_to(MAX_PAYLOAD_BYTES),
+    "payload_id": blob(16),
     # Plans and operations
     "partition": text(200),
     "cluster_id": _TOKEN,

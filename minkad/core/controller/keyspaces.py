@@ -16,7 +16,7 @@ from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.controller.selectors import Live, new_partition_leader_selector
 from minkad.core.placement.assign import Placement
 from minkad.core.state import State, slices
-from minkad.core.state.names import keyspace_name_problem
+from minkad.core.state.names import PAYLOADS_KEYSPACE, keyspace_name_problem
 
 MAX_PARTITIONS: Final = 32768  # in one Raft entry, of some MiB
 MAX_PARTITIONS_IN_CLUSTER: Final = 65536
@@ -140,7 +140,7 @@ def default_min_insync(replicas: int) -> int:
 
 
 def _check_arguments(state: State, command: CreateKeyspace, partition_count: int) -> None:
-    if problem := keyspace_name_problem(command.name):
+    if command.name != PAYLOADS_KEYSPACE and (problem := keyspace_name_problem(command.name)):
         raise MinkaError(Code.INVALID_ARGUMENT, f"keyspace name {command.name!r}: {problem}")
     if not 1 <= partition_count <= MAX_PARTITIONS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{partition_count} partitions: 1 to {MAX_PARTITIONS} are possible")

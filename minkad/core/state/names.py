@@ -8,6 +8,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 
 _NODE_ID: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+PAYLOADS_KEYSPACE: Final = "_duties"  # the cluster's own: nobody can create one whose name begins so
 
 
 def node_id_problem(text: str) -> str:

@@ -7,10 +7,20 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
 from minka.errors import Code, MinkaError
-from minka.v1 import admin_pb2, coordinator_pb2
+from minka.v1 import admin_pb2, coordinator_pb2, duty_api_pb2, shards_pb2
 from minka.v1.admin_pb2 import CreateKeyspaceRequest, DrainNodeRequest, PlanReassignRequest, SplitRequest
 from minka.v1.cluster_pb2 import Node, Partition
 from minka.v1.coordinator_pb2 import HeartbeatRequest, LeaveRequest, RegisterRequest, UpdateReplicasRequest
+from minka.v1.duties_pb2 import Pallet
+from minka.v1.duty_api_pb2 import (
+    ChangeDutiesRequest,
+    ChangePalletsRequest,
+    DutyChange,
+    DutyName,
+    DutySpec,
+    GetDutiesRequest,
+    PalletChange,
+)
 from minka.v1.raft_pb2 import Message as RaftMessage
 from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minkad.rpc import rules
@@ -18,7 +28,7 @@ from minkad.rpc.validation import check, check_of
 
 METHODS: list[Any] = [
     method
-    for file in (admin_pb2.DESCRIPTOR, coordinator_pb2.DESCRIPTOR)
+    for file in (admin_pb2.DESCRIPTOR, coordinator_pb2.DESCRIPTOR, duty_api_pb2.DESCRIPTOR, shards_pb2.DESCRIPTOR)
     for service in file.services_by_name.values()
     for method in service.methods
 ]
@@ -52,6 +62,10 @@ def registering(**changes: str) -> RegisterRequest:
     return RegisterRequest(node=Node(**{**GOOD, **changes}))  # type: ignore[arg-type]
 
 
+def duties(spec: DutySpec) -> ChangeDutiesRequest:
+    return ChangeDutiesRequest(changes=[DutyChange(create=spec)])
+
+
 @pytest.mark.parametrize(
     ("request_", "named"),
     [
@@ -73,6 +87,19 @@ def registering(**changes: str) -> RegisterRequest:
         (PlanReassignRequest(to=["athens"] * 1001), "to: there must be 1000 at most, not 1001"),
         (SplitRequest(keyspace="flights", keys=[b"x" * 70_000]), "keys[0]: must have 65537 bytes at most"),
         (UpdateReplicasRequest(partitions=[Partition(), Partition(isr=["\n"])]), "partitions[1].isr[0]"),
+        (duties(DutySpec(pallet="feeds")), "changes[0].create.id: is missing"),
+        (duties(DutySpec(pallet="feeds", id="x" * 257)), "create.id: must have 256 characters at most, not 257"),
+        (duties(DutySpec(pallet="feeds", id="a\tb")), "create.id: must have no control characters"),
+        (duties(DutySpec(pallet="feeds/a", id="b")), "create.pallet: must have no slash"),
+        (
+            duties(DutySpec(pallet="feeds", id="b", payload=b"x" * (2**20 + 1))),
+            "payload: must have 1048576 bytes",
+        ),
+        (duties(DutySpec(pallet="feeds", id="b", weight=2**60)), "create.weight"),
+        (ChangeDutiesRequest(changes=[DutyChange()] * 1001), "changes: there must be 1000 at most, not 1001"),
+        (ChangeDutiesRequest(consistency=9), "consistency: 9"),  # type: ignore[arg-type]
+        (ChangePalletsRequest(changes=[PalletChange(create=Pallet())]), "create.id: is missing"),
+        (GetDutiesRequest(names=[DutyName(pallet="feeds")]), "names[0].id: is missing"),
         (RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_HUP)]), "messages[0].type: 0 is no type"),
         (RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_APP, term=2**63)]), "messages[0].term"),
     ],
@@ -90,6 +117,7 @@ def test_what_is_refused_and_what_is_said(request_: Message, named: str) -> None
     [
         registering(address="[2001:db8::1]:7400", zone="a/b"),
         CreateKeyspaceRequest(name="flights", partition_count=64),
+        duties(DutySpec(pallet="Feeds of news", id="https://bbc.co.uk/ä", payload=b"\0", weight=0)),
         PlanReassignRequest(to=["athens"], weights={"athens": 0.5}),
         HeartbeatRequest(node_id="athens", incarnation="i", sequence=1),
         UpdateReplicasRequest(controller_term=1, partitions=[Partition(id=1, replicas=["a", "b"], leader="a")]),

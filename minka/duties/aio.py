@@ -1,0 +1,282 @@
+"""Creating, changing and finding duties, for asyncio.
+
+async with minka.duties.aio.Client(["athens:7400", "byzantium:7400"]) as duties:
+    await duties.create_pallet("feeds")
+    await duties.create("feeds", "bbc", b"https://www.bbc.co.uk/news/rss.xml", weight=5)
+"""
+
+import asyncio
+import builtins
+from collections.abc import AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+
+from minka._grpc import (
+    aio_channel,
+    channel_credentials,
+    channel_options,
+    checked_endpoints,
+    error_from_call,
+    unreachable,
+)
+from minka.duties import _calls
+from minka.duties import changes as changes_
+from minka.duties._calls import Level
+from minka.errors import Code, MinkaError
+from minka.tls import Tls
+from minka.v1.admin_pb2 import Plan
+from minka.v1.duties_pb2 import Duty, Pallet
+from minka.v1.duty_api_pb2 import (
+    ComparePalletRequest,
+    ComparePalletResponse,
+    DutyChange,
+    DutyName,
+    DutyStatus,
+    ExplainDutyRequest,
+    ExplainDutyResponse,
+    GetPalletsRequest,
+    GetShardsRequest,
+    GetShardsResponse,
+    PalletChange,
+    PalletSummary,
+    PlanRebalanceRequest,
+)
+from minka.v1.duty_api_pb2_grpc import DutiesStub
+
+_PAGE: Final = 1000
+_FIRST_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 0.5
+_CONNECT_TIMEOUT_S: Final = 2.0
+_MIN_SHARE_S: Final = 0.02
+
+
+class Client:
+    """A client of one cluster's duties, which belongs to the event loop of its first call; see
+    `minka.duties.Client`.
+    """
+
+    def __init__(self, endpoints: Sequence[str], *, timeout: float = 5.0, tls: Tls | None = None) -> None:
+        if not timeout > 0:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"timeout must be positive, not {timeout}")
+        self._endpoints: Final = checked_endpoints(endpoints)
+        self._timeout: Final = timeout
+        self._credentials: Final = channel_credentials(tls)
+        self._channels: Final[dict[str, grpc.aio.Channel]] = {}
+        self._answered = ""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Calls under way fail."""
+        while self._channels:
+            await self._channels.popitem()[1].close()
+
+    async def _do(self, call: _calls.Call, timeout: float | None) -> Any:
+        """Ask one node after the other, beginning with the one that answered last, until one takes the request."""
+        loop = asyncio.get_running_loop()
+        deadline, pause = loop.time() + (self._timeout if timeout is None else timeout), _FIRST_PAUSE_S
+        while True:
+            tried: dict[str, MinkaError] = {}
+            addresses = list(dict.fromkeys([*filter(None, [self._answered]), *self._endpoints]))
+            for place, address in enumerate(addresses):
+                shares = len(addresses) - place if call.repeatable else 1
+                share = max((deadline - loop.time()) / shares, _MIN_SHARE_S)
+                try:
+                    return await self._ask(address, call, share)
+                except MinkaError as error:
+                    elsewhere = call.repeatable and error.code is Code.DEADLINE_EXCEEDED
+                    if not (error.code.info.retriable or elsewhere):
+                        raise
+                    tried[address] = error
+            somebody_is_there = any(error.code is not Code.UNREACHABLE for error in tried.values())
+            if not somebody_is_there or loop.time() + pause >= deadline:
+                raise unreachable(tried)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_S)
+
+    async def _ask(self, address: str, call: _calls.Call, timeout: float) -> Any:
+        channel = self._channels.get(address)
+        if channel is None:
+            options = channel_options(min(timeout, _CONNECT_TIMEOUT_S))
+            channel = self._channels[address] = aio_channel(address, self._credentials, options)
+        try:
+            stub: Any = DutiesStub(channel)
+            response = await getattr(stub, call.rpc)(call.request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=call.repeatable) from error
+        self._answered = address
+        return response
+
+    # Duties
+
+    async def change(
+        self, changes: Iterable[DutyChange], *, consistency: Level = "quorum", timeout: float | None = None
+    ) -> list[Duty]:
+        """Make all of the changes, or none; up to 1,000, with payloads of 8 MiB together. See `minka.duties.changes`.
+
+        The rows as they are now, one a change in their order; of a deleted duty the last one. `consistency` says who
+        has it durably when this returns: the "leader" of the coordinator alone, a "quorum" of its voters, all
+        "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS,
+        VERSION_MISMATCH, INVALID_DUTY;
+        CONSISTENCY_NOT_REACHED when it is done, and not all whom the level names have it in time.
+        """
+        response = await self._do(_calls.change_duties(changes, consistency), timeout)
+        return list(response.duties)
+
+    async def create(
+        self,
+        pallet: str,
+        duty: str,
+        payload: bytes | str = b"",
+        *,
+        weight: int = 1,
+        synthetic: bool = False,
+        stationary: bool = False,
+        lazy: bool = False,
+        consistency: Level = "quorum",
+        timeout: float | None = None,
+    ) -> Duty:
+        """Create a duty: see `minka.duties.changes.create`."""
+        made = changes_.create(
+            pallet, duty, payload, weight=weight, synthetic=synthetic, stationary=stationary, lazy=lazy
+        )
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    async def update(
+        self,
+        pallet: str,
+        duty: str,
+        payload: bytes | str | None = None,
+        *,
+        weight: int | None = None,
+        if_version: int = 0,
+        consistency: Level = "quorum",
+        timeout: float | None = None,
+    ) -> Duty:
+        """Give it another payload or weight: see `minka.duties.changes.update`. Its shards are told."""
+        made = changes_.update(pallet, duty, payload, weight=weight, if_version=if_version)
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    async def delete(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int = 0,
+        consistency: Level = "quorum",
+        timeout: float | None = None,
+    ) -> Duty:
+        """Delete it: see `minka.duties.changes.delete`."""
+        made = changes_.delete(pallet, duty, if_version=if_version)
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    async def pin(self, pallet: str, duty: str, shard: str, *, timeout: float | None = None) -> Duty:
+        """Place it on this shard by hand; it stays there until it is released."""
+        return (await self.change([changes_.pin(pallet, duty, shard)], timeout=timeout))[0]
+
+    async def release(self, pallet: str, duty: str, *, timeout: float | None = None) -> Duty:
+        """Let the balancer move it again."""
+        return (await self.change([changes_.release(pallet, duty)], timeout=timeout))[0]
+
+    async def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
+        """The duty with its payload, and where it is. Raises UNKNOWN_DUTY."""
+        return (await self.get_many([(pallet, duty)], timeout=timeout))[0]
+
+    async def get_many(
+        self, names: Sequence[tuple[str, str]], *, with_payloads: bool = True, timeout: float | None = None
+    ) -> list[DutyStatus]:
+        """These, by pallet and id, in their order; up to 1,000. Raises UNKNOWN_DUTY if one of them is not there."""
+        found: list[DutyStatus] = []
+        while len(found) < len(names):
+            call = _calls.get_duties(names[len(found) :], with_payloads)
+            found.extend((await self._do(call, timeout)).duties)
+        return found
+
+    async def list(
+        self,
+        pallet: str = "",
+        *,
+        shard: str = "",
+        unplaced: bool = False,
+        with_payloads: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[DutyStatus]:
+        """Those of a pallet (none named: of all), and of a shard, and with `unplaced` only those that are nowhere, in
+        the order in which they were created. It asks page by page, each within `timeout`; the whole is no snapshot.
+        """
+        after, more = 0, True
+        while more:
+            call = _calls.list_duties(pallet, shard, unplaced, with_payloads, after, _PAGE)
+            page = await self._do(call, timeout)
+            more = page.more and bool(page.duties)
+            for status in page.duties:
+                after = status.duty.number
+                yield status
+
+    async def explain(self, pallet: str, duty: str, *, timeout: float | None = None) -> ExplainDutyResponse:
+        """Where it is, and why not elsewhere. Raises UNKNOWN_DUTY."""
+        request = ExplainDutyRequest(name=DutyName(pallet=pallet, id=duty))
+        response: ExplainDutyResponse = await self._do(_calls.Call("ExplainDuty", request), timeout)
+        return response
+
+    # Pallets and shards
+
+    async def change_pallets(
+        self, changes: Iterable[PalletChange], *, consistency: Level = "quorum", timeout: float | None = None
+    ) -> builtins.list[Pallet]:
+        """Make all of the changes, or none. The rows as they are now, one a change; of a deleted one the last row."""
+        response = await self._do(_calls.change_pallets(changes, consistency), timeout)
+        return [*response.pallets]
+
+    async def create_pallet(
+        self, pallet: Pallet | str, *, consistency: Level = "quorum", timeout: float | None = None
+    ) -> Pallet:
+        """A name, or a row with the settings. Raises PALLET_EXISTS."""
+        made = [_calls.create_pallet(pallet)]
+        return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
+
+    async def update_pallet(
+        self, pallet: Pallet, *, if_version: int = 0, consistency: Level = "quorum", timeout: float | None = None
+    ) -> Pallet:
+        """Replace the settings by those of this row. Raises UNKNOWN_PALLET, VERSION_MISMATCH."""
+        made = [PalletChange(update=pallet, if_version=if_version)]
+        return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
+
+    async def delete_pallet(
+        self, pallet: str, *, if_version: int = 0, consistency: Level = "quorum", timeout: float | None = None
+    ) -> Pallet:
+        """Raises PALLET_IN_USE while it has duties, UNKNOWN_PALLET, VERSION_MISMATCH."""
+        made = [PalletChange(delete=pallet, if_version=if_version)]
+        return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
+
+    async def pallets(self, ids: Sequence[str] = (), *, timeout: float | None = None) -> builtins.list[PalletSummary]:
+        """These (none named: all), with what their duties add up to. Raises UNKNOWN_PALLET."""
+        response = await self._do(_calls.Call("GetPallets", GetPalletsRequest(ids=ids)), timeout)
+        return [*response.pallets]
+
+    async def shards(self, names: Sequence[str] = (), *, timeout: float | None = None) -> GetShardsResponse:
+        """These (none named: all), with what they hold, and what moved lately. Raises UNKNOWN_SHARD."""
+        response: GetShardsResponse = await self._do(_calls.Call("GetShards", GetShardsRequest(names=names)), timeout)
+        return response
+
+    async def compare_pallet(self, pallet: str, *, timeout: float | None = None) -> ComparePalletResponse:
+        """What each balancer would make of the pallet as it is now. Raises UNKNOWN_PALLET."""
+        call = _calls.Call("ComparePallet", ComparePalletRequest(pallet=pallet))
+        response: ComparePalletResponse = await self._do(call, timeout)
+        return response
+
+    async def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:
+        """Where the pallet's balancer would have its duties. Nothing is changed; `minka.control.Control.apply_plan`
+        carries it out. Raises UNKNOWN_PALLET.
+        """
+        call = _calls.Call("PlanRebalance", PlanRebalanceRequest(pallet=pallet, reason=reason))
+        response: Plan = await self._do(call, timeout)
+        return response

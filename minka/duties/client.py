@@ -1,0 +1,255 @@
+"""Creating, changing and finding duties, for code that isn't asynchronous.
+
+with minka.duties.Client(["athens:7400", "byzantium:7400"]) as duties:
+    duties.create_pallet("feeds")
+    duties.create("feeds", "bbc", b"https://www.bbc.co.uk/news/rss.xml", weight=5)
+"""
+
+import builtins
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from minka.control import Control
+from minka.duties import _calls
+from minka.duties import changes as changes_
+from minka.duties._calls import Level
+from minka.tls import Tls
+from minka.v1.admin_pb2 import Plan
+from minka.v1.duties_pb2 import Duty, Pallet
+from minka.v1.duty_api_pb2 import (
+    ComparePalletRequest,
+    ComparePalletResponse,
+    DutyChange,
+    DutyName,
+    DutyStatus,
+    ExplainDutyRequest,
+    ExplainDutyResponse,
+    GetPalletsRequest,
+    GetShardsRequest,
+    GetShardsResponse,
+    PalletChange,
+    PalletSummary,
+    PlanRebalanceRequest,
+)
+from minka.v1.duty_api_pb2_grpc import DutiesStub
+
+_PAGE: Final = 1000
+
+
+class Client:
+    """A client of one cluster's duties, for any number of threads; any of its nodes serves it.
+
+    `endpoints` are addresses host:port of some of the nodes, of which the one that answered last is asked first.
+    `timeout` in seconds holds for every call that doesn't state its own. Only `MinkaError` is raised. A change is
+    repeated only where that can't do it twice; otherwise it raises OUTCOME_UNKNOWN or DEADLINE_EXCEEDED: it may or may
+    not have been done, as a whole. `tls` is for a cluster with TLS; its files are read here, and a mistake in them
+    raises INVALID_CONFIG.
+    """
+
+    def __init__(self, endpoints: Sequence[str], *, timeout: float = 5.0, tls: Tls | None = None) -> None:
+        self._control: Final = _Calls(endpoints, timeout, tls=tls)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._control.close()
+
+    def _do(self, call: _calls.Call, timeout: float | None) -> Any:
+        return self._control.do(call, timeout)
+
+    # Duties
+
+    def change(
+        self, changes: Iterable[DutyChange], *, consistency: Level = "quorum", timeout: float | None = None
+    ) -> list[Duty]:
+        """Make all of the changes, or none; up to 1,000, with payloads of 8 MiB together. See `minka.duties.changes`.
+
+        The rows as they are now, one a change in their order; of a deleted duty the last one. `consistency` says who
+        has it durably when this returns: the "leader" of the coordinator alone, a "quorum" of its voters, all
+        "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS,
+        VERSION_MISMATCH, INVALID_DUTY;
+        CONSISTENCY_NOT_REACHED when it is done, and not all whom the level names have it in time.
+        """
+        response = self._do(_calls.change_duties(changes, consistency), timeout)
+        return list(response.duties)
+
+    def create(
+        self,
+        pallet: str,
+        duty: str,
+        payload: bytes | str = b"",
+        *,
+        weight: int = 1,
+        synthetic: bool = False,
+        stationary: bool = False,
+        lazy: bool = False,
+        consistency: Level = "quorum",
+        timeout: float | None = None,
+    ) -> Duty:
+        """Create a duty: see `minka.duties.changes.create`."""
+        made = changes_.create(
+            pallet, duty, payload, weight=weight, synthetic=synthetic, stationary=stationary, lazy=lazy
+        )
+        return (self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    def update(
+        self,
+        pallet: str,
+        duty: str,
+        payload: bytes | str | None = None,
+        *,
+        weight: int | None = None,
+        if_version: int = 0,
+        consistency: Level = "quorum",
+        timeout: float | None = None,
+    ) -> Duty:
+        """Give it another payload or weight: see `minka.duties.changes.update`. Its shards are told."""
+        made = changes_.update(pallet, duty, payload, weight=weight, if_version=if_version)
+        return (self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    def delete(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int = 0,
+        consistency: Level = "quorum",
+        timeout: float | None = None,
+    ) -> Duty:
+        """Delete it: see `minka.duties.changes.delete`."""
+        made = changes_.delete(pallet, duty, if_version=if_version)
+        return (self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    def pin(self, pallet: str, duty: str, shard: str, *, timeout: float | None = None) -> Duty:
+        """Place it on this shard by hand; it stays there until it is released."""
+        return (self.change([changes_.pin(pallet, duty, shard)], timeout=timeout))[0]
+
+    def release(self, pallet: str, duty: str, *, timeout: float | None = None) -> Duty:
+        """Let the balancer move it again."""
+        return (self.change([changes_.release(pallet, duty)], timeout=timeout))[0]
+
+    def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
+        """The duty with its payload, and where it is. Raises UNKNOWN_DUTY."""
+        return (self.get_many([(pallet, duty)], timeout=timeout))[0]
+
+    def get_many(
+        self, names: Sequence[tuple[str, str]], *, with_payloads: bool = True, timeout: float | None = None
+    ) -> list[DutyStatus]:
+        """These, by pallet and id, in their order; up to 1,000. Raises UNKNOWN_DUTY if one of them is not there."""
+        found: list[DutyStatus] = []
+        while len(found) < len(names):
+            call = _calls.get_duties(names[len(found) :], with_payloads)
+            found.extend((self._do(call, timeout)).duties)
+        return found
+
+    def list(
+        self,
+        pallet: str = "",
+        *,
+        shard: str = "",
+        unplaced: bool = False,
+        with_payloads: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[DutyStatus]:
+        """Those of a pallet (none named: of all), and of a shard, and with `unplaced` only those that are nowhere, in
+        the order in which they were created. It asks page by page, each within `timeout`; the whole is no snapshot.
+        """
+        after, more = 0, True
+        while more:
+            call = _calls.list_duties(pallet, shard, unplaced, with_payloads, after, _PAGE)
+            page = self._do(call, timeout)
+            more = page.more and bool(page.duties)
+            for status in page.duties:
+                after = status.duty.number
+                yield status
+
+    def explain(self, pallet: str, duty: str, *, timeout: float | None = None) -> ExplainDutyResponse:
+        """Where it is, and why not elsewhere. Raises UNKNOWN_DUTY."""
+        request = ExplainDutyRequest(name=DutyName(pallet=pallet, id=duty))
+        response: ExplainDutyResponse = self._do(_calls.Call("ExplainDuty", request), timeout)
+        return response
+
+    # Pallets and shards
+
+    def change_pallets(
+        self, changes: Iterable[PalletChange], *, consistency: Level = "quorum", timeout: float | None = None
+    ) -> builtins.list[Pallet]:
+        """Make all of the changes, or none. The rows as they are now, one a change; of a deleted one the last row."""
+        response = self._do(_calls.change_pallets(changes, consistency), timeout)
+        return [*response.pallets]
+
+    def create_pallet(
+        self, pallet: Pallet | str, *, consistency: Level = "quorum", timeout: float | None = None
+    ) -> Pallet:
+        """A name, or a row with the settings. Raises PALLET_EXISTS."""
+        made = [_calls.create_pallet(pallet)]
+        return (self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
+
+    def update_pallet(
+        self, pallet: Pallet, *, if_version: int = 0, consistency: Level = "quorum", timeout: float | None = None
+    ) -> Pallet:
+        """Replace the settings by those of this row. Raises UNKNOWN_PALLET, VERSION_MISMATCH."""
+        made = [PalletChange(update=pallet, if_version=if_version)]
+        return (self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
+
+    def delete_pallet(
+        self, pallet: str, *, if_version: int = 0, consistency: Level = "quorum", timeout: float | None = None
+    ) -> Pallet:
+        """Raises PALLET_IN_USE while it has duties, UNKNOWN_PALLET, VERSION_MISMATCH."""
+        made = [PalletChange(delete=pallet, if_version=if_version)]
+        return (self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
+
+    def pallets(self, ids: Sequence[str] = (), *, timeout: float | None = None) -> builtins.list[PalletSummary]:
+        """These (none named: all), with what their duties add up to. Raises UNKNOWN_PALLET."""
+        response = self._do(_calls.Call("GetPallets", GetPalletsRequest(ids=ids)), timeout)
+        return [*response.pallets]
+
+    def shards(self, names: Sequence[str] = (), *, timeout: float | None = None) -> GetShardsResponse:
+        """These (none named: all), with what they hold, and what moved lately. Raises UNKNOWN_SHARD."""
+        response: GetShardsResponse = self._do(_calls.Call("GetShards", GetShardsRequest(names=names)), timeout)
+        return response
+
+    def compare_pallet(self, pallet: str, *, timeout: float | None = None) -> ComparePalletResponse:
+        """What each balancer would make of the pallet as it is now. Raises UNKNOWN_PALLET."""
+        call = _calls.Call("ComparePallet", ComparePalletRequest(pallet=pallet))
+        response: ComparePalletResponse = self._do(call, timeout)
+        return response
+
+    def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:
+        """Where the pallet's balancer would have its duties. Nothing is changed; `minka.control.Control.apply_plan`
+        carries it out. Raises UNKNOWN_PALLET.
+        """
+        call = _calls.Call("PlanRebalance", PlanRebalanceRequest(pallet=pallet, reason=reason))
+        response: Plan = self._do(call, timeout)
+        return response
+
+
+class _Calls(Control):
+    """Asks one node after the other, beginning with the one that answered last."""
+
+    _answered = ""
+
+    def do(self, call: _calls.Call, timeout: float | None) -> Any:
+        """The response. Raises MinkaError."""
+        return self._call(
+            lambda channel: getattr(DutiesStub(channel), call.rpc),
+            call.request,
+            repeatable=call.repeatable,
+            timeout=timeout,
+        )
+
+    def _ask(self, address: str, *arguments: Any, **named: Any) -> Any:
+        response = super()._ask(address, *arguments, **named)
+        self._answered = address
+        return response
+
+    def _queue(self) -> deque[str]:
+        first = self._answered
+        return deque([first, *self.endpoints] if first else self.endpoints)

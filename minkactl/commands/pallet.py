@@ -1,0 +1,274 @@
+"""minkactl pallets, minkactl pallet."""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from minkactl import options
+from minkactl.commands.duty import Consistency, IfVersion
+from minkactl.completion import complete_pallet
+from minkactl.exits import Exit
+from minkactl.output import Page, emit, note
+from minkactl.session import Session
+from minkactl.watch import show_from
+
+if TYPE_CHECKING:
+    from minka.duties._calls import Level
+    from minka.duties.client import Client
+    from minka.v1.duties_pb2 import Pallet
+
+F = TypeVar("F", bound=Callable[..., Any])
+BALANCERS = ("round-robin", "spill-over", "capacity-workload", "fair-workload")
+OF_THE_BALANCER = ("max_difference", "fill_by", "fill_limit", "pre_sort")
+
+Name = click.argument("pallet", shell_complete=complete_pallet)
+
+
+@options.command()
+@options.common()
+@options.pass_session
+def pallets(session: Session) -> None:
+    """List the pallets: their balancers, how many duties are attached, how many are nowhere, and what holds them up."""
+
+    def fetch(client: "Client") -> Page:
+        from minkactl.duty_views import pallets_page
+
+        return pallets_page(client.pallets())
+
+    show_from(session.duties, session, fetch)
+
+
+@options.group()
+def pallet() -> None:
+    """Create, change, delete and balance pallets: kinds of duties, each with a balancer."""
+
+
+pallet.add_command(pallets, "list")
+
+
+def settings(function: F) -> F:
+    """The options that say what a pallet is to be."""
+    decorators = (
+        click.option("--balancer", type=click.Choice(BALANCERS), help="How its duties are spread over the shards."),
+        click.option(
+            "--max-difference", type=click.IntRange(min=0), metavar="N",
+            help="round-robin: between the numbers of any two shards; 0: 1.",
+        ),
+        click.option(
+            "--fill-by", type=click.Choice(["capacity", "weight", "count"]),
+            help="spill-over: what says that a shard is full: what it has stated, or --fill-limit.",
+        ),
+        click.option(
+            "--fill-limit", type=click.IntRange(min=0), metavar="N",
+            help="spill-over by weight or count: how much fills a shard.",
+        ),
+        click.option(
+            "--shard-order", metavar="SHARDS", help="spill-over: filled in this order, separated by commas."
+        ),
+        click.option("--pre-sort", type=click.Choice(["weight", "date"]), help="fair-workload: what is placed first."),
+        click.option("--manual/--automatic", default=None, help="Whether nothing of it is moved to balance by itself."),
+        click.option(
+            "--on-failure", type=click.Choice(["reattach", "leave"]),
+            help="What becomes of a stationary duty whose shard has failed.",
+        ),
+        click.option("--warm/--cold", default=None, help="Whether the new shard of a duty is told to prepare first."),
+        click.option(
+            "--moves-per-shard", type=click.IntRange(min=0), metavar="N",
+            help="Moves that are under way at once, to or from one shard; 0: 50.",
+        ),
+    )  # fmt: skip
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function
+
+
+def _set(row: "Pallet", given: dict[str, Any]) -> None:
+    """What was given, on top of what the row says."""
+    from minka.v1 import duties_pb2 as rows
+    from minkactl.documents import enum_number
+
+    enums = {"balancer": rows.BalancerKind, "fill_by": rows.FillBy, "pre_sort": rows.PreSort}
+    enums["on_failure"] = rows.OnFailure
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name in enums:
+            value = enum_number(enums[name].DESCRIPTOR, value.replace("-", "_"))
+        if name == "balancer":
+            row.balancer.kind = value
+        elif name == "shard_order":
+            row.balancer.shard_order[:] = [shard for shard in value.split(",") if shard]
+        else:
+            setattr(row.balancer if name in OF_THE_BALANCER else row, name, value)
+
+
+@pallet.command()
+@click.argument("pallet")
+@settings
+@Consistency
+@options.common(watch=False)
+@options.pass_session
+def create(session: Session, /, pallet: str, consistency: "Level", **given: Any) -> None:
+    """Create a pallet, by default with the balancer capacity-workload.
+
+    Examples:
+      minkactl pallet create feeds
+      minkactl pallet create tenants --balancer spill-over --fill-by count --fill-limit 20
+    """
+    from minka.v1.duties_pb2 import Pallet
+    from minkactl.duty_views import changed_pallet_page
+
+    row = Pallet(id=pallet)
+    _set(row, given)
+    with session.duties() as client:
+        created = client.create_pallet(row, consistency=consistency)
+    emit(changed_pallet_page(created), session.output)
+
+
+@pallet.command()
+@Name
+@options.common()
+@options.pass_session
+def get(session: Session, pallet: str) -> None:
+    """Show a pallet: its settings, what each shard has of it, and what is nowhere, with the reason."""
+
+    def fetch(client: "Client") -> Page:
+        from minkactl.duty_views import pallet_page
+
+        return pallet_page(client.pallets([pallet])[0])
+
+    show_from(session.duties, session, fetch)
+
+
+@pallet.command()
+@Name
+@settings
+@IfVersion
+@Consistency
+@options.common(watch=False)
+@options.pass_session
+def update(session: Session, /, pallet: str, if_version: int | None, consistency: "Level", **given: Any) -> None:
+    """Change what is given of a pallet's settings, while it runs; the rest stays.
+
+    Examples:
+      minkactl pallet set feeds --balancer round-robin --max-difference 2
+      minkactl pallet set feeds --manual
+    """
+    if all(value is None for value in given.values()):
+        raise click.UsageError("nothing to change is given", click.get_current_context())
+    _update(session, pallet, lambda row: _set(row, given), consistency, if_version)
+
+
+pallet.add_command(update, "set")
+
+
+@pallet.command()
+@Name
+@click.option("--version", metavar="V", help="The version of the application whose shards are to have a share.")
+@click.option("--share", metavar="PERCENT", help="How much: 5%.")
+@click.option("--off", is_flag=True, help="No version has a share of its own any more.")
+@options.common(watch=False)
+@options.pass_session
+def canary(session: Session, pallet: str, version: str | None, share: str | None, off: bool) -> None:
+    """Let shards of one version have a share of a pallet's duties.
+
+    Examples:
+      minkactl pallet canary feeds --version 2 --share 5%
+      minkactl pallet canary feeds --off
+    """
+    percent = re.fullmatch(r"(\d{1,3})%?", share or "")
+    if off == (version is not None) or (not off and (percent is None or not 1 <= int(percent[1]) <= 100)):
+        raise click.UsageError("give --version V with --share 1% to 100%, or --off", click.get_current_context())
+
+    def change(row: "Pallet") -> None:
+        row.ClearField("canary")
+        if version is not None and percent is not None:
+            row.canary.version, row.canary.percent = version, int(percent[1])
+
+    _update(session, pallet, change, "quorum", None)
+
+
+def _update(
+    session: Session, pallet: str, change: "Callable[[Pallet], None]", consistency: "Level", if_version: int | None
+) -> None:
+    """Change the row as it is now: nothing that somebody else sets meanwhile is lost."""
+    from minka.v1.duties_pb2 import Pallet
+    from minkactl.duty_views import changed_pallet_page
+
+    with session.duties() as client:
+        row = Pallet()
+        row.CopyFrom(client.pallets([pallet])[0].pallet)
+        change(row)
+        changed = client.update_pallet(row, if_version=if_version or row.version, consistency=consistency)
+    emit(changed_pallet_page(changed), session.output)
+
+
+@pallet.command()
+@Name
+@IfVersion
+@Consistency
+@options.common(watch=False)
+@options.pass_session
+def delete(session: Session, pallet: str, if_version: int | None, consistency: "Level") -> None:
+    """Delete a pallet; refused (PALLET_IN_USE) while it has duties."""
+    from minkactl.duty_views import changed_pallet_page
+
+    with session.duties() as client:
+        deleted = client.delete_pallet(pallet, if_version=if_version or 0, consistency=consistency)
+    emit(changed_pallet_page(deleted), session.output)
+
+
+@pallet.command()
+@Name
+@options.common(watch=False)
+@options.pass_session
+def compare(session: Session, pallet: str) -> None:
+    """Show what each of the four balancers would make of a pallet's present duties: balance, moves, what would not fit.
+
+    The skews are of the heaviest shard beside the mean one: by weight, by number, and by weight beside capacity.
+    """
+    from minkactl.duty_views import compare_page
+
+    with session.duties() as client:
+        response = client.compare_pallet(pallet)
+    emit(compare_page(response), session.output)
+
+
+@pallet.command()
+@Name
+@click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
+@click.option(
+    "--out", metavar="FILE", type=click.Path(dir_okay=False, writable=True), help="Write it to FILE and stop."
+)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@options.common(watch=False)
+@options.pass_session
+def rebalance(session: Session, pallet: str, dry_run: bool, out: str | None, yes: bool, reason: str) -> Exit:
+    """Let the pallet's balancer place its duties as it would: plan, show, ask, apply exactly that plan, watch it.
+
+    Examples:
+      minkactl pallet rebalance feeds --dry-run
+      minkactl pallet rebalance feeds --out plan.json && minkactl apply plan.json
+    """
+    from pathlib import Path
+
+    from minkactl.commands.reassign import confirm_and_apply, emit_plan, write_plan
+
+    with session.duties() as client:
+        plan = client.plan_rebalance(pallet, reason)
+    if out is not None:
+        write_plan(plan, Path(out))
+    if dry_run or out is not None or not plan.moves:
+        emit_plan(session, plan, pager=not yes)
+        if not plan.moves:
+            note(f"Nothing to move: the duties of {pallet} are where its balancer would have them.")
+        elif out is not None:
+            note(f"The plan is in {out}. Apply it with: minkactl apply {out}")
+        else:
+            note("Nothing was changed (--dry-run).")
+        return Exit.OK
+    with session.control() as control:
+        return confirm_and_apply(session, control, plan, yes)

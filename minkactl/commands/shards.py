@@ -1,0 +1,31 @@
+"""minkactl shards."""
+
+from typing import TYPE_CHECKING
+
+from minkactl import options
+from minkactl.output import Page
+from minkactl.session import Session
+from minkactl.watch import show_from
+
+if TYPE_CHECKING:
+    from minka.duties.client import Client
+
+
+@options.command()
+@options.common()
+@options.pass_session
+def shards(session: Session) -> None:
+    """List the shards: what each has of each pallet beside its capacity, its score, version and state; then what moved
+    lately, and why.
+
+    Examples:
+      minkactl shards --watch
+      minkactl shards -o json | jq '.shards[] | select(.score < 50).name'
+    """
+
+    def fetch(client: "Client") -> Page:
+        from minkactl.duty_views import shards_page
+
+        return shards_page(client.shards())
+
+    show_from(session.duties, session, fetch)

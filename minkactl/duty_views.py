@@ -1,0 +1,308 @@
+"""The rows and pages of pallets, duties and shards, from what the cluster answers."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from minka.duties import documents
+from minka.v1.duties_pb2 import BalancerKind, Duty, Pallet
+from minka.v1.duty_api_pb2 import (
+    ComparePalletResponse,
+    DutyMoved,
+    DutyStatus,
+    ExplainDutyResponse,
+    GetShardsResponse,
+    PalletSummary,
+)
+from minkactl.documents import enum_name
+from minkactl.output import Column, Kind, Listing, Page, Row, fields
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+DUTY_COLUMNS: Final = (
+    Column("DUTY", "name"),
+    Column("SHARD", "shard"),
+    Column("STATE", "state", Kind.STATE),
+    Column("WEIGHT", "weight", Kind.NUMBER),
+    Column("KIND", "kind"),
+    Column("VERSION", "version", Kind.NUMBER),
+    Column("PAYLOAD", "payload_bytes", Kind.BYTES),
+    Column("NOTE", "note"),
+    Column("EPOCH", "epoch", Kind.NUMBER, wide=True),
+    Column("REPORTED WEIGHT", "reported_weight", Kind.NUMBER, wide=True),
+    Column("SINCE", "since_ms", Kind.TIME, wide=True),
+    Column("CREATED", "created_ms", Kind.TIME, wide=True),
+    Column("CHANGED", "changed_ms", Kind.TIME, wide=True),
+    Column("NUMBER", "number", Kind.NUMBER, wide=True),
+)
+PALLET_COLUMNS: Final = (
+    Column("PALLET", "id"),
+    Column("BALANCER", "balancing"),
+    Column("DUTIES", "duties", Kind.NUMBER),
+    Column("ATTACHED", "attached", Kind.NUMBER),
+    Column("NOWHERE", "unplaced_count", Kind.NUMBER),
+    Column("WEIGHT", "weight", Kind.NUMBER),
+    Column("SHARDS", "shards", Kind.NUMBER),
+    Column("NOTE", "note"),
+    Column("ON FAILURE", "on_failure", wide=True),
+    Column("WARM", "warm", wide=True),
+    Column("MOVES A SHARD", "moves_per_shard", Kind.NUMBER, wide=True),
+    Column("HAND-OVER P50", "hand_over_p50_ms", Kind.MILLISECONDS, wide=True),
+    Column("HAND-OVER P99", "hand_over_p99_ms", Kind.MILLISECONDS, wide=True),
+    Column("VERSION", "version", Kind.NUMBER, wide=True),
+    Column("CREATED", "created_ms", Kind.TIME, wide=True),
+    Column("CHANGED", "changed_ms", Kind.TIME, wide=True),
+)
+LOAD_COLUMNS: Final = (
+    Column("SHARD", "shard"),
+    Column("PALLET", "pallet"),
+    Column("STATE", "state", Kind.STATE),
+    Column("DUTIES", "duties", Kind.NUMBER),
+    Column("WEIGHT", "weight", Kind.NUMBER),
+    Column("CAPACITY", "capacity", Kind.NUMBER),
+    Column("LOAD", "load_percent", Kind.PERCENT),
+    Column("SCORE", "score", Kind.NUMBER),
+    Column("VERSION", "version"),
+    Column("NODE", "node"),
+    Column("NOTE", "note"),
+    Column("HEARTBEAT", "heartbeat_age_ms", Kind.MILLISECONDS, wide=True),
+    Column("RELEASING", "releasing", Kind.NUMBER, wide=True),
+    Column("SINCE", "state_since_ms", Kind.TIME, wide=True),
+)
+MOVED_COLUMNS: Final = (
+    Column("MOVED", "time_ms", Kind.TIME),
+    Column("DUTY", "name"),
+    Column("FROM", "source"),
+    Column("TO", "target"),
+    Column("WHY", "reason"),
+)
+VERDICT_COLUMNS: Final = (
+    Column("SHARD", "shard"),
+    Column("POSSIBLE", "possible"),
+    Column("WHY", "reason"),
+)
+COMPARE_COLUMNS: Final = (
+    Column("BALANCER", "kind"),
+    Column("NOW", "now"),
+    Column("MOVES", "moves", Kind.NUMBER),
+    Column("FEWEST", "minimum_moves", Kind.NUMBER),
+    Column("WEIGHT SKEW", "weight_skew"),
+    Column("COUNT SKEW", "count_skew"),
+    Column("LOAD SKEW", "load_skew"),
+    Column("WOULD NOT FIT", "unplaced", Kind.NUMBER),
+)
+MAX_MOVES: Final = 10  # on a terminal
+
+
+def _plain(view: msgspec.Struct) -> dict[str, Any]:
+    """A document of JSON values."""
+    document: dict[str, Any] = msgspec.to_builtins(view)
+    return document
+
+
+def duty_document(row: Duty, status: DutyStatus | None = None, *, with_payload: bool = False) -> dict[str, Any]:
+    """As REST gives it."""
+    return _plain(documents.duty_view(row, status, with_payload=with_payload))
+
+
+def duty_row(document: Row) -> Row:
+    """What a table shows of the document."""
+    held = [one for one in document.get("assignments", ()) if one["state"] != "preparing"]
+    kinds = [kind for kind in ("synthetic", "stationary", "lazy") if document[kind]]
+    notes = [f"pinned to {document['pinned_to']}"] if document["pinned_to"] else []
+    notes += ["is being deleted"] if document["deleting"] else []
+    notes += [document["unplaced"]] if document.get("unplaced") else []
+    notes += [f"could not be attached on {one['shard']}: {one['reason']}" for one in document["quarantines"]]
+    states = sorted({one["state"] for one in held})
+    if "assignments" in document and not held:
+        states = ["nowhere"]
+    return {
+        **document,
+        "name": f"{document['pallet']}/{document['id']}",
+        "shard": [one["shard"] for one in held],
+        "state": ", ".join(states),
+        "epoch": max((one["epoch"] for one in held), default=None),
+        "since_ms": max((one["since_ms"] for one in held), default=None),
+        "kind": kinds,
+        "note": "; ".join(notes),
+    }
+
+
+def duties_page(statuses: Iterable[DutyStatus]) -> Page:
+    """A list of them."""
+    found = [duty_document(status.duty, status) for status in statuses]
+    rows = [duty_row(document) for document in found]
+    return Page(found, [Listing(DUTY_COLUMNS, rows, "No such duty.")], [row["name"] for row in rows])
+
+
+def changed_page(duties: Sequence[Duty]) -> Page:
+    """What changes have made of them."""
+    found = [duty_document(duty) for duty in duties]
+    rows = [duty_row(document) for document in found]
+    return Page(found[0] if len(found) == 1 else found, [Listing(DUTY_COLUMNS, rows)], [row["name"] for row in rows])
+
+
+def duty_page(status: DutyStatus) -> Page:
+    """One, with everything."""
+    document = duty_document(status.duty, status, with_payload=True)
+    name = f"{document['pallet']}/{document['id']}"
+    facts = {key: value for key, value in document.items() if key not in ("assignments", "quarantines")}
+    return Page(document, [fields(facts), Listing(DUTY_COLUMNS[:3], [duty_row(document)])], [name])
+
+
+def _balancing(settings: Row) -> str:
+    balancer = settings["balancer"]
+    text: str = balancer["kind"].replace("_", " ")
+    match balancer["kind"]:
+        case "round_robin" if balancer["max_difference"]:
+            return f"{text}, {balancer['max_difference']} apart at most"
+        case "spill_over" if balancer["fill_limit"]:
+            return f"{text} at {balancer['fill_limit']:,} by {balancer['fill_by']}"
+        case "fair_workload" if balancer["pre_sort"] == "date":
+            return f"{text}, by date"
+    return text
+
+
+def pallet_document(pallet: Pallet, summary: PalletSummary | None = None) -> dict[str, Any]:
+    """As REST gives it, with how long hand-overs took of late."""
+    document = _plain(documents.pallet_view(pallet, summary))
+    if summary is not None:
+        times = summary.hand_overs
+        document["hand_overs"] = {
+            "count": times.count,
+            "p50_ms": times.p50_ms,
+            "p99_ms": times.p99_ms,
+            "max_ms": times.max_ms,
+        }
+    return document
+
+
+def pallet_row(document: Row) -> Row:
+    """What a table shows of the document."""
+    notes = ["manual"] if document["manual"] else []
+    if canary := document["canary"]:
+        notes.append(f"{canary['percent']} % on version {canary['version']}")
+    notes += [document["held_back"]] if document.get("held_back") else []
+    times = document.get("hand_overs") or {"count": 0}
+    return {
+        **document,
+        "balancing": _balancing(document),
+        "shards": len(document["loads"]) if "loads" in document else None,
+        "hand_over_p50_ms": times["p50_ms"] if times["count"] else None,
+        "hand_over_p99_ms": times["p99_ms"] if times["count"] else None,
+        "note": "; ".join(notes),
+    }
+
+
+def pallets_page(summaries: Iterable[PalletSummary]) -> Page:
+    """A list of them."""
+    found = [pallet_document(summary.pallet, summary) for summary in summaries]
+    listing = Listing(PALLET_COLUMNS, [pallet_row(one) for one in found], "No pallet yet: minkactl pallet create NAME.")
+    return Page(found, [listing], [one["id"] for one in found])
+
+
+def changed_pallet_page(pallet: Pallet) -> Page:
+    """What a change has made of it."""
+    document = pallet_document(pallet)
+    return Page(document, [Listing(PALLET_COLUMNS, [pallet_row(document)])], [pallet.id])
+
+
+def pallet_page(summary: PalletSummary) -> Page:
+    """One, with what its shards have of it and what is nowhere."""
+    document = pallet_document(summary.pallet, summary)
+    loads = [_load_row(load) for load in document["loads"]]
+    columns = [column for column in LOAD_COLUMNS if column.key in _OF_A_LOAD]
+    listings = [Listing(PALLET_COLUMNS, [pallet_row(document)]), Listing(columns, loads, "No shard takes it.")]
+    if document["unplaced"]:
+        listings.append(Listing((Column("NOWHERE", "id"), Column("WHY", "reason")), document["unplaced"]))
+    return Page(document, listings, [summary.pallet.id], _with_bars(listings))
+
+
+_OF_A_LOAD: Final = ("shard", "duties", "weight", "capacity", "load_percent")
+
+
+def _load_row(load: Row) -> Row:
+    """With how much of its capacity that is."""
+    capacity = load["capacity"]
+    return {**load, "load_percent": 100 * load["weight"] // capacity if capacity else None}
+
+
+def shards_page(response: GetShardsResponse) -> Page:
+    """What each has of each pallet beside its capacity; then what moved lately, and why."""
+    shards = [_plain(documents.shard_view(one)) for one in response.shards]
+    rows: list[Row] = []
+    for shard in shards:
+        own = {**shard, "shard": shard["name"], "note": shard["state_reason"] if shard["state"] != "live" else ""}
+        loads = shard["loads"] or [{"pallet": "", "duties": 0, "weight": 0, "capacity": None}]
+        rows += [{**own, **_load_row({**load, "shard": shard["name"]})} for load in loads]
+    moves = [moved_row(one) for one in response.moves]
+    listings = [Listing(LOAD_COLUMNS, rows, "No shard yet: a process becomes one with minka.duties.run_shard.")]
+    if moves:
+        listings.append(Listing(MOVED_COLUMNS, moves))
+    names = [shard["name"] for shard in shards]
+    return Page({"shards": shards, "moves": moves}, listings, names, _with_bars(listings))
+
+
+def _with_bars(listings: Sequence[Listing]) -> Any:
+    def draw(wide: bool) -> "RenderableType":
+        from minkactl import render
+
+        rest = [Listing(one.columns, one.rows[:MAX_MOVES], one.empty) for one in listings]
+        return render.stacked(
+            [
+                render.loads(whole, wide) if any(column.kind is Kind.PERCENT for column in whole.columns)
+                else render.table(short, wide)
+                for whole, short in zip(listings, rest, strict=True)
+            ]
+        )  # fmt: skip
+
+    return draw
+
+
+def moved_row(moved: DutyMoved) -> Row:
+    """A move that has been."""
+    return {
+        "time_ms": moved.time_ms,
+        "name": f"{moved.pallet}/{moved.id}",
+        "source": moved.source,
+        "target": moved.target,
+        "reason": moved.reason,
+    }
+
+
+def explain_page(response: ExplainDutyResponse) -> Page:
+    """Where it is and why, shard by shard."""
+    document = duty_document(response.status.duty, response.status)
+    verdicts = [{"shard": one.shard, "possible": one.possible, "reason": one.verdict} for one in response.shards]
+    moves = [moved_row(one) for one in response.moves]
+    name = f"{document['pallet']}/{document['id']}"
+    whole = {"duty": document, "summary": response.summary, "shards": verdicts, "moves": moves}
+    listings = [
+        Listing((Column("DUTY", "name"), Column("SUMMARY", "reason")), [{"name": name, "reason": response.summary}]),
+        Listing(DUTY_COLUMNS, [duty_row(document)]),
+        Listing(VERDICT_COLUMNS, verdicts, "There is no shard."),
+    ]
+    if moves:
+        listings.append(Listing(MOVED_COLUMNS, moves))
+    return Page(whole, listings, [name])
+
+
+def compare_page(response: ComparePalletResponse) -> Page:
+    """The four balancers beside each other."""
+    rows = [
+        {
+            "kind": enum_name(BalancerKind.DESCRIPTOR, one.kind),
+            "now": "yes" if one.is_present else "",
+            "moves": one.moves,
+            "minimum_moves": one.minimum_moves,
+            "weight_skew": round(one.weight_skew, 3),
+            "count_skew": round(one.count_skew, 3),
+            "load_skew": round(one.load_skew, 3) or None,
+            "unplaced": one.unplaced,
+            "loads": [_load_row(_plain(documents.load_view(load))) for load in one.loads],
+        }
+        for one in response.balancers
+    ]
+    return Page(rows, [Listing(COMPARE_COLUMNS, rows)], [str(row["kind"]) for row in rows])

@@ -1,0 +1,27 @@
+"""The keyspace of duties' payloads, which the active controller creates before the first pallet."""
+
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import HashFunction
+from minkad.coordinator.coordinator import Coordinator
+from minkad.core.controller import CreateKeyspace
+from minkad.core.state.names import PAYLOADS_KEYSPACE
+
+_PARTITIONS: Final = 16  # so that many nodes share the writes; keys begin at random
+
+
+async def ensure_payload_keyspace(coordinator: Coordinator) -> None:
+    """There is the keyspace, with as many replicas as one has by default. By ranges, so that it can be scanned.
+
+    Raises MinkaError: NOT_CONTROLLER, NO_CONTROLLER; NOT_ENOUGH_NODES, and whatever else refuses a keyspace.
+    """
+    if coordinator.state.keyspace_named(PAYLOADS_KEYSPACE) is not None:
+        return
+    split_points = [bytes([part * 256 // _PARTITIONS]) for part in range(1, _PARTITIONS)]
+    command = CreateKeyspace(PAYLOADS_KEYSPACE, 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, split_points=split_points)
+    try:
+        await coordinator.controller().submit(command)
+    except MinkaError as error:
+        if error.code is not Code.KEYSPACE_EXISTS:  # two pallets at once
+            raise

@@ -1,0 +1,1 @@
+"""What every node serves of duties: payloads, the requests of clients, the sessions of shards."""

@@ -1,0 +1,274 @@
+"""What clients ask of duties, served by any node: it stores payloads, and asks the active controller for the rest.
+
+A request goes to the controller once, and again only where that can't do it twice: a refusal, or a connection that was
+never made, says that nothing was done. Where the outcome of a change is not known, only a request that creates duties
+and does nothing else is repeated: each of them has a payload id of its own, by which the gateway recognises its own
+rows. Any other change raises OUTCOME_UNKNOWN, since somebody else's may have come in between.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import Message
+
+from minka._grpc import error_from_call
+from minka.duties.limits import MAX_REQUEST_BYTES
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Plan
+from minka.v1.duties_pb2 import Duty
+from minka.v1.duty_api_pb2 import (
+    ChangeDutiesRequest,
+    ChangeDutiesResponse,
+    ChangePalletsRequest,
+    ChangePalletsResponse,
+    ComparePalletRequest,
+    ComparePalletResponse,
+    Consistency,
+    DutyChange,
+    DutyName,
+    DutyStatus,
+    ExplainDutyRequest,
+    ExplainDutyResponse,
+    GetDutiesRequest,
+    GetDutiesResponse,
+    GetPalletsRequest,
+    GetPalletsResponse,
+    GetShardsRequest,
+    GetShardsResponse,
+    PlanRebalanceRequest,
+)
+from minka.v1.duty_api_pb2_grpc import DutyControlStub
+from minkad.clock import boottime
+from minkad.core.state import State
+from minkad.duties.payloads import PayloadStore
+
+_FIRST_PAUSE_S: Final = 0.02
+_MAX_PAUSE_S: Final = 0.25
+_LOOK_S: Final = 0.2  # whether another controller is known than the one that was asked
+_PAYLOAD_TRIES: Final = 5
+_UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
+
+
+class DutyGateway:
+    """Every method answers within `timeout` seconds, and raises MinkaError."""
+
+    def __init__(
+        self,
+        channel_to: Callable[[str], grpc.aio.Channel],
+        identity: Sequence[tuple[str, str]],
+        controller_address: Callable[[], str | None],
+        state: Callable[[], State],
+        payloads: PayloadStore,
+    ) -> None:
+        """`identity` is the metadata of a call between nodes, `controller_address` where the active controller is, if
+        it is known, and `state` what this node has applied.
+        """
+        self._channel_to = channel_to
+        self._identity = tuple(identity)
+        self._controller_address = controller_address
+        self._state = state
+        self._payloads = payloads
+
+    async def change_pallets(self, request: ChangePalletsRequest, timeout: float) -> ChangePalletsResponse:
+        """All of the changes, or none."""
+        response: ChangePalletsResponse = await self._forward("ChangePallets", request, _until(timeout), change=True)
+        return response
+
+    async def get_pallets(self, request: GetPalletsRequest, timeout: float) -> GetPalletsResponse:
+        """With what their duties add up to."""
+        response: GetPalletsResponse = await self._forward("GetPallets", request, _until(timeout))
+        return response
+
+    async def get_shards(self, request: GetShardsRequest, timeout: float) -> GetShardsResponse:
+        """With what they hold."""
+        response: GetShardsResponse = await self._forward("GetShards", request, _until(timeout))
+        return response
+
+    async def plan_rebalance(self, request: PlanRebalanceRequest, timeout: float) -> Plan:
+        """Nothing is changed."""
+        response: Plan = await self._forward("PlanRebalance", request, _until(timeout))
+        return response
+
+    async def compare_pallet(self, request: ComparePalletRequest, timeout: float) -> ComparePalletResponse:
+        """What each balancer would make of it."""
+        response: ComparePalletResponse = await self._forward("ComparePallet", request, _until(timeout))
+        return response
+
+    async def explain_duty(self, request: ExplainDutyRequest, timeout: float) -> ExplainDutyResponse:
+        """Where it is, and why."""
+        response: ExplainDutyResponse = await self._forward("ExplainDuty", request, _until(timeout))
+        return response
+
+    # Duties
+
+    async def change_duties(self, request: ChangeDutiesRequest, timeout: float) -> ChangeDutiesResponse:
+        """All of the changes, or none. TOO_LARGE for payloads of more than 8 MiB together."""
+        until = _until(timeout)
+        before = self._replaced_by(request)
+        prepared = await self._with_payload_ids(request, until)
+        try:
+            response: ChangeDutiesResponse = await self._forward("ChangeDuties", prepared, until, change=True)
+        except MinkaError as error:
+            if error.code not in _UNKNOWN or not _only_creates(prepared):
+                raise
+            response = await self._create_again(prepared, until, error)
+        if request.consistency != Consistency.CONSISTENCY_LEADER:  # what the leader alone has may be lost again
+            self._payloads.delete_later(_unnamed(prepared, before, response.duties))
+        return response
+
+    def _replaced_by(self, request: ChangeDutiesRequest) -> list[Duty | None]:
+        """For each change: the row whose payload it replaces, as far as this node knows."""
+        duties = self._state().duties
+        return [
+            duties.named(one.update.pallet, one.update.id) if one.update.HasField("payload") else None
+            for one in request.changes
+        ]
+
+    async def _with_payload_ids(self, request: ChangeDutiesRequest, until: float) -> ChangeDutiesRequest:
+        """The request with stored payloads; every duty that is created has an id, whether or not it has a payload."""
+        prepared = ChangeDutiesRequest()
+        prepared.CopyFrom(request)
+        specs = [(kind, getattr(one, kind)) for one in prepared.changes if (kind := _kind(one)) in ("create", "update")]
+        total = sum(len(spec.payload) for _, spec in specs)
+        if total > MAX_REQUEST_BYTES:
+            raise MinkaError(Code.TOO_LARGE, f"the payloads have {total} bytes; {MAX_REQUEST_BYTES} is the limit")
+        if total:
+            await self._check_pallets({spec.pallet for _, spec in specs}, until)
+        for _, spec in specs:
+            spec.payload_id, spec.payload_bytes = b"", 0
+        named = [spec for kind, spec in specs if kind == "create" or spec.HasField("payload")]
+        ids = await self._payloads.put_many([spec.payload for spec in named], _left(until))
+        for spec, payload_id in zip(named, ids, strict=True):
+            spec.payload_id, spec.payload_bytes = payload_id, len(spec.payload)
+            spec.ClearField("payload")
+        return prepared
+
+    async def _check_pallets(self, pallets: Iterable[str], until: float) -> None:
+        """There is nowhere to store a payload before there is a pallet. Raises UNKNOWN_PALLET."""
+        known = self._state().duties.pallets
+        if unknown := [pallet for pallet in pallets if pallet not in known]:
+            await self._forward("GetPallets", GetPalletsRequest(ids=unknown), until)
+
+    async def _create_again(
+        self, request: ChangeDutiesRequest, until: float, unknown: MinkaError
+    ) -> ChangeDutiesResponse:
+        """Raises `unknown` where it can't be found out either whether the first request was carried out."""
+        try:
+            response: ChangeDutiesResponse = await self._forward("ChangeDuties", request, until, change=True)
+            return response
+        except MinkaError as refusal:
+            if refusal.code is not Code.DUTY_EXISTS:
+                raise (unknown if refusal.code in _UNKNOWN or refusal.code.info.retriable else refusal) from None
+            names = [DutyName(pallet=one.create.pallet, id=one.create.id) for one in request.changes]
+            try:
+                found = await self._forward("GetDuties", GetDutiesRequest(names=names), until)
+            except MinkaError:
+                raise unknown from None
+            rows = [status.duty for status in found.duties]
+            wanted = [one.create.payload_id for one in request.changes]
+            if any(row.version == 1 and row.payload_id != id_ for row, id_ in zip(rows, wanted, strict=True)):
+                raise  # somebody else's, so nothing of this request was done
+            certain = request.consistency not in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL)
+            if not certain or [row.payload_id for row in rows] != wanted:
+                raise unknown from None
+            return ChangeDutiesResponse(duties=rows)
+
+    async def get_duties(self, request: GetDutiesRequest, timeout: float) -> GetDutiesResponse:
+        """With payloads where they are asked for, and then no more duties than have 8 MiB of them; `more` says so."""
+        until = _until(timeout)
+        for _ in range(_PAYLOAD_TRIES):
+            response: GetDutiesResponse = await self._forward("GetDuties", request, until)
+            if not request.with_payloads or await self._fill(response, until):
+                return response
+        raise MinkaError(Code.CORRUPT_DATA, "the payload of a duty can't be found")
+
+    async def _fill(self, response: GetDutiesResponse, until: float) -> bool:
+        """Add the payloads; False when a duty has had another one since its row was read."""
+        kept = _fitting(response.duties)
+        if kept < len(response.duties):
+            del response.duties[kept:]
+            response.more = True
+        wanted = [status.duty.payload_id for status in response.duties if status.duty.payload_bytes]
+        found = await self._payloads.get_many(wanted, _left(until))
+        for status in response.duties:
+            if status.duty.payload_bytes:
+                if (payload := found.get(status.duty.payload_id)) is None:
+                    return False
+                status.payload = payload
+        return True
+
+    # The active controller
+
+    async def _forward(self, method: str, request: Message, until: float, *, change: bool = False) -> Any:
+        """Ask until the controller takes it. A `change` whose outcome is not known is not repeated."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await self._ask_controller(method, request, until)
+            except MinkaError as error:
+                again = error.code.info.retriable or (not change and error.code is Code.OUTCOME_UNKNOWN)
+                if not again or boottime() + pause >= until:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_S)
+
+    async def _ask_controller(self, method: str, request: Message, until: float) -> Any:
+        address = self._controller_address()
+        if address is None:
+            raise MinkaError(Code.NO_CONTROLLER, "no active controller is known to this node")
+        call = asyncio.ensure_future(self._ask(address, method, request, _left(until)))
+        try:
+            while not call.done():
+                await asyncio.wait({call}, timeout=_LOOK_S)
+                if not call.done() and self._controller_address() not in (None, address):
+                    raise MinkaError(Code.OUTCOME_UNKNOWN, f"{address} is not the active controller any more")
+            return call.result()
+        finally:
+            call.cancel()
+
+    async def _ask(self, address: str, method: str, request: Message, timeout: float) -> Any:
+        stub: Any = DutyControlStub(self._channel_to(address))
+        try:
+            return await getattr(stub, method)(request, timeout=timeout, metadata=self._identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=False) from error
+
+
+def _until(timeout: float) -> float:
+    return boottime() + timeout
+
+
+def _left(until: float) -> float:
+    return max(until - boottime(), 0.01)
+
+
+def _kind(change: DutyChange) -> str | None:
+    return change.WhichOneof("change")
+
+
+def _only_creates(request: ChangeDutiesRequest) -> bool:
+    return all(_kind(change) == "create" for change in request.changes)
+
+
+def _unnamed(request: ChangeDutiesRequest, before: Sequence[Duty | None], after: Sequence[Duty]) -> Iterable[bytes]:
+    """The payloads that no row names after this change; of some that isn't known."""
+    rows = {(row.pallet, row.id): row for row in after}
+    for change, old in zip(request.changes, before, strict=True):
+        if change.HasField("delete"):
+            old = rows.get((change.delete.pallet, change.delete.id))  # the last row
+        elif old is None or (new := rows.get((old.pallet, old.id))) is None or old.version + 1 != new.version:
+            continue
+        if old is not None and old.payload_bytes:
+            yield old.payload_id
+
+
+def _fitting(duties: Sequence[DutyStatus]) -> int:
+    """How many of the first have payloads that fit into one answer; one does."""
+    total = 0
+    for place, status in enumerate(duties):
+        total += status.duty.payload_bytes
+        if total > MAX_REQUEST_BYTES and place:
+            return place
+    return len(duties)

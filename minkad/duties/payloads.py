@@ -1,0 +1,161 @@
+"""The payloads of duties, in a keyspace of the cluster's own, under ids that are never used again.
+
+A payload is stored before the record that names it is proposed, and is never changed. It is deleted after no row names
+it any more: a little later by who replaced it, and else by a sweep at the active controller's node.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from minka.aio import Client
+from minka.errors import Code, MinkaError
+from minka.tls import Tls
+from minka.v1.duties_pb2 import Duty
+from minkad.clock import boottime, unix_ms
+from minkad.core.state import slices
+from minkad.core.state.names import PAYLOADS_KEYSPACE
+from minkad.turns import turn
+
+log: Final = logging.getLogger(__name__)
+
+ID_BYTES: Final = 16
+_TIME_BYTES: Final = 8  # of an id: Unix milliseconds; the rest is random
+_PAUSE_S: Final = 0.05  # before a write is repeated
+_LOOK_S: Final = 1.0
+_DELETE_TIMEOUT_S: Final = 10.0
+_DELETE_AFTER_S: Final = 10.0  # so long a node that lags behind the log may still read what was replaced
+_MAX_DOOMED: Final = 100_000  # the sweep finds the rest
+_SWEEP_EVERY_S: Final = 3600.0
+_SWEEP_OLDER_MS: Final = 3_600_000  # far longer than any request takes from storing a payload to naming it
+_ROWS_A_PIECE: Final = 5_000
+
+
+class PayloadStore:
+    """Reached through this node like by any client. It connects when it is first used."""
+
+    def __init__(self, address: str, tls: Tls | None) -> None:
+        """`address` is this node's own; `tls` its files, None without TLS."""
+        self._address = address
+        self._tls = tls
+        self._client: Client | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._doomed: deque[tuple[float, bytes]] = deque()  # when they may be deleted, in seconds of `boottime`
+
+    async def put_many(self, payloads: Sequence[bytes], timeout: float) -> list[bytes]:
+        """Their ids, once they are durable; an empty one has an id too, and is not stored. `timeout` in seconds.
+
+        Raises MinkaError; then some may be stored, which nothing names.
+        """
+        ids = [new_id(unix_ms()) for _ in payloads]
+        pairs = {_key(id_): payload for id_, payload in zip(ids, payloads, strict=True) if payload}
+        until = boottime() + timeout
+        while pairs:
+            try:
+                await self._connected().put_many(pairs, timeout=max(until - boottime(), _PAUSE_S))
+                break
+            except MinkaError as error:
+                # Nobody else knows these keys, so they can be written again. An unknown keyspace was created just now.
+                again = error.code.info.retriable or error.code in (Code.OUTCOME_UNKNOWN, Code.UNKNOWN_KEYSPACE)
+                if not again or boottime() + _PAUSE_S >= until:
+                    raise
+            await asyncio.sleep(_PAUSE_S)
+        return ids
+
+    async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
+        """Those that are there, by id; one that is not was replaced or deleted meanwhile. `timeout` in seconds."""
+        keys = [_key(id_) for id_ in ids]
+        if not keys:
+            return {}
+        found = await self._connected().get_many(keys, timeout=timeout)
+        return {_id(key): payload for key, payload in found.items()}
+
+    def delete_later(self, ids: Iterable[bytes]) -> None:
+        """No row that is committed names them any more. Best effort: what is left over, the sweep finds."""
+        due = boottime() + _DELETE_AFTER_S
+        for id_ in ids:
+            if len(self._doomed) < _MAX_DOOMED:
+                self._doomed.append((due, id_))
+
+    async def run(self, duties: Callable[[], Mapping[int, Duty]], is_active: Callable[[], bool]) -> None:
+        """Delete what no row names any more, for ever. `duties` are the rows that are committed; only the node of the
+        active controller sweeps.
+        """
+        next_sweep = boottime() + _SWEEP_EVERY_S
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._delete_doomed()
+                if boottime() >= next_sweep and duties() and is_active():
+                    next_sweep = boottime() + _SWEEP_EVERY_S
+                    await self.sweep(duties, is_active, unix_ms())
+            except MinkaError as error:
+                log.info("payloads that nothing names were not deleted", extra={"reason": str(error)})
+
+    async def _delete_doomed(self) -> None:
+        due: list[bytes] = []
+        while self._doomed and self._doomed[0][0] <= boottime():
+            due.append(self._doomed.popleft()[1])
+        for some in slices(due, _ROWS_A_PIECE):
+            await self._delete(some)
+
+    async def sweep(self, duties: Callable[[], Mapping[int, Duty]], is_active: Callable[[], bool], now_ms: int) -> int:
+        """Delete what is older than an hour and named by no row; how many that were. Raises MinkaError."""
+        old: set[bytes] = set()
+        async for page in self._connected().scan_pages(timeout=_DELETE_TIMEOUT_S):
+            old.update(id_ for key, _ in page if is_old(id_ := _id(key), now_ms))
+        for rows in slices(list(duties().values()), _ROWS_A_PIECE):
+            old.difference_update(row.payload_id for row in rows)
+            await turn()
+        deleted = 0
+        for some in slices(sorted(old), _ROWS_A_PIECE):
+            if not is_active():  # these rows may be out of date
+                break
+            await self._delete(some)
+            deleted += len(some)
+        if deleted:
+            log.info("deleted payloads that nothing names", extra={"payloads": deleted})
+        return deleted
+
+    async def _delete(self, ids: Collection[bytes]) -> None:
+        await self._connected().delete_many([_key(id_) for id_ in ids], timeout=_DELETE_TIMEOUT_S)
+
+    def renew(self) -> None:
+        """The files of TLS have changed: use them for what begins from now on."""
+        if self._client is not None:
+            closing = asyncio.create_task(self._client.close(), name="old payload client")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            self._client = None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self.renew()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = Client([self._address], keyspace=PAYLOADS_KEYSPACE, tls=self._tls)
+        return self._client
+
+
+def new_id(now_ms: int) -> bytes:
+    """An id that nobody has: the time, then random bytes."""
+    return now_ms.to_bytes(_TIME_BYTES, "big") + secrets.token_bytes(ID_BYTES - _TIME_BYTES)
+
+
+def is_old(id_: bytes, now_ms: int) -> bool:
+    """Whether it was made more than an hour ago."""
+    return int.from_bytes(id_[:_TIME_BYTES], "big") < now_ms - _SWEEP_OLDER_MS
+
+
+def _key(id_: bytes) -> bytes:
+    """The random bytes first, or all that is written at a time would go to one partition."""
+    return id_[_TIME_BYTES:] + id_[:_TIME_BYTES]
+
+
+def _id(key: bytes) -> bytes:
+    return key[-_TIME_BYTES:] + key[:-_TIME_BYTES]

@@ -12,9 +12,8 @@ def fewest_moves(
 ) -> int:
     """No fewer bring each shard between its two amounts, besides those of what had to go.
 
-    `had_to_go`: the sizes of these. `movable`: the shards and sizes of what else can be moved. `used`: by shard, without
-    what had to go. A shard that has too much gives its heaviest ones away; one that has too little gets as heavy ones as
-    there are.
+    `had_to_go`: the sizes of these. `movable`: the shards and sizes of what else can be moved. `used`: by shard,
+    without what had to go. A shard with too much gives its heaviest ones; one with too little gets the heaviest of all.
     """
     sizes: defaultdict[str, list[int]] = defaultdict(list)
     greatest = max(had_to_go, default=0)

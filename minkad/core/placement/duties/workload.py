@@ -16,6 +16,10 @@ from minkad.core.placement.quotas import level_shares
 
 TOLERANCE: Final = 0.05  # of a shard's share: being off by no more does not matter
 SETTLED: Final = 0.01  # of a shard's share: what is brought nearer is brought so near, if its duties' weights allow
+WORKLOAD_MOVEMENT: Final = (
+    "at most 1 + heaviest / lightest duty times the lower bound; the weight that moves is at most what has to leave, "
+    "what shards have beyond their shares, and one heaviest duty a shard"
+)
 
 Order = Callable[[PlacedDuty], tuple[int, ...]]
 

@@ -21,7 +21,7 @@ class CapacityWorkload:
     spread_multiple: ClassVar = 1.0
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
-        """Each new duty goes to the shard that is filled least, if it has room."""
+        """Each new duty goes to the shard that lacks most of its share, if it has room."""
         return _workload(DutyLayout.of_totals(new, shards, _measure(shards))).place()
 
     def rebalance(

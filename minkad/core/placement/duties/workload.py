@@ -10,7 +10,7 @@ from typing import Final
 from minkad.core.placement.duties.layout import DutyLayout
 from minkad.core.placement.duties.levelling import Levelling
 from minkad.core.placement.duties.limits import note_crowded, relieve
-from minkad.core.placement.duties.placing import place_waiting
+from minkad.core.placement.duties.placing import Key, place_waiting
 from minkad.core.placement.duties.snapshot import DutyPlan, PlacedDuty
 from minkad.core.placement.quotas import level_shares
 
@@ -42,7 +42,7 @@ class Workload:
         layout = self._layout
         again = True
         while again:
-            relieved = relieve(layout, lambda: sorted(layout.open, key=self._fill))
+            relieved = relieve(layout, lambda: sorted(layout.open, key=self._lowest()))
             placed = self._place()
             again = self._level() or ((placed or relieved) and bool(layout.waiting))
         note_crowded(layout)
@@ -51,21 +51,31 @@ class Workload:
         return layout.plan(ideals, settled)
 
     def _place(self) -> bool:
-        return place_waiting(self._layout, self._order, self._fill, self._fewest)
+        return place_waiting(self._layout, self._order, self._lowest(), self._fewest)
 
-    def _fill(self, name: str) -> tuple[float, float, int, str]:
-        """The emptiest first, and of these the largest."""
-        part = self._parts[name]
-        return (self._layout.used[name] / part, -part, self._layout.shards[name].rank, name)
+    def _lowest(self) -> Key:
+        """What a shard has beyond what it should have once all is placed.
+
+        If each duty goes where that is lowest, in the end no shard is off by more than one duty. By how full the shards
+        are, many small ones that round up could leave a large one with much less.
+        """
+        layout, ideals = self._layout, self._ideals(placed=False)
+        return lambda name: (layout.used[name] - ideals[name], layout.shards[name].rank, name)
 
     def _fewest(self, name: str) -> tuple[int, int, str]:
         return (self._layout.count[name], self._layout.shards[name].rank, name)
 
-    def _ideals(self) -> dict[str, float]:
-        """What has to stay where it is, and limits, are taken into account."""
+    def _ideals(self, placed: bool = True) -> dict[str, float]:
+        """Limits are kept, and what can't be moved counts where it is. `placed`: what waits does not count at all."""
         layout = self._layout
+        total = sum(layout.used[name] for name in layout.open)
         floors = {name: float(layout.used[name] - layout.movable[name]) for name in layout.open}
-        return level_shares(sum(layout.used[name] for name in layout.open), self._parts, floors, layout.limits)
+        for duty in () if placed else layout.waiting:
+            if duty.shard in floors:
+                floors[duty.shard] -= duty.weight
+            else:
+                total += duty.weight
+        return level_shares(total, self._parts, floors, layout.limits)
 
     def _level(self) -> bool:
         ideals, used = self._ideals(), self._layout.used

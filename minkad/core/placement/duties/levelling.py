@@ -16,24 +16,27 @@ class Levelling:
     """How high a shard is: what it has beyond its ideal.
 
     A duty goes from the highest to the lowest shard, if they differ by less afterwards, by at least the duty's size. So
-    it comes to an end, and a duty comes back only after a change of about twice its size. `slack`: a shard that is off
-    its ideal by no more has settled, and between two such shards nothing moves; with None all do that differ by
-    `least_gap`.
+    it comes to an end, and a duty comes back only after a change of about twice its size. A shard is off once its
+    height exceeds its tolerance, until that is no more than `settled` times its tolerance; between two shards that are
+    not off nothing moves. Without tolerances all are off. Nothing moves between two that differ by less than `least_gap`.
     """
 
     def __init__(
         self,
         layout: DutyLayout,
         ideals: Mapping[str, float],
-        slack: Mapping[str, float] | None = None,
+        tolerances: Mapping[str, float] | None = None,
+        settled: float = 0,
         least_gap: float = 0,
     ) -> None:
         self._layout = layout
         self._ideals = ideals
-        self._slack = slack
+        self._tolerances = tolerances
+        self._settled = settled
         self._least_gap = least_gap
         self._height = {name: self._height_of(name) for name in layout.open}
         self._ranks = sorted(map(self._rank, layout.open))
+        self._off: set[str] = set()
         self._off = {name for name in layout.open if self._is_off(name)}
 
     def run(self) -> bool:
@@ -54,7 +57,9 @@ class Levelling:
         return (self._height[name], self._layout.shards[name].rank, name)
 
     def _is_off(self, name: str) -> bool:
-        return self._slack is None or abs(self._height[name]) > self._slack[name]
+        if self._tolerances is None:
+            return True
+        return abs(self._height[name]) > self._tolerances[name] * (self._settled if name in self._off else 1)
 
     def _update(self, name: str) -> None:
         del self._ranks[bisect_left(self._ranks, self._rank(name))]
@@ -99,4 +104,4 @@ class Levelling:
         return pool.heaviest(target, self._layout.measure.size(lightest))  # the newest of these
 
     def _slack_of(self, name: str) -> float:
-        return self._slack[name] if self._slack is not None else 0.0
+        return self._tolerances[name] * self._settled if self._tolerances is not None else 0.0

@@ -1,7 +1,11 @@
 """The lower bound of a plan's moves."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+_PRECISION: Final = 1e-6  # what is left of a sum of floating-point numbers may be no shard's
 
 
 def fewest_moves(
@@ -30,5 +34,21 @@ def fewest_moves(
             above -= size
             leave += 1
         if used[shard] < low and greatest:
-            come += int(-(-(low - used[shard]) // greatest))
-    return max(len(had_to_go) + leave, come)
+            come += math.ceil((low - used[shard]) / greatest)
+    return max(len(had_to_go) + max(leave, _givers(sum(had_to_go), used, settled)), come)
+
+
+def _givers(come: int, used: Mapping[str, int], settled: Mapping[str, tuple[float, float]]) -> int:
+    """So many shards give something away at least, when none of them goes below what it needs.
+
+    `come`: what the others get in any case.
+    """
+    spare = [used[shard] - low for shard, (low, _) in settled.items()]
+    lacking = -sum(amount for amount in spare if amount < 0) - come
+    givers = 0
+    for amount in sorted(spare, reverse=True):
+        if lacking <= _PRECISION * max(1, come) or amount <= 0:
+            break
+        lacking -= amount
+        givers += 1
+    return givers

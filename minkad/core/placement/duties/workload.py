@@ -1,7 +1,7 @@
 """What the two balancers by weight share: each shard is to have its share of all the weight.
 
-Hysteresis: as long as each shard is within 5 % of its share, nothing moves. When one is not, those that are off by more
-than 1 % are brought nearer, so that the next small change moves nothing.
+Hysteresis: a shard that is within 5 % of its share is left alone. One that is not is brought within 1 %, so that the
+next small change moves nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -78,7 +78,6 @@ class Workload:
         return level_shares(total, self._parts, floors, layout.limits)
 
     def _level(self) -> bool:
-        ideals, used = self._ideals(), self._layout.used
-        if all(abs(used[name] - ideal) <= TOLERANCE * ideal for name, ideal in ideals.items()):
-            return False
-        return Levelling(self._layout, ideals, {name: SETTLED * ideal for name, ideal in ideals.items()}).run()
+        ideals = self._ideals()
+        tolerances = {name: TOLERANCE * ideal for name, ideal in ideals.items()}
+        return Levelling(self._layout, ideals, tolerances, SETTLED / TOLERANCE).run()

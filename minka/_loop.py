@@ -1,4 +1,4 @@
-"""The event loop of every synchronous client of this process, on a thread of its own.
+"""The event loop of every synchronous client of this process, on a thread of its own; and that of shards' sessions.
 
 All event loops of a process share one poller in grpc.aio, and whichever loop it wakes handles what has happened for all
 of them. When one of them has been closed, that fails with "Event loop is closed", and what was behind it in the queue
@@ -33,9 +33,9 @@ os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, aft
 class SharedLoop:
     """The loop and its thread, which ends with the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.loop: Final = _new_event_loop()
-        self.thread: Final = threading.Thread(target=self.loop.run_forever, name="minka client", daemon=True)
+        self.thread: Final = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self.thread.start()
         # Held for good: otherwise the last channel that is freed, on any thread, would take the poller down.
         asyncio.run_coroutine_threadsafe(_hold_grpc(), self.loop).result()
@@ -100,7 +100,7 @@ def _shared_loop() -> SharedLoop:
     claim_aio()
     with _making:
         if _shared is None:
-            _shared = SharedLoop()
+            _shared = SharedLoop("minka client")
         return _shared
 
 

@@ -1,4 +1,8 @@
-"""Duties: pieces of your own work that a Minka cluster hands out to your own processes."""
+"""Duties: pieces of your own work that a Minka cluster hands out to your own processes, and keeps balanced.
+
+A process that hosts duties has a `Delegate`, and runs it with `run_shard` or, in asyncio, with `Shard`. Duties are
+created and changed with `Client`, or in asyncio with `aio.Client`.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -6,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from minka.duties import aio, changes
     from minka.duties.client import Client
+    from minka.duties.delegate import Capacity, Delegate, Duty
+    from minka.duties.shard import Shard, run_shard
 
-__all__ = ["Client", "aio", "changes"]
+__all__ = ["Capacity", "Client", "Delegate", "Duty", "Shard", "aio", "changes", "run_shard"]
 
 # Loaded when first used: minkad and minkactl import the package for a part of it alone.
-_MODULES = {"Client": "client"}
+_MODULES = {
+    **dict.fromkeys(("Capacity", "Delegate", "Duty"), "delegate"),
+    **dict.fromkeys(("Shard", "run_shard"), "shard"),
+    "Client": "client",
+}
 
 
 if not TYPE_CHECKING:  # a type checker is to see which names there are

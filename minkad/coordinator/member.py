@@ -369,7 +369,7 @@ class Member:
             except TimeoutError:
                 pass
 
-    async def _ask(self, call: Callable[[str, float], Awaitable[T]]) -> T:
+    async def ask(self, call: Callable[[str, float], Awaitable[T]]) -> T:
         """A call to the active controller, which ends when Raft names another: the outcome is open then."""
         address, seconds = self._address(), self._settings.call_timeout
         try:
@@ -380,26 +380,26 @@ class Member:
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
         """Ask the active controller to record a hand-over; any failure but a refusal leaves the outcome open."""
-        response = await self._ask(lambda address, seconds: self._stub.hand_over(address, request, seconds))
+        response = await self.ask(lambda address, seconds: self._stub.hand_over(address, request, seconds))
         return response.partition
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """Ask the active controller to change in-sync sets. Any MinkaError leaves the outcome open."""
-        return await self._ask(lambda address, seconds: self._stub.alter_isr(address, request, seconds))
+        return await self.ask(lambda address, seconds: self._stub.alter_isr(address, request, seconds))
 
     async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
         """Ask the active controller for a split; the rows of both halves."""
-        response = await self._ask(lambda address, seconds: self._stub.propose_split(address, request, seconds))
+        response = await self.ask(lambda address, seconds: self._stub.propose_split(address, request, seconds))
         return list(response.partitions)
 
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
         """Tell the active controller that a split has ended; the rows of both halves."""
-        response = await self._ask(lambda address, seconds: self._stub.finish_split(address, request, seconds))
+        response = await self.ask(lambda address, seconds: self._stub.finish_split(address, request, seconds))
         return list(response.partitions)
 
     async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
         """Tell the active controller that a merge has ended; the rows of both. What is no refusal is in doubt."""
-        response = await self._ask(lambda address, seconds: self._stub.finish_merge(address, request, seconds))
+        response = await self.ask(lambda address, seconds: self._stub.finish_merge(address, request, seconds))
         return list(response.partitions)
 
     async def shut_down(self, timeout: float) -> None:
@@ -409,7 +409,7 @@ class Member:
             async with asyncio.timeout(timeout):
                 while True:
                     try:
-                        answer = await self._ask(
+                        answer = await self.ask(
                             lambda address, seconds: self._stub.controlled_shutdown(address, request, seconds)
                         )
                         if not answer.remaining:
@@ -429,7 +429,7 @@ class Member:
             async with asyncio.timeout(timeout):
                 while True:
                     try:
-                        await self._ask(lambda address, seconds: self._stub.leave(address, request, seconds))
+                        await self.ask(lambda address, seconds: self._stub.leave(address, request, seconds))
                         return
                     except MinkaError as error:
                         # The next controller may have been elected a moment ago, and not be active yet; and a goodbye

@@ -1,0 +1,151 @@
+"""What happens to a shard, and what is to be done then: the events and instructions of `minka.duties._machine`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from minka.v1.shards_pb2 import HeldDuty, ShardInstruction, ShardMessage
+
+MAX_CALL_DUTIES: Final = 1_000  # that a delegate is given at once
+
+
+class Method(Enum):
+    """Of a delegate, in the order in which they come first."""
+
+    DETACH = "detach"
+    UPDATE = "update"
+    PREPARE = "prepare"
+    ATTACH = "attach"
+    REPORT = "report"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSettings:
+    """Seconds."""
+
+    call_timeout: float = 30.0  # of one call to the delegate
+    retry_first: float = 0.1  # after the first failure of a duty; then twice as long each time
+    retry_most: float = 5.0
+    tries: int = 5  # of attach, update and prepare, before the duty goes to another shard
+    report_interval: float = 1.0  # between two questions what the delegate holds
+    weight_interval: float = 10.0  # between two reports of one duty's weight
+    weight_change: float = 0.1  # a part of the weight: less than this is jitter
+    first_answer: float = 10.0  # for which a node may take to register the shard
+    silence: float = 1.0  # without a grant, and the shard goes to another node; at most a third of the clearance
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """There is a session, and nothing has been said on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The session has ended, or there was none."""
+
+    code: str  # of minka.errors
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The node says this."""
+
+    instruction: ShardInstruction
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """The delegate's method returned or raised."""
+
+    call: int
+    error: str | None = None
+    reported: Mapping[tuple[int, int], int | None] | None = None  # by number and epoch: of Method.REPORT
+
+
+@dataclass(frozen=True, slots=True)
+class CallOverdue:
+    """The delegate's method takes longer than it may, and can't be ended; it is called no more until it returns."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The process is about to stop: its duties go elsewhere one after the other, each released here first."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The process stops now: everything is released here, whether or not anybody hears of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Connected | Disconnected | Received | CallEnded | CallOverdue | Leave | GiveUp | Tick
+
+# Instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Say this on the session."""
+
+    message: ShardMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """End the session, if there is one, and begin one with another node."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelegate:
+    """Call the method with the duties. It is answered by CallEnded, always, perhaps after CallOverdue."""
+
+    call: int
+    method: Method
+    pallet: str  # "" of Method.REPORT
+    duties: tuple[HeldDuty, ...]
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCall:
+    """The call should end as soon as it can."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndProcess:
+    """At once: it may still act for duties that others get."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """For the log. `level` as in logging."""
+
+    level: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Nothing is left to do. `error` is a code and a text where it is not the end that was asked for."""
+
+    error: tuple[str, str] | None = None
+
+
+Instruction = Send | Disconnect | CallDelegate | CancelCall | EndProcess | Note | Stopped

@@ -1,0 +1,392 @@
+"""The duties of a shard and the calls to its delegate: what it is to have, what it has, and what is under way. Pure.
+
+A duty is first ATTACHING (or PREPARING), is ATTACHED once the delegate's attach has returned, and DETACHING from when
+it is to be released until the delegate's detach has returned. The delegate may act for it from the beginning of the
+first to the end of the last: then the record is `live`.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from minka.duties._events import MAX_CALL_DUTIES, CallDelegate, CancelCall, Instruction, MachineSettings, Method, Note
+from minka.duties._reports import Reports
+from minka.v1.shards_pb2 import HeldDuty, Holding
+
+WARNING: Final = 30  # as in logging, which does I/O
+ERROR: Final = 40
+
+
+class Phase(Enum):
+    """Of a duty on its shard."""
+
+    PREPARING = "preparing"
+    ATTACHING = "attaching"
+    ATTACHED = "attached"
+    DETACHING = "detaching"
+
+
+class Ending(Enum):
+    """What becomes of a duty once it is detached."""
+
+    RELEASED = "released"
+    FAILED = "failed"
+    REATTACHED = "reattached"  # with its new payload
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """A duty of this shard."""
+
+    duty: HeldDuty  # as it was told last
+    phase: Phase
+    live: bool = False  # the delegate may act for it
+    busy: bool = False  # in a call that is under way
+    alone: bool = False  # given to the delegate without others, after a failure
+    given: int = 0  # the version that the delegate has
+    tries: int = 0  # of the present method
+    ending: Ending | None = None
+    reason: str = ""  # of FAILED
+    next: HeldDuty | None = None  # a later assignment, for when this one has ended
+    detach_began: float = 0.0
+    attach_ended: float = 0.0
+    weight_told: int | None = None
+    weight_told_at: float = float("-inf")
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """The calls for one pallet: one at a time."""
+
+    pallet: str
+    running: CallDelegate | None = None
+    queues: dict[Method, dict[int, None]] = field(default_factory=lambda: {method: {} for method in Method})
+
+
+class Hosting:
+    """What is put in `out` is to be done, in this order."""
+
+    def __init__(
+        self, pallets: Iterable[str], methods: Iterable[Method], settings: MachineSettings, reports: Reports
+    ) -> None:
+        self.records: dict[int, Record] = {}
+        self.live = 0  # records for which the delegate may act
+        self.may_take = False  # something new: there is clearance enough
+        self.out: list[Instruction] = []
+        self._lanes = {pallet: Lane(pallet) for pallet in (*pallets, "")}
+        self._methods = frozenset(methods)
+        self._settings = settings
+        self._reports = reports
+        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # with when they began
+        self._last_call = 0
+        self._retries: list[tuple[float, int, Method]] = []  # a heap
+        self._report_due = float("-inf")
+
+    # What is asked of it
+
+    def holdings(self) -> Iterator[Holding]:
+        """All that is here or about to be."""
+        for record in self.records.values():
+            yield Holding(duty=record.duty.duty, epoch=record.duty.epoch, version=record.duty.version)
+
+    def holds(self, number: int, epoch: int) -> bool:
+        """Whether the delegate has this assignment; for any thread."""
+        record = self.records.get(number)
+        return record is not None and record.live and record.duty.epoch == epoch
+
+    def wake_at(self) -> float:
+        """When there is something to do, if nothing else happens."""
+        retry = self._retries[0][0] if self._retries else float("inf")
+        return min(retry, self._report_due if self._reports_itself() else float("inf"))
+
+    def is_report(self, call: int) -> bool:
+        """Whether the call asks the delegate what it has."""
+        return self._calls[call][0].method is Method.REPORT
+
+    def forget_reports(self) -> Reports:
+        """Nothing that was to be said interests anybody any more, since nobody knows this process."""
+        assert not self.records, "the former process still has duties"
+        self._reports = Reports()
+        return self._reports
+
+    # What it is told
+
+    def attach(self, duty: HeldDuty) -> None:
+        """The shard is to have it."""
+        number, record = duty.duty, self.records.get(duty.duty)
+        if self._reports.is_spent(number, duty.epoch):
+            return
+        if duty.pallet not in self._lanes or not duty.pallet:
+            self._reports.failed(number, duty.epoch, f"the shard doesn't take the pallet {duty.pallet}")
+        elif record is None:
+            self._begin(duty, Phase.ATTACHING)
+        elif record.duty.epoch == duty.epoch and record.phase is not Phase.PREPARING:
+            self.update(duty)
+        elif record.duty.epoch <= duty.epoch:
+            record.next = duty
+            self._release(record, Ending.RELEASED)
+
+    def prepare(self, duty: HeldDuty) -> None:
+        """The shard gets it next."""
+        number, record = duty.duty, self.records.get(duty.duty)
+        if self._reports.is_spent(number, duty.epoch) or duty.pallet not in self._lanes:
+            return
+        if record is not None:
+            if record.duty.epoch < duty.epoch:  # it is still being released here, so nothing has to be loaded
+                self._reports.prepared(number, duty.epoch)
+        elif Method.PREPARE in self._methods:
+            self._begin(duty, Phase.PREPARING)
+        else:
+            self.records[number] = Record(duty, Phase.PREPARING)
+            self._reports.prepared(number, duty.epoch)
+
+    def update(self, duty: HeldDuty) -> None:
+        """A client has changed it."""
+        record = self.records.get(duty.duty)
+        if record is None or record.duty.epoch != duty.epoch or record.duty.version >= duty.version:
+            return
+        record.duty = duty
+        if record.phase is Phase.ATTACHED and not record.busy:
+            self._hand_update(record)
+
+    def detach(self, holding: Holding) -> None:
+        """The shard is to release it, and says so even where it doesn't have it."""
+        record = self.records.get(holding.duty)
+        if record is None or record.duty.epoch < holding.epoch:
+            if record is not None and record.next is not None and record.next.epoch <= holding.epoch:
+                record.next = None
+            self._reports.released(holding.duty, holding.epoch, None)
+        elif record.duty.epoch == holding.epoch:
+            self._release(record, Ending.RELEASED)
+
+    def release_all(self, *, unbegun: bool) -> None:
+        """Release everything that the delegate has; with `unbegun` also what it was yet to be given."""
+        for record in list(self.records.values()):
+            if record.live or unbegun:
+                record.next = None
+                self._release(record, Ending.RELEASED)
+        for call, _ in self._calls.values():
+            if call.method not in (Method.DETACH, Method.REPORT):
+                self.out.append(CancelCall(call.call))
+
+    # Steps of a record
+
+    def _begin(self, duty: HeldDuty, phase: Phase) -> None:
+        self.records[duty.duty] = Record(duty, phase)
+        self._queue(duty, Method.ATTACH if phase is Phase.ATTACHING else Method.PREPARE)
+
+    def _queue(self, duty: HeldDuty, method: Method) -> None:
+        self._lanes[duty.pallet].queues[method][duty.duty] = None
+
+    def _release(self, record: Record, ending: Ending) -> None:
+        if record.ending is not Ending.FAILED:
+            record.ending = ending
+        if record.busy or record.phase is Phase.DETACHING:
+            return  # it goes on when the call has ended
+        if not record.live:
+            self._end(record, None)
+            return
+        record.phase, record.tries, record.alone = Phase.DETACHING, 0, False
+        self._lanes[record.duty.pallet].queues[Method.UPDATE].pop(record.duty.duty, None)
+        self._queue(record.duty, Method.DETACH)
+
+    def _hand_update(self, record: Record) -> None:
+        if Method.UPDATE in self._methods:
+            self._queue(record.duty, Method.UPDATE)
+        else:
+            self._release(record, Ending.REATTACHED)
+
+    def _end(self, record: Record, took: float | None) -> None:
+        """The delegate doesn't have it."""
+        duty, number = record.duty, record.duty.duty
+        self._set_live(record, False)
+        for method in (Method.ATTACH, Method.PREPARE, Method.UPDATE):
+            self._lanes[duty.pallet].queues[method].pop(number, None)
+        del self.records[number]
+        if record.ending is Ending.REATTACHED:
+            self._begin(duty, Phase.ATTACHING)
+            return
+        if record.ending is Ending.FAILED:
+            self._reports.failed(number, duty.epoch, record.reason)
+        elif record.phase is not Phase.PREPARING or record.next is None:
+            self._reports.released(number, duty.epoch, took)
+        if record.next is not None:
+            self.attach(record.next)
+
+    def _set_live(self, record: Record, live: bool) -> None:
+        self.live += live - record.live
+        record.live = live
+
+    # Calls
+
+    def advance(self, now: float) -> None:
+        """Begin what can begin."""
+        while self._retries and self._retries[0][0] <= now:
+            _, number, method = heapq.heappop(self._retries)
+            record = self.records.get(number)
+            if record is not None and record.tries and not record.busy and method is _method_of(record):
+                self._queue(record.duty, method)
+        for lane in self._lanes.values():
+            if lane.running is None and lane.pallet:
+                self._next_call(lane, now)
+        if not self._reports_itself():
+            self._report_due = now + self._settings.report_interval
+        elif now >= self._report_due:
+            self._report_due = now + self._settings.report_interval
+            if self._lanes[""].running is None:
+                self._call(self._lanes[""], Method.REPORT, (), now)
+
+    def _reports_itself(self) -> bool:
+        return Method.REPORT in self._methods and self.live > 0
+
+    def _next_call(self, lane: Lane, now: float) -> None:
+        for method, queue in lane.queues.items():
+            if not queue or (method is not Method.DETACH and not self.may_take):
+                continue
+            first = self.records[next(iter(queue))]
+            some = [first]
+            if not first.alone:
+                rest = (self.records[number] for number in queue)
+                some = [one for one, _ in zip((r for r in rest if not r.alone), range(MAX_CALL_DUTIES), strict=False)]
+            for record in some:
+                del queue[record.duty.duty]
+                record.busy = True
+                if method is Method.ATTACH:
+                    self._set_live(record, True)
+                elif method is Method.DETACH and not record.tries:
+                    record.detach_began = now
+            self._call(lane, method, tuple(record.duty for record in some), now)
+            return
+
+    def _call(self, lane: Lane, method: Method, duties: tuple[HeldDuty, ...], now: float) -> None:
+        self._last_call += 1
+        call = CallDelegate(self._last_call, method, lane.pallet, duties, self._settings.call_timeout)
+        self._calls[call.call] = (call, now)
+        lane.running = call
+        self.out.append(call)
+
+    def overdue(self, number: int) -> None:
+        """The call can't be ended: its pallet waits."""
+        call, _ = self._calls[number]
+        text = (
+            f"{call.method.value} of {_named(call)} has taken {call.timeout:g} s and can't be ended: nothing else is "
+            "called for this pallet until it returns"
+        )
+        self.out.append(Note(ERROR, text))
+
+    def ended(self, number: int, error: str | None, now: float) -> None:
+        """The call has returned or raised."""
+        call, began = self._calls.pop(number)
+        self._lanes[call.pallet].running = None
+        if error is not None:
+            self.out.append(Note(WARNING, f"{call.method.value} of {_named(call)} failed: {error}"))
+        outcome: Callable[[Record, HeldDuty, float, float], None] = {
+            Method.ATTACH: self._attached,
+            Method.DETACH: self._detached,
+            Method.UPDATE: self._updated,
+            Method.PREPARE: self._prepared,
+        }[call.method]
+        for duty in call.duties:
+            record = self.records[duty.duty]
+            record.busy = False
+            if error is None:
+                record.tries, record.alone = 0, False
+                outcome(record, duty, began, now)
+            else:
+                self._failed(record, call, error, now)
+
+    def _attached(self, record: Record, duty: HeldDuty, began: float, now: float) -> None:
+        record.phase, record.given, record.attach_ended = Phase.ATTACHED, duty.version, now
+        if record.ending is not None:
+            self._release(record, record.ending)
+            return
+        self._reports.attached(duty.duty, duty.epoch, now - began)
+        if record.duty.version > record.given:
+            self._hand_update(record)
+
+    def _updated(self, record: Record, duty: HeldDuty, began: float, now: float) -> None:
+        record.given = duty.version
+        if record.ending is not None:
+            self._release(record, record.ending)
+        elif record.duty.version > record.given:
+            self._hand_update(record)
+
+    def _prepared(self, record: Record, duty: HeldDuty, began: float, now: float) -> None:
+        if record.ending is not None:
+            self._end(record, None)
+        else:
+            self._reports.prepared(duty.duty, duty.epoch)
+
+    def _detached(self, record: Record, duty: HeldDuty, began: float, now: float) -> None:
+        self._end(record, now - record.detach_began)
+
+    def _failed(self, record: Record, call: CallDelegate, error: str, now: float) -> None:
+        method = call.method
+        if method is Method.ATTACH:
+            self._set_live(record, False)  # who raises has taken nothing
+        if method is not Method.DETACH and record.ending is not None:
+            self._release(record, record.ending)
+            return
+        if len(call.duties) > 1:
+            record.alone = True
+            self._queue(record.duty, method)
+            return
+        record.tries += 1
+        settings = self._settings
+        if method is not Method.DETACH and record.tries >= settings.tries:
+            record.reason = f"{method.value}: {error}"
+            self._release(record, Ending.FAILED)
+            return
+        delay = min(settings.retry_most, settings.retry_first * 2.0 ** min(record.tries - 1, 20))
+        heapq.heappush(self._retries, (now + delay, record.duty.duty, method))
+
+    # What the delegate says that it has
+
+    def reported(self, number: int, error: str | None, held: Mapping[tuple[int, int], int | None], now: float) -> None:
+        """The call of the delegate's report has ended."""
+        _, began = self._calls.pop(number)
+        self._lanes[""].running = None
+        if error is not None:
+            self.out.append(Note(WARNING, f"the delegate's report failed: {error}"))
+            return
+        for record in list(self.records.values()):
+            if record.phase is not Phase.ATTACHED or record.busy or record.attach_ended > began:
+                continue  # it may or may not be in what the delegate says
+            key = record.duty.duty, record.duty.epoch
+            if key in held:
+                self._weigh(record, held[key], now)
+            elif record.duty.lazy:
+                self._finish(record)
+
+    def _finish(self, record: Record) -> None:
+        duty = record.duty
+        self._lanes[duty.pallet].queues[Method.UPDATE].pop(duty.duty, None)
+        self._set_live(record, False)
+        del self.records[duty.duty]
+        self._reports.finished(duty.duty, duty.epoch)
+
+    def _weigh(self, record: Record, weight: int | None, now: float) -> None:
+        settings = self._settings
+        if weight is None or now - record.weight_told_at < settings.weight_interval:
+            return
+        known = record.duty.weight if record.weight_told is None else record.weight_told
+        if abs(weight - known) >= settings.weight_change * known and weight != known:
+            record.weight_told, record.weight_told_at = weight, now
+            self._reports.weighed(record.duty.duty, record.duty.epoch, weight)
+
+
+def _method_of(record: Record) -> Method:
+    """What the record waits for, if it waits for anything."""
+    return {
+        Phase.PREPARING: Method.PREPARE,
+        Phase.ATTACHING: Method.ATTACH,
+        Phase.ATTACHED: Method.UPDATE,
+        Phase.DETACHING: Method.DETACH,
+    }[record.phase]
+
+
+def _named(call: CallDelegate) -> str:
+    first = f"{call.pallet}/{call.duties[0].id}"
+    return first if len(call.duties) == 1 else f"{len(call.duties)} duties, {first} the first"

@@ -1,0 +1,354 @@
+"""What a shard does: events in, instructions out, the time as an argument (in the manner of dask.distributed's worker
+state machine). Pure: the shell around it (`minka.duties._session`) and the simulator run the same code.
+
+What it keeps to, whatever happens: the delegate is given nothing without clearance, never two assignments of one duty
+at once, and no assignment again that was given back; everything is released by itself when the clearance gets short;
+and what was released is reported until that is recorded.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from minka.duties._events import (
+    CallEnded,
+    CallOverdue,
+    Connected,
+    Disconnect,
+    Disconnected,
+    EndProcess,
+    Event,
+    GiveUp,
+    Instruction,
+    Leave,
+    MachineSettings,
+    Method,
+    Note,
+    Received,
+    Send,
+    Stopped,
+    Tick,
+)
+from minka.duties._hosting import ERROR, WARNING, Hosting
+from minka.duties._reports import Reports
+from minka.v1.duties_pb2 import Shard
+from minka.v1.shards_pb2 import ShardGrant, ShardHeartbeat, ShardHello, ShardInstruction, ShardLeave, ShardMessage
+
+INFO: Final = 20
+MARGIN: Final = 1 / 3  # of the clearance: so much before its end everything is released
+_FENCED: Final = "SHARD_FENCED"
+_TAKEN: Final = "SHARD_NAME_TAKEN"
+_HOPELESS: Final = ("INVALID_ARGUMENT", "CLUSTER_MISMATCH")  # another try is refused as well
+_SENT_KEPT: Final = 64
+_FAREWELL_S: Final = 1.0  # for the last report, when the process stops without waiting for the cluster
+
+
+class ShardMachine:
+    """`new_incarnation` makes the identity of the process, and another one after the cluster took it for dead.
+
+    `ends_process`: what the delegate has not released when the clearance ends is a reason to end the process.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        methods: Iterable[Method],
+        settings: MachineSettings,
+        *,
+        new_incarnation: Callable[[], str],
+        ends_process: bool = True,
+    ) -> None:
+        self.shard = shard
+        self.reports = Reports()
+        self.hosting = Hosting([one.pallet for one in shard.pallets], methods, settings, self.reports)
+        self.until = float("-inf")  # the end of the clearance
+        self.is_registered = False  # this incarnation
+        self._settings = settings
+        self._new_incarnation = new_incarnation
+        self._ends_process = ends_process
+        self._known_index = 0
+        self._interval = 0.5  # between heartbeats; the node says it
+        self._clearance = 0.0  # as it is granted
+        self._connected = False
+        self._heard_at = 0.0
+        self._sequence = 0
+        self._sent: dict[int, float] = {}  # when the heartbeats went that are not answered
+        self._beat_at = float("inf")
+        self._releasing = False
+        self._patience = float("-inf")  # until which the delegate may release although the clearance has ended
+        self._fenced = False
+        self._leaving = False
+        self._giving_up = False
+        self._farewell = float("inf")
+        self._ended = False
+        self._problem = ""
+        self._out: list[Instruction] = []
+
+    # What the shell and the delegate's duties ask; for any thread
+
+    @property
+    def may_connect(self) -> bool:
+        """Not before everything is released, where the cluster took the process for dead."""
+        return not self._fenced
+
+    def holds(self, number: int, epoch: int, now: float) -> bool:
+        """Whether the delegate may act now for this assignment."""
+        return now < self.until and self.hosting.holds(number, epoch)
+
+    def wake_at(self) -> float:
+        """When to send a Tick, if nothing else happens before."""
+        times = [self._beat_at, self._farewell, self.hosting.wake_at()]
+        if self._connected:
+            times.append(self._heard_at + self._silence())
+        if self.hosting.live:
+            times.append(max(self.until, self._patience) if self._releasing else self.until - self._margin())
+        return min(times)
+
+    # Events
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """What is to be done, in this order. After Stopped or EndProcess there is nothing more."""
+        if self._ended:
+            return []
+        self._watch_clearance(now)
+        handlers: dict[type[Any], Callable[[Any, float], None]] = {
+            Connected: self._on_connected,
+            Disconnected: self._on_disconnected,
+            Received: self._on_received,
+            CallEnded: self._on_call_ended,
+            CallOverdue: lambda event, _: self.hosting.overdue(event.call),
+            Leave: self._on_leave,
+            GiveUp: self._on_give_up,
+            Tick: lambda *_: None,
+        }
+        handlers[type(event)](event, now)
+        self._advance(now)
+        out, self._out = self._out, []
+        return out
+
+    def _advance(self, now: float) -> None:
+        if self._ended:
+            return
+        if self._connected and now - self._heard_at >= self._silence():
+            self._disconnect(now, "no clearance was granted on it")
+        if now >= self._beat_at:
+            self._beat(now)
+        self._watch_clearance(now)
+        self.hosting.may_take = self._may_take(now)
+        self.hosting.advance(now)
+        self._out += self.hosting.out
+        self.hosting.out.clear()
+        if self._connected and self.is_registered and (report := self.reports.next()) is not None:
+            self._send(ShardMessage(report=report))
+        self._renew()
+        self._end_if_through(now)
+
+    def _may_take(self, now: float) -> bool:
+        allowed = not self._fenced and not self._giving_up and not self._releasing
+        return allowed and self.until - now > self._margin()
+
+    def _margin(self) -> float:
+        return self._clearance * MARGIN
+
+    def _note(self, level: int, text: str) -> None:
+        self._out.append(Note(level, text))
+
+    # The session
+
+    def _silence(self) -> float:
+        """Seconds without a word about the clearance after which another node is tried."""
+        if not self.is_registered:
+            return self._settings.first_answer
+        return max(2 * self._interval, min(self._settings.silence, self._margin()))
+
+    def _send(self, message: ShardMessage) -> None:
+        self._out.append(Send(message))
+
+    def _disconnect(self, now: float, reason: str) -> None:
+        self._connected, self._beat_at = False, float("inf")
+        self._out.append(Disconnect(reason))
+
+    def _on_connected(self, event: Connected, now: float) -> None:
+        if not self.shard.incarnation:
+            self.shard.incarnation = self._new_incarnation()
+        self._connected, self._heard_at = True, now
+        self._sent.clear()
+        hello = ShardHello(shard=self.shard, known_index=self._known_index, holdings=self.hosting.holdings())
+        self._send(ShardMessage(hello=hello))
+        if not self.is_registered:
+            return
+        self._beat_at = now
+        if self._leaving:
+            self._send(ShardMessage(leave=ShardLeave()))
+        if (report := self.reports.again()) is not None:
+            self._send(ShardMessage(report=report))
+
+    def _on_disconnected(self, event: Disconnected, now: float) -> None:
+        self._connected, self._beat_at = False, float("inf")
+        self._refused(event.code, event.reason, now)
+
+    def _refused(self, code: str, reason: str, now: float) -> None:
+        if code == _FENCED:
+            self._fence(reason, now)
+        elif code in _HOPELESS and not self.is_registered:
+            self._end((code, reason))
+        elif code != self._problem:
+            self._problem = code
+            level = INFO if code == _TAKEN else WARNING
+            self._note(level, f"no session with the cluster, trying on: {reason}")
+
+    def _on_received(self, event: Received, now: float) -> None:
+        said = event.instruction
+        kind = said.WhichOneof("instruction")
+        if not self._connected or kind is None:
+            return
+        if kind in ("attach", "detach", "update", "prepare"):
+            if said.index < self._known_index:
+                self._note(ERROR, f"the node is behind: it stands on {said.index}, and {self._known_index} is known")
+                return
+            self._on_duties(said, kind)
+        elif kind == "grant":
+            self._on_grant(said.grant, now)
+        elif kind == "welcome":
+            self._on_welcome(said, now)
+        elif kind == "recorded":
+            self.reports.recorded(said.recorded.sequence)
+        elif kind == "refused":
+            self._disconnect(now, said.refused.message)
+            self._refused(said.refused.code, said.refused.message, now)
+        elif kind == "goodbye":
+            self._on_give_up(GiveUp(), now)  # nothing is left to release, as far as the node knows
+        self._known_index = max(self._known_index, said.index)
+
+    def _on_duties(self, said: ShardInstruction, kind: str) -> None:
+        if kind == "detach":
+            for holding in said.detach.duties:
+                self.hosting.detach(holding)
+        elif self._fenced or self._giving_up:
+            return
+        elif kind == "attach":
+            for duty in said.attach.duties:
+                self.hosting.attach(duty)
+        elif kind == "update":
+            for duty in said.update.duties:
+                self.hosting.update(duty)
+        else:
+            for duty in said.prepare.duties:
+                self.hosting.prepare(duty)
+
+    def _on_welcome(self, said: ShardInstruction, now: float) -> None:
+        self._interval = said.welcome.heartbeat_interval_ms / 1000
+        self._heard_at, self._problem = now, ""
+        if self.is_registered:
+            return
+        self.is_registered = True
+        self._beat_at = now
+        if self._leaving:
+            self._send(ShardMessage(leave=ShardLeave()))
+
+    # Clearance
+
+    def _beat(self, now: float) -> None:
+        self._sequence += 1
+        self._sent[self._sequence] = now
+        while len(self._sent) > _SENT_KEPT:
+            del self._sent[next(iter(self._sent))]
+        self._beat_at = now + self._interval
+        self._send(ShardMessage(heartbeat=ShardHeartbeat(sequence=self._sequence)))
+
+    def _on_grant(self, grant: ShardGrant, now: float) -> None:
+        sent_at = self._sent.get(grant.sequence)
+        if sent_at is None or self._fenced:
+            return
+        for sequence in [known for known in self._sent if known <= grant.sequence]:
+            del self._sent[sequence]
+        self._heard_at = now
+        seconds = grant.clearance_ms / 1000
+        self._clearance = max(self._clearance, seconds)
+        self.until = max(self.until, sent_at + seconds)
+        if self._releasing and not self.hosting.live and self.until - now > self._margin():
+            self._releasing = False
+
+    def _watch_clearance(self, now: float) -> None:
+        """Release everything while there is still time; end the process where that didn't help."""
+        if not self.hosting.live:
+            if self._releasing and self.until - now > self._margin():
+                self._releasing = False
+            return
+        if not self._releasing and self.until - now <= self._margin():
+            left = self.until - now
+            # Who wakes up too late has the same time to release that he would have had.
+            self._patience = now + max(self._margin(), 0.1) if left <= 0 else float("-inf")
+            self._releasing = True
+            why = "has ended" if left <= 0 else f"ends in {left:.1f} s"
+            self._note(WARNING, f"the clearance {why}: everything is released ({self.hosting.live} duties)")
+            self.hosting.release_all(unbegun=False)
+        if self._releasing and self.until <= now and self._patience <= now:
+            self._patience = float("inf")  # said once
+            text = f"the delegate has not released {self.hosting.live} duties, and the clearance has ended"
+            if self._ends_process:
+                self._ended = True
+                self._out.append(EndProcess(text))
+            else:
+                self._note(ERROR, text)
+
+    def _fence(self, reason: str, now: float) -> None:
+        """The cluster has taken this process for dead, and may have given its duties to others."""
+        if self._fenced:
+            return
+        self._note(WARNING, f"the cluster took this process for dead, so everything is released: {reason}")
+        self._fenced = self._releasing = True
+        self.until = min(self.until, now)
+        self._patience = now + max(self._margin(), 0.1)
+        self.hosting.release_all(unbegun=True)
+
+    def _renew(self) -> None:
+        """Come back as another process, once nothing of the former one is left."""
+        if not self._fenced or self.hosting.records:
+            return
+        if self._leaving or self._giving_up:
+            self._end(None)
+            return
+        self.shard.incarnation = self._new_incarnation()
+        self._fenced = self._releasing = self.is_registered = False
+        self.reports = self.hosting.forget_reports()
+        self.until, self._patience = float("-inf"), float("-inf")
+        if self._connected:
+            self._connected, self._beat_at = False, float("inf")
+            self._out.append(Disconnect("a new process of the shard begins"))
+
+    # Delegate
+
+    def _on_call_ended(self, event: CallEnded, now: float) -> None:
+        if event.reported is not None or self.hosting.is_report(event.call):
+            self.hosting.reported(event.call, event.error, event.reported or {}, now)
+        else:
+            self.hosting.ended(event.call, event.error, now)
+
+    # The end
+
+    def _on_leave(self, event: Leave, now: float) -> None:
+        if self._leaving:
+            return
+        self._leaving = True
+        if not self.is_registered:
+            self._on_give_up(GiveUp(), now)  # nobody knows of it, and it has nothing
+        elif self._connected:
+            self._send(ShardMessage(leave=ShardLeave()))
+
+    def _on_give_up(self, event: GiveUp, now: float) -> None:
+        if not self._giving_up:
+            self._giving_up = True
+            self.hosting.release_all(unbegun=True)
+
+    def _end_if_through(self, now: float) -> None:
+        """After GiveUp: nothing is left, and what is left to say is said if somebody hears it."""
+        if not self._giving_up or self.hosting.records:
+            return
+        self._farewell = min(self._farewell, now + _FAREWELL_S)
+        if self.reports.is_empty or not self._connected or now >= self._farewell:
+            self._end(None)
+
+    def _end(self, error: tuple[str, str] | None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._out.append(Stopped(error))

@@ -1,0 +1,102 @@
+"""What a shard has to say of its duties: one report under way at a time, repeated until it is recorded. Pure."""
+
+from collections.abc import Iterator
+
+from minka.v1.shards_pb2 import DelegateTime, FailedDuty, Holding, ShardReport, WeighedDuty
+
+
+class Reports:
+    """Collects what is to be reported, and remembers which assignments are over: an epoch that was given back must
+    never be taken again, however late somebody repeats that it is assigned.
+    """
+
+    def __init__(self) -> None:
+        self._sequence = 0
+        self._next = ShardReport()
+        self._weights: dict[int, WeighedDuty] = {}
+        self._under_way: ShardReport | None = None
+        self._spent: dict[int, int] = {}  # the epochs given back, by duty, until that is recorded
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything is recorded."""
+        return self._under_way is None and not self._has_next()
+
+    def is_spent(self, duty: int, epoch: int) -> bool:
+        """Whether this assignment was given back, and that isn't recorded yet."""
+        return self._spent.get(duty, 0) >= epoch
+
+    def attached(self, duty: int, epoch: int, took: float) -> None:
+        """The delegate has it. `took`: seconds of the call."""
+        self._next.attached.append(Holding(duty=duty, epoch=epoch))
+        self._took(duty, took)
+
+    def prepared(self, duty: int, epoch: int) -> None:
+        """The delegate is ready for it."""
+        self._next.prepared.append(Holding(duty=duty, epoch=epoch))
+
+    def released(self, duty: int, epoch: int, took: float | None) -> None:
+        """The delegate doesn't have it, any more or at all. `took`: seconds of the call that released it."""
+        if self.is_spent(duty, epoch):
+            return
+        self._spend(duty, epoch)
+        self._next.released.append(Holding(duty=duty, epoch=epoch))
+        if took is not None:
+            self._took(duty, took)
+
+    def finished(self, duty: int, epoch: int) -> None:
+        """It has ended by itself."""
+        self._spend(duty, epoch)
+        self._next.finished.append(Holding(duty=duty, epoch=epoch))
+
+    def failed(self, duty: int, epoch: int, reason: str) -> None:
+        """The delegate can't take it."""
+        self._spend(duty, epoch)
+        self._next.failed.append(FailedDuty(holding=Holding(duty=duty, epoch=epoch), reason=reason[:1000]))
+
+    def weighed(self, duty: int, epoch: int, weight: int) -> None:
+        """It turned out to weigh so much."""
+        self._weights[duty] = WeighedDuty(holding=Holding(duty=duty, epoch=epoch), weight=weight)
+
+    def next(self) -> ShardReport | None:
+        """The next report to send, once the one before is recorded."""
+        if self._under_way is not None or not self._has_next():
+            return None
+        self._sequence += 1
+        report, self._next = self._next, ShardReport()
+        report.sequence = self._sequence
+        report.weights.extend(self._weights.values())
+        self._weights = {}
+        self._under_way = report
+        return report
+
+    def again(self) -> ShardReport | None:
+        """What has to be repeated on a new session."""
+        return self._under_way
+
+    def recorded(self, sequence: int) -> None:
+        """The report with this sequence is recorded."""
+        report = self._under_way
+        if report is None or report.sequence != sequence:
+            return
+        self._under_way = None
+        for holding in _given_back(report):
+            if self._spent.get(holding.duty) == holding.epoch:
+                del self._spent[holding.duty]
+
+    def _spend(self, duty: int, epoch: int) -> None:
+        self._spent[duty] = max(epoch, self._spent.get(duty, 0))
+
+    def _took(self, duty: int, seconds: float) -> None:
+        self._next.times.append(DelegateTime(duty=duty, took_ms=min(int(seconds * 1000), 2**32 - 1)))
+
+    def _has_next(self) -> bool:
+        some = self._next
+        return bool(some.attached or some.released or some.finished or some.failed or some.prepared or self._weights)
+
+
+def _given_back(report: ShardReport) -> Iterator[Holding]:
+    yield from report.released
+    yield from report.finished
+    for failed in report.failed:
+        yield failed.holding

@@ -1,0 +1,233 @@
+"""The session of a shard with the cluster, on a thread and loop of its own: no user code runs on it, so whatever the
+delegate does, heartbeats go on and the clearance is watched.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from minka._grpc import aio_channel, channel_credentials, channel_options, claim_aio, error_from_call
+from minka._loop import SharedLoop
+from minka.duties._events import (
+    CallDelegate,
+    CancelCall,
+    Connected,
+    Disconnect,
+    Disconnected,
+    EndProcess,
+    Event,
+    Instruction,
+    Note,
+    Received,
+    Send,
+    Stopped,
+    Tick,
+)
+from minka.duties._machine import ShardMachine
+from minka.duties._user_calls import Calls
+from minka.duties.delegate import Delegate, Duty, duty_of
+from minka.errors import Code, MinkaError
+from minka.tls import Tls
+from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
+from minka.v1.shards_pb2_grpc import ShardsStub
+
+log: Final = logging.getLogger("minka.duties")
+
+EXIT_STATUS: Final = 70  # EX_SOFTWARE: the delegate did not release what it had to
+_CONNECT_S: Final = 2.0
+_LOOK_S: Final = 0.1  # at the longest between two looks at the clock, which goes on while the machine sleeps
+_PAUSE_S: Final = (0.05, 1.0)  # between two tries to find a node, the first and the longest
+
+_making: Final = threading.Lock()
+_shared: SharedLoop | None = None
+
+
+def boottime() -> float:
+    """Seconds of a clock that never goes back and goes on while the machine sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def shards_loop() -> asyncio.AbstractEventLoop:
+    """The loop of all shards' sessions of this process. It is never closed (see `minka._loop`)."""
+    global _shared
+    claim_aio()
+    with _making:
+        if _shared is None:
+            _shared = SharedLoop("minka shard")
+        return _shared.loop
+
+
+class Session:
+    """Carries out what the machine says. Made and used on the thread of `shards_loop`, but for `is_held`."""
+
+    def __init__(
+        self,
+        machine: ShardMachine,
+        delegate: Delegate,
+        endpoints: Sequence[str],
+        tls: Tls | None,
+        user_loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._machine = machine
+        self._calls = Calls(delegate, user_loop, self.handle, self.is_held)
+        self._endpoints = list(endpoints)
+        self._known: list[str] = []  # what nodes have said of others
+        self._tls = tls
+        self._rng = Random()
+        self._out: deque[ShardMessage] = deque()
+        self._written = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._call: Any = None
+        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def is_held(self, number: int, epoch: int) -> bool:
+        """For any thread: whether the delegate may act for this assignment now."""
+        return self._machine.holds(number, epoch, boottime())
+
+    def duties(self) -> list[Duty]:
+        """What the delegate has."""
+        records = self._machine.hosting.records.values()
+        return [duty_of(record.duty, self.is_held) for record in records if record.live]
+
+    async def run(self) -> None:
+        """Until nothing is left to do. Raises MinkaError when the cluster refuses the shard for good."""
+        tasks = [asyncio.create_task(self._connect(), name="shard session"), asyncio.create_task(self._look())]
+        try:
+            done, _ = await asyncio.wait({*tasks, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def handle(self, event: Event) -> None:
+        """Something has happened."""
+        for instruction in self._machine.handle(event, boottime()):
+            self._carry_out(instruction)
+        self._looked.set()
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Send(message):
+                self._out.append(message)
+                self._written.set()
+            case CallDelegate():
+                self._calls.begin(instruction)
+            case CancelCall(call):
+                self._calls.cancel(call)
+            case Note(level, text):
+                log.log(level, "%s: %s", self._machine.shard.name, text)
+            case Disconnect(reason):
+                log.info("%s: %s", self._machine.shard.name, reason)
+                self._changed.set()
+                if self._call is not None:
+                    self._call.cancel()
+            case EndProcess(reason):
+                end_process(self._machine.shard.name, reason)
+            case Stopped(error):
+                self._stop(error)
+
+    def _stop(self, error: tuple[str, str] | None) -> None:
+        if self._stopped.done():
+            return
+        if error is None:
+            self._stopped.set_result(None)
+        else:
+            self._stopped.set_exception(MinkaError(Code[error[0]], error[1]))
+
+    async def _look(self) -> None:
+        while True:
+            wait = min(_LOOK_S, max(0.0, self._machine.wake_at() - boottime()))
+            self._looked.clear()
+            try:
+                async with asyncio.timeout(wait):
+                    await self._looked.wait()
+            except TimeoutError:
+                self.handle(Tick())
+
+    # Connections
+
+    async def _connect(self) -> None:
+        """One session after the other, with one node after the other."""
+        pause, place = _PAUSE_S[0], self._rng.randrange(len(self._endpoints))
+        while True:
+            while not self._machine.may_connect:  # noqa: ASYNC110 - until the delegate has released everything
+                await asyncio.sleep(_LOOK_S / 2)
+            endpoints = list(dict.fromkeys((*self._endpoints, *self._known)))
+            was_welcome = await self._session(endpoints[place % len(endpoints)])
+            place += 1
+            pause = _PAUSE_S[0] if was_welcome or place % len(endpoints) else min(_PAUSE_S[1], 2 * pause)
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+
+    async def _session(self, endpoint: str) -> bool:
+        """Whether the node took the shard."""
+        error = MinkaError(Code.UNREACHABLE, f"{endpoint}: the node ended the session")
+        welcome = False
+        self._out.clear()
+        self._changed.clear()
+        try:
+            channel = aio_channel(endpoint, channel_credentials(self._tls), _options())
+        except MinkaError as problem:  # a file of TLS can't be read, perhaps for a moment
+            self.handle(Disconnected(problem.code.name, problem.message))
+            return False
+        call = self._call = ShardsStub(channel).Session()
+        writer = asyncio.create_task(self._write(call), name="shard writer")
+        try:
+            self.handle(Connected())
+            while isinstance(said := await call.read(), ShardInstruction):
+                if said.HasField("welcome"):
+                    welcome = True
+                    self._known = list(said.welcome.endpoints)
+                self.handle(Received(said))
+                if self._changed.is_set():
+                    break
+        except grpc.aio.AioRpcError as failure:
+            error = error_from_call(failure, endpoint, repeatable=True)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._changed.is_set() or (task is not None and task.cancelling()):
+                raise
+        finally:
+            self._call = None
+            writer.cancel()
+            call.cancel()
+            await asyncio.gather(writer, channel.close(), return_exceptions=True)
+        if not self._changed.is_set():
+            self.handle(Disconnected(error.code.name, error.message))
+        return welcome
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            await self._written.wait()
+            self._written.clear()
+            while self._out:
+                try:
+                    await call.write(self._out.popleft())
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    return  # the call is over, and its reader says why
+
+
+def _options() -> list[tuple[str, int]]:
+    return [
+        *channel_options(_CONNECT_S),
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.use_local_subchannel_pool", 1),  # a new try connects anew, whatever became of the last one
+    ]
+
+
+def end_process(shard: str, reason: str) -> NoReturn:
+    """The last line, and the end, without waiting for anybody: what the process would still do, others do already."""
+    print(f"minka: shard {shard} ends: {reason}", file=sys.stderr, flush=True)  # noqa: T201
+    os._exit(EXIT_STATUS)

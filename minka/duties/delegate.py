@@ -1,0 +1,98 @@
+"""What a user writes to host duties: a delegate, which takes duties and releases them."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from minka.v1.shards_pb2 import HeldDuty
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How much of a pallet a shard can carry, in the unit of its duties' weights. 0: it takes none of them."""
+
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """A duty that a shard has, as the delegate is given it. After an update there is another one, equal to it."""
+
+    number: int  # unique in the cluster, never reused
+    epoch: int  # the fencing token: greater with each assignment of the duty, to whichever shard
+    pallet: str = field(compare=False)
+    id: str = field(compare=False)
+    payload: bytes = field(compare=False, repr=False)
+    weight: int = field(compare=False)
+    version: int = field(compare=False)  # greater with each change that a client made
+    synthetic: bool = field(compare=False)  # it lives on every shard that takes its pallet
+    idempotent: bool = field(compare=False)  # it may be moved to balance the shards
+    lazy: bool = field(compare=False)  # it ends when the delegate doesn't report it any more
+    _holds: Callable[[int, int], bool] = field(compare=False, repr=False)
+
+    def is_held(self) -> bool:
+        """Whether this process may act for the duty now: it has it, and clearance, by its own clock. It costs nothing,
+        so ask before each step that nobody else may do at the same time. It is false while the process is paused,
+        which shows when it goes on; what was begun before is fenced by `epoch`.
+        """
+        return self._holds(self.number, self.epoch)
+
+
+Duties = Sequence[Duty]
+Reported = Mapping[Duty, int | None] | Iterable[Duty]
+
+
+class Delegate:
+    """Takes duties and releases them. Its methods may be coroutines, which run on the user's event loop, or plain
+    functions, which run on threads, for one pallet one at a time. All but `attach` and `detach` are optional.
+
+    `attach` that raises, has none of the duties that it was given: it ends what it has begun of them before. Each of
+    them is tried alone then, and later again; after some tries the duty goes to another shard.
+    """
+
+    def attach(self, duties: Duties) -> Awaitable[None] | None:
+        """Take the duties: from now on this process does what they stand for."""
+        raise NotImplementedError
+
+    def detach(self, duties: Duties) -> Awaitable[None] | None:
+        """Release the duties: when it returns, this process does nothing for them any more, and another one may. It is
+        repeated until it doesn't raise.
+        """
+        raise NotImplementedError
+
+    def update(self, duties: Duties) -> Awaitable[None] | None:
+        """A client has changed the payloads or weights. Without this method they are detached, and attached again."""
+        raise NotImplementedError
+
+    def prepare(self, duties: Duties) -> Awaitable[None] | None:
+        """These are still on other shards, and come next: load what they need, and do nothing for them yet."""
+        raise NotImplementedError
+
+    def report(self) -> Reported | Awaitable[Reported]:
+        """The duties that this process really has, perhaps with their weights as they turned out (None: as it was).
+
+        A lazy duty that is left out has ended. It is called about once a second, on the event loop if `attach` is a
+        coroutine.
+        """
+        raise NotImplementedError
+
+
+def has(delegate: Delegate, method: str) -> bool:
+    """Whether the delegate has this optional method of its own."""
+    return getattr(type(delegate), method, None) is not getattr(Delegate, method)
+
+
+def duty_of(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
+    """What the delegate is given."""
+    return Duty(
+        number=held.duty,
+        epoch=held.epoch,
+        pallet=held.pallet,
+        id=held.id,
+        payload=held.payload,
+        weight=held.weight,
+        version=held.version,
+        synthetic=held.synthetic,
+        idempotent=not held.stationary,
+        lazy=held.lazy,
+        _holds=holds,
+    )

@@ -1,0 +1,204 @@
+"""A process that hosts duties: `run_shard`, which blocks, and `Shard` for asyncio."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from minka._grpc import channel_credentials, checked_endpoints
+from minka.duties._events import GiveUp, Leave, MachineSettings, Method
+from minka.duties._machine import ShardMachine
+from minka.duties._session import Session, shards_loop
+from minka.duties.delegate import Capacity, Delegate, Duty, has
+from minka.errors import Code, MinkaError
+from minka.tls import Tls
+from minka.v1.duties_pb2 import PalletCapacity
+from minka.v1.duties_pb2 import Shard as ShardRow
+
+LEAVE_S: Final = 30.0  # for the cluster to place everything elsewhere when the process stops
+_MAX_GRACE_S: Final = 7 * 86_400.0
+_OPTIONAL: Final = (Method.UPDATE, Method.PREPARE, Method.REPORT)
+
+
+class Shard:
+    """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and they are elsewhere.
+
+    `pallets` are those whose duties it takes, each with its capacity, None where that isn't known. `name` is the
+    shard's for ever: a process that comes back under it within `grace` seconds gets its duties again. `version` is the
+    application's, `node` the one on whose machine it runs, if any. `call_timeout`: seconds that a call to the delegate
+    may take. `on_stuck`: what to do when the clearance ends and the delegate hasn't released everything: "exit" ends
+    the process at once with status 70, since others get what it still does; "report" only logs it.
+
+    Raises MinkaError INVALID_ARGUMENT for what isn't well formed.
+    """
+
+    def __init__(
+        self,
+        delegate: Delegate,
+        pallets: Mapping[str, Capacity | None],
+        endpoints: Sequence[str],
+        *,
+        name: str | None = None,
+        version: str = "",
+        node: str = "",
+        grace: float = 0.0,
+        tls: Tls | None = None,
+        on_stuck: Literal["exit", "report"] = "exit",
+        call_timeout: float = 30.0,
+    ) -> None:
+        if not pallets:
+            raise MinkaError(Code.INVALID_ARGUMENT, "a shard takes the duties of one pallet at least")
+        if not 0 <= grace <= _MAX_GRACE_S:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"a grace of {grace} s: must be from 0 to {_MAX_GRACE_S:.0f}")
+        if on_stuck not in ("exit", "report"):
+            raise MinkaError(Code.INVALID_ARGUMENT, f"on_stuck is {on_stuck!r}, not exit or report")
+        if not call_timeout > 0:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"a call_timeout of {call_timeout} s")
+        channel_credentials(tls)  # a bad file is better told now
+        self.name: Final = default_name() if name is None else name
+        self._delegate = delegate
+        self._endpoints = checked_endpoints(endpoints)
+        self._tls = tls
+        row = ShardRow(
+            name=self.name,
+            version=version,
+            node=node,
+            grace_ms=int(grace * 1000),
+            pallets=[_capacity_row(pallet, capacity) for pallet, capacity in pallets.items()],
+        )
+        self._machine: Final = ShardMachine(
+            row,
+            [Method.ATTACH, Method.DETACH, *(method for method in _OPTIONAL if has(delegate, method.value))],
+            MachineSettings(call_timeout=call_timeout),
+            new_incarnation=lambda: uuid.uuid4().hex,
+            ends_process=on_stuck == "exit",
+        )
+        self._session: Session | None = None
+        self._began = False
+        self._stop_asked = False
+        self._lock = threading.Lock()
+        self._running: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Until `stop`, and what follows. Cancelled, it releases everything without waiting for the cluster.
+
+        Raises MinkaError when the cluster refuses the shard for good.
+        """
+        if self._began:
+            raise MinkaError(Code.INVALID_ARGUMENT, "a shard runs once: make another one")
+        self._began = True
+        loop = shards_loop()
+        user_loop = asyncio.get_running_loop()
+        ended = asyncio.run_coroutine_threadsafe(self._host(user_loop), loop)
+        waiting = asyncio.wrap_future(ended)
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            if waiting.done():
+                raise
+            self.stop(0.0)
+            await asyncio.wait([waiting])
+            raise
+
+    async def _host(self, user_loop: asyncio.AbstractEventLoop) -> None:
+        session = Session(self._machine, self._delegate, self._endpoints, self._tls, user_loop)
+        with self._lock:
+            self._session = session
+            stop_asked = self._stop_asked
+        if not stop_asked:
+            await session.run()
+
+    def stop(self, timeout: float = LEAVE_S) -> None:
+        """Begin to stop; for any thread. The cluster moves the duties away one after the other, each released here
+        first; after `timeout` seconds what is left is released in any case. Again: at once.
+        """
+        with self._lock:
+            again, self._stop_asked = self._stop_asked, True
+            session = self._session
+        if session is None:
+            return
+        loop = shards_loop()
+        if not again and timeout > 0:
+            loop.call_soon_threadsafe(session.handle, Leave())
+            loop.call_soon_threadsafe(loop.call_later, timeout, session.handle, GiveUp())
+        else:
+            loop.call_soon_threadsafe(session.handle, GiveUp())
+
+    @property
+    def duties(self) -> list[Duty]:
+        """What the delegate has now, or is about to take or to release."""
+        session = self._session
+        return [] if session is None else session.duties()
+
+    async def __aenter__(self) -> Self:
+        self._running = asyncio.create_task(self.run(), name=f"shard {self.name}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._running is not None, "__aenter__ came first"
+        self.stop()
+        await self._running
+
+
+def run_shard(
+    delegate: Delegate,
+    pallets: Mapping[str, Capacity | None],
+    endpoints: Sequence[str],
+    *,
+    name: str | None = None,
+    version: str = "",
+    node: str = "",
+    grace: float = 0.0,
+    tls: Tls | None = None,
+    on_stuck: Literal["exit", "report"] = "exit",
+    call_timeout: float = 30.0,
+) -> None:
+    """Host duties until SIGTERM or SIGINT; then they go elsewhere, each released here first. A second signal stops at
+    once. Coroutines of the delegate run on a loop of this thread. For the arguments see `Shard`.
+
+    Raises MinkaError: INVALID_ARGUMENT on another than the main thread, which gets the signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise MinkaError(Code.INVALID_ARGUMENT, "run_shard waits for signals on the main thread; elsewhere use Shard")
+    shard = Shard(
+        delegate,
+        pallets,
+        endpoints,
+        name=name,
+        version=version,
+        node=node,
+        grace=grace,
+        tls=tls,
+        on_stuck=on_stuck,
+        call_timeout=call_timeout,
+    )
+    asyncio.run(_until_signalled(shard))
+
+
+async def _until_signalled(shard: Shard) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, shard.stop)
+    await shard.run()
+
+
+def default_name() -> str:
+    """HOST-PID: for a process that doesn't come back under its name."""
+    host = re.sub(r"[^a-z0-9.-]", "-", socket.gethostname().lower()).strip("-.") or "shard"
+    return f"{host[:50]}-{os.getpid()}"
+
+
+def _capacity_row(pallet: str, capacity: Capacity | None) -> PalletCapacity:
+    if capacity is None:
+        return PalletCapacity(pallet=pallet)
+    if type(capacity.weight) is not int or not 0 <= capacity.weight < 2**63:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the capacity for {pallet} is {capacity.weight!r}, not a whole number")
+    return PalletCapacity(pallet=pallet, capacity=capacity.weight)

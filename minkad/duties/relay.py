@@ -1,0 +1,155 @@
+"""What this node tells the active controller for its shards: that they are there, and what became of their duties."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+from minka.errors import Code, MinkaError
+from minka.v1.duties_pb2 import Shard
+from minka.v1.shards_pb2 import (
+    LeaveShardRequest,
+    RegisterShardRequest,
+    RegisterShardResponse,
+    ReportShardRequest,
+    ReportShardResponse,
+    ShardHeartbeatsRequest,
+    ShardHeartbeatsResponse,
+    ShardReport,
+    ShardSign,
+)
+
+log: Final = logging.getLogger(__name__)
+
+# Another controller may answer, or the same one in a moment.
+_TRY_AGAIN: Final = (
+    *(Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED),
+    *(Code.OVERLOADED, Code.SHUTTING_DOWN),
+)
+
+T = TypeVar("T")
+Call = Callable[[str, float], Awaitable[T]]
+
+
+class ShardCoordinatorStub(Protocol):
+    """The calls for shards at one address; failures are MinkaErrors."""
+
+    async def register_shard(
+        self, address: str, request: RegisterShardRequest, timeout: float
+    ) -> RegisterShardResponse:
+        """ShardCoordinator.RegisterShard."""
+
+    async def shard_heartbeats(
+        self, address: str, request: ShardHeartbeatsRequest, timeout: float
+    ) -> ShardHeartbeatsResponse:
+        """ShardCoordinator.ShardHeartbeats."""
+
+    async def report_shard(self, address: str, request: ReportShardRequest, timeout: float) -> ReportShardResponse:
+        """ShardCoordinator.ReportShard."""
+
+    async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
+        """ShardCoordinator.LeaveShard."""
+
+
+class Asks(Protocol):
+    """Calls the active controller; MinkaError when none is known, when it doesn't answer, or stops being it."""
+
+    def __call__(self, call: Call[T]) -> Awaitable[T]:
+        """`call` gets the controller's address and the seconds that it may take."""
+
+
+class Heard(Protocol):
+    """A session whose shard has sent a heartbeat."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the shard still waits for an answer."""
+
+    def granted(self, sequence: int, clearance_ms: int) -> None:
+        """The controller has renewed its clearance."""
+
+    def fenced(self, reason: str) -> None:
+        """The controller has taken its process for dead."""
+
+
+class Relay:
+    """Every call is repeated until it is answered: whoever waits for one decides for how long. `hurry`: seconds between
+    two tries.
+    """
+
+    def __init__(self, ask: Asks, stub: ShardCoordinatorStub, hurry: float) -> None:
+        self._ask = ask
+        self._stub = stub
+        self._hurry = hurry
+        self._signs: dict[tuple[str, str], tuple[int, Heard]] = {}  # the last of each process, not told yet
+        self._signed = asyncio.Event()
+
+    def beat(self, shard: Shard, sequence: int, session: Heard) -> None:
+        """The shard is there. All that come while a call is under way go together with the next one."""
+        self._signs[shard.name, shard.incarnation] = sequence, session
+        self._signed.set()
+
+    async def run(self) -> None:
+        """Tell the controller of heartbeats, until cancelled."""
+        while True:
+            await self._signed.wait()
+            self._signed.clear()
+            signs = {process: sign for process, sign in self._signs.items() if sign[1].is_open}
+            self._signs = {}
+            if not signs:
+                continue
+            request = ShardHeartbeatsRequest(
+                signs=[
+                    ShardSign(shard=name, incarnation=incarnation, sequence=sequence)
+                    for (name, incarnation), (sequence, _) in signs.items()
+                ]
+            )
+            response = await self._renewed(request)
+            if not response.clearance_ms:  # or it isn't confirmed yet that it leads
+                self._signs = {**signs, **self._signs}
+                self._signed.set()
+                await asyncio.sleep(self._hurry)
+                continue
+            refused = set(response.refused)
+            for (name, _), (sequence, session) in signs.items():
+                if name in refused:
+                    session.fenced("the active controller doesn't know this process as a live one")
+                else:
+                    session.granted(sequence, response.clearance_ms)
+
+    async def _renewed(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
+        """Empty when nobody answers."""
+        try:
+            return await self._ask(lambda address, seconds: self._stub.shard_heartbeats(address, request, seconds))
+        except MinkaError as error:
+            if error.code not in _TRY_AGAIN:
+                log.warning("heartbeats of shards are refused", extra={"reason": str(error)})
+            return ShardHeartbeatsResponse()
+
+    async def register(self, shard: Shard) -> int:
+        """The index with which it is registered. Raises MinkaError: SHARD_NAME_TAKEN, SHARD_FENCED, or what is wrong
+        with it.
+        """
+        request = RegisterShardRequest(shard=shard)
+        response = await self._patiently(lambda address, seconds: self._stub.register_shard(address, request, seconds))
+        return response.index
+
+    async def report(self, shard: Shard, report: ShardReport) -> int:
+        """The index with which it is recorded. Raises MinkaError: SHARD_FENCED, or what is wrong."""
+        request = ReportShardRequest(shard=shard.name, incarnation=shard.incarnation, report=report)
+        response = await self._patiently(lambda address, seconds: self._stub.report_shard(address, request, seconds))
+        return response.index
+
+    async def leave(self, shard: Shard) -> None:
+        """It is about to stop. Raises MinkaError: what is wrong."""
+        request = LeaveShardRequest(shard=shard.name, incarnation=shard.incarnation)
+        await self._patiently(lambda address, seconds: self._stub.leave_shard(address, request, seconds))
+
+    async def _patiently(self, call: Call[T]) -> T:
+        while True:
+            try:
+                return await self._ask(call)
+            except MinkaError as error:
+                if error.code not in _TRY_AGAIN:
+                    raise
+            await asyncio.sleep(self._hurry)

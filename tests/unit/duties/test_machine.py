@@ -1,0 +1,339 @@
+"""A shard's state machine: what it does on each event."""
+
+import pytest
+
+from minka.duties._events import (
+    CallEnded,
+    CallOverdue,
+    Connected,
+    Disconnected,
+    GiveUp,
+    Leave,
+    MachineSettings,
+    Method,
+    Received,
+    Stopped,
+    Tick,
+)
+from minka.v1.shards_pb2 import DutiesToAttach, ShardInstruction, WeighedDuty
+from tests.unit.duties.world import ALL, CLEARANCE, World, held
+
+
+@pytest.fixture
+def world() -> World:
+    """With a session, a clearance and two duties."""
+    world = World([method for method in ALL if method is not Method.REPORT])
+    world.connect()
+    world.attach(held(1, 11), held(2, 12))
+    world.end_calls()
+    world.record()
+    world.history.clear()
+    return world
+
+
+@pytest.fixture
+def silent(world: World) -> World:
+    """The same, and no heartbeat is answered any more."""
+    world.answers = False
+    return world
+
+
+def test_it_says_who_it_is_and_attaches_only_with_clearance() -> None:
+    world = World()
+    world.answers = False
+    world.connect()
+    hello = world.said[0].hello
+    assert (hello.shard.name, hello.shard.incarnation, hello.known_index) == ("s", "process 1", 0)
+    world.attach(held(1, 11))
+    assert world.history == []
+    world.grant()
+    assert world.history == [("attach", [1])]
+    assert world.machine.holds(1, 11, world.now)
+    assert not world.machine.holds(1, 10, world.now)
+
+
+def test_what_is_attached_is_reported_and_held(world: World) -> None:
+    assert world.reported("attached") == [(1, 11), (2, 12)]
+    assert world.machine.holds(1, 11, world.now)
+    assert not world.machine.holds(1, 11, world.now + CLEARANCE)
+
+
+def test_a_release_is_reported_after_detach_with_its_time(world: World) -> None:
+    world.detach((1, 11))
+    assert world.reported("released") == []
+    world.pass_time(0.25)
+    assert world.machine.holds(1, 11, world.now)
+    world.end_call()
+    assert world.reported("released") == [(1, 11)]
+    assert 249 <= world.reports[-1].times[0].took_ms <= 251
+    assert not world.machine.holds(1, 11, world.now)
+
+
+def test_an_assignment_that_was_given_back_is_not_taken_again(world: World) -> None:
+    world.detach((1, 11))
+    world.end_calls()
+    world.attach(held(1, 11))
+    assert world.history == [("detach", [1])]
+    world.attach(held(1, 13))
+    assert world.history == [("detach", [1]), ("attach", [1])]
+
+
+def test_a_newer_assignment_waits_until_the_older_one_is_released(world: World) -> None:
+    world.attach(held(1, 13))
+    assert world.history == [("detach", [1])]
+    world.end_call()
+    assert world.holds == {1: 13, 2: 12}
+    assert world.reported("released") == [(1, 11)]
+
+
+def test_what_is_not_here_is_reported_released(world: World) -> None:
+    world.detach((7, 70))
+    assert world.reported("released") == [(7, 70)]
+    world.attach(held(7, 70))  # which the node had sent before, and comes late
+    assert world.history == []
+
+
+def test_an_older_instruction_is_dropped(world: World) -> None:
+    world.tell(Received(ShardInstruction(index=1, attach=DutiesToAttach(duties=[held(3, 9)]))))
+    assert world.history == []
+    assert "behind" in world.notes[-1].text
+
+
+def test_a_batch_that_raises_is_tried_one_by_one_and_then_given_up() -> None:
+    world = World([Method.ATTACH, Method.DETACH], MachineSettings(tries=2))
+    world.connect()
+    world.attach(held(1, 11), held(2, 12))
+    world.end_call("KeyError: 'a'")
+    assert world.holds == {1: 11}
+    world.end_call()
+    world.end_call("ValueError: bad")
+    assert world.history == [("attach", [1, 2]), ("attach", [1]), ("attach", [2])]
+    assert not world.reported("released")
+    world.pass_time(0.2)
+    assert world.history[-1] == ("attach", [2])
+    world.record()
+    world.end_call("ValueError: bad")
+    (failed,) = world.reports[-1].failed
+    assert (failed.holding.duty, failed.holding.epoch, failed.reason) == (2, 12, "attach: ValueError: bad")
+    world.attach(held(2, 12))
+    assert world.holds == {1: 11}
+
+
+def test_detach_is_repeated_until_it_does_not_raise(world: World) -> None:
+    world.detach((1, 11))
+    for tries in range(7):
+        world.end_call("OSError")
+        assert len(world.history) == tries + 1
+        world.pass_time(min(0.1 * 2**tries, 5.0) - 0.01)
+        assert len(world.history) == tries + 1
+        world.pass_time(0.02)
+        assert world.reported("released") == []
+    world.end_call()
+    assert world.reported("released") == [(1, 11)]
+    assert world.history == [("detach", [1])] * 8
+
+
+def test_a_changed_payload_is_an_update_or_a_new_attach() -> None:
+    for methods, calls in (
+        ([Method.ATTACH, Method.DETACH, Method.UPDATE], ["attach", "update"]),
+        ([Method.ATTACH, Method.DETACH], ["attach", "detach", "attach"]),
+    ):
+        world = World(methods)
+        world.connect()
+        world.attach(held(1, 11))
+        world.update(held(1, 11, version=2))  # while attach is under way
+        world.end_calls()
+        assert [name for name, _ in world.history] == calls
+        assert world.holds == {1: 11}
+        assert world.reported("released") == []
+        world.update(held(1, 11, version=2))
+        assert [name for name, _ in world.history] == calls
+
+
+def test_everything_is_released_before_the_clearance_ends(silent: World) -> None:
+    silent.pass_time(CLEARANCE * 2 / 3 - 0.01)
+    assert silent.history == []
+    silent.pass_time(0.02)
+    assert silent.history == [("detach", [1, 2])]
+    silent.end_calls()
+    silent.pass_time(2 * CLEARANCE)
+    assert silent.ended == []
+    silent.connect()
+    silent.attach(held(3, 13))
+    assert silent.history == [("detach", [1, 2])]
+    silent.grant()
+    silent.end_calls()
+    assert silent.holds == {3: 13}
+    assert silent.reported("released") == [(1, 11), (2, 12)]
+
+
+def test_a_delegate_that_does_not_release_ends_the_process(silent: World) -> None:
+    silent.pass_time(CLEARANCE - 0.01)
+    assert silent.ended == []
+    silent.pass_time(0.02)
+    assert len(silent.ended) == 1
+    assert "2 duties" in silent.ended[0].reason
+
+
+def test_who_wakes_up_too_late_has_the_margin_to_release(silent: World) -> None:
+    silent.now += 10 * CLEARANCE  # SIGSTOP, SIGCONT
+    assert not silent.machine.holds(1, 11, silent.now)
+    silent.tell(Tick())
+    assert silent.history == [("detach", [1, 2])]
+    assert silent.ended == []
+    silent.pass_time(CLEARANCE / 3 + 0.01)
+    assert len(silent.ended) == 1
+
+
+def test_a_heartbeat_counts_from_when_it_was_sent(silent: World) -> None:
+    silent.pass_time(0.5)
+    sent = silent.now
+    silent.now += 1.0
+    silent.grant()
+    assert silent.machine.until == pytest.approx(sent + CLEARANCE)
+
+
+def test_an_attach_under_way_is_cancelled_and_released_when_the_clearance_gets_short() -> None:
+    world = World()
+    world.connect()
+    world.answers = False
+    world.attach(held(1, 11))
+    world.pass_time(CLEARANCE * 2 / 3 + 0.01)
+    assert world.cancelled
+    world.end_call()
+    assert world.history[-1] == ("detach", [1])
+
+
+def test_a_silent_session_is_left_and_nothing_is_lost(silent: World) -> None:
+    silent.detach((1, 11))
+    silent.end_calls()
+    silent.pass_time(1.0)
+    assert not silent.connected
+    said = len(silent.said)
+    silent.connected = True
+    silent.tell(Connected())
+    hello, beat, report = silent.said[said : said + 3]
+    assert [(h.duty, h.epoch, h.version) for h in hello.hello.holdings] == [(2, 12, 1)]
+    assert hello.hello.shard.incarnation == "process 1"
+    assert hello.hello.known_index == silent.index
+    assert beat.heartbeat.sequence or report.heartbeat.sequence
+    assert [h.duty for message in (beat, report) for h in message.report.released] == [1]
+
+
+def test_a_process_that_was_taken_for_dead_comes_back_as_another(world: World) -> None:
+    world.connected = False
+    world.tell(Disconnected("SHARD_FENCED", "it was silent"))
+    assert not world.machine.holds(1, 11, world.now)
+    may_connect = [world.machine.may_connect]
+    world.end_calls()
+    assert [*may_connect, world.machine.may_connect] == [False, True]
+    world.connect()
+    hello = [message.hello for message in world.said if message.HasField("hello")][-1]
+    assert (hello.shard.incarnation, list(hello.holdings)) == ("process 2", [])
+    world.attach(held(1, 14))
+    assert world.holds == {1: 14}
+
+
+def test_it_leaves_when_everything_is_elsewhere(world: World) -> None:
+    world.tell(Leave())
+    assert world.said[-1].HasField("leave")
+    world.detach((1, 11), (2, 12))
+    world.end_calls()
+    assert world.stopped == []
+    world.record()
+    world.goodbye()
+    assert world.stopped == [Stopped()]
+
+
+def test_it_gives_up_without_the_cluster(world: World) -> None:
+    world.tell(GiveUp())
+    world.end_calls()
+    assert world.stopped == []  # the report is on its way
+    world.pass_time(1.1)
+    assert world.stopped == [Stopped()]
+
+
+def test_a_call_that_can_not_be_ended_keeps_its_pallet_and_no_other(world: World) -> None:
+    world.attach(held(3, 13))
+    world.tell(CallOverdue(next(iter(world.calls))))
+    assert "can't be ended" in world.notes[-1].text
+    world.attach(held(4, 14), held(5, 15, pallet="mail"))
+    assert world.history == [("attach", [3]), ("attach", [5])]
+    world.end_calls()
+    assert world.history[-1] == ("attach", [4])
+
+
+def test_a_lazy_duty_ends_when_it_is_not_reported_any_more() -> None:
+    world = World()
+    world.connect()
+    lazy = held(1, 11)
+    lazy.lazy = True
+    world.attach(lazy, held(2, 12))
+    world.end_calls()
+    world.record()
+    world.pass_time(1.0)
+    world.end_calls()
+    assert world.machine.holds(1, 11, world.now)
+    del world.holds[1], world.holds[2]
+    world.pass_time(1.0)
+    world.end_calls()
+    assert [(one.duty, one.epoch) for one in world.reports[-1].finished] == [(1, 11)]
+    assert not world.machine.holds(1, 11, world.now)
+    assert world.machine.holds(2, 12, world.now)
+
+
+def test_a_duty_attached_while_the_delegate_reports_is_not_missing() -> None:
+    world = World()
+    world.connect()
+    world.attach(held(1, 11))
+    world.end_calls()
+    world.pass_time(1.0)
+    (report,) = world.calls
+    world.attach(held(2, 12, lazy=True))
+    world.calls[report] = world.calls.pop(report)
+    world.pass_time(0.1)
+    world.end_call()
+    world.record()
+    del world.calls[report]
+    world.tell(CallEnded(report, None, {(1, 11): None}))
+    assert world.machine.holds(2, 12, world.now)
+
+
+def test_weights_are_damped() -> None:
+    world = World()
+    world.connect()
+    world.attach(held(1, 11, weight=100))
+    while any(call.method is not Method.REPORT for call in world.calls.values()):
+        world.end_call()
+    world.record()
+
+    def report(weight: int) -> None:
+        for number in list(world.calls):
+            del world.calls[number]
+            world.tell(CallEnded(number, None, {(1, 11): weight}))
+        if not world.machine.reports.is_empty:
+            world.record()
+        world.pass_time(1.0)
+
+    for weight in (100, 109, 111, 200, 300):
+        report(weight)
+    assert [one.weight for one in weights(world)] == [111]
+    for _ in range(12):
+        report(300)
+    assert [one.weight for one in weights(world)] == [111, 300]
+
+
+def weights(world: World) -> list[WeighedDuty]:
+    return [one for report in world.reports for one in report.weights]
+
+
+def test_it_prepares_and_then_attaches_the_next_epoch() -> None:
+    world = World()
+    world.connect()
+    world.prepare(held(1, 11))
+    world.end_calls()
+    assert world.reported("prepared") == [(1, 11)]
+    assert not world.machine.holds(1, 11, world.now)
+    world.attach(held(1, 12))
+    assert world.holds == {1: 12}
+    assert world.reported("released") == []

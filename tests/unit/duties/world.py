@@ -1,0 +1,189 @@
+"""A shard's machine with a delegate that can be told to fail, and a node that says what it is told to say."""
+
+import itertools
+from collections.abc import Iterable
+
+from minka.duties._events import (
+    CallDelegate,
+    CallEnded,
+    CancelCall,
+    Connected,
+    Disconnect,
+    EndProcess,
+    Event,
+    Instruction,
+    MachineSettings,
+    Method,
+    Note,
+    Received,
+    Send,
+    Stopped,
+    Tick,
+)
+from minka.duties._machine import ShardMachine
+from minka.v1.duties_pb2 import PalletCapacity, Shard
+from minka.v1.shards_pb2 import (
+    DutiesToAttach,
+    DutiesToDetach,
+    DutiesToPrepare,
+    DutiesToUpdate,
+    HeldDuty,
+    Holding,
+    ShardGoodbye,
+    ShardGrant,
+    ShardInstruction,
+    ShardMessage,
+    ShardRecorded,
+    ShardReport,
+    ShardWelcome,
+)
+
+CLEARANCE = 3.0
+ALL = tuple(Method)
+
+
+def held(
+    number: int, epoch: int, *, version: int = 1, pallet: str = "feeds", weight: int = 0, lazy: bool = False
+) -> HeldDuty:
+    """A duty as a node tells it."""
+    return HeldDuty(duty=number, epoch=epoch, pallet=pallet, id=f"d{number}", version=version, weight=weight, lazy=lazy)
+
+
+class World:
+    """Time passes only when it is told to."""
+
+    def __init__(self, methods: Iterable[Method] = ALL, settings: MachineSettings | None = None) -> None:
+        row = Shard(name="s", pallets=[PalletCapacity(pallet="feeds"), PalletCapacity(pallet="mail")])
+        ids = (f"process {n}" for n in itertools.count(1))
+        self.machine = ShardMachine(
+            row, methods, settings or MachineSettings(), new_incarnation=lambda: next(ids), ends_process=True
+        )
+        self.now = 100.0
+        self.index = 1
+        self.calls: dict[int, CallDelegate] = {}
+        self.history: list[tuple[str, list[int]]] = []  # the calls
+        self.holds: dict[int, int] = {}  # what the delegate acts for: epochs by duty
+        self.said: list[ShardMessage] = []
+        self.reports: list[ShardReport] = []
+        self.cancelled: list[int] = []
+        self.connected = False
+        self.answers = True  # every heartbeat at once
+        self.ended: list[EndProcess] = []
+        self.stopped: list[Stopped] = []
+        self.notes: list[Note] = []
+
+    # The machine
+
+    def tell(self, event: Event) -> None:
+        """An event, and what follows at once."""
+        said = len(self.said)
+        for instruction in self.machine.handle(event, self.now):
+            self._take(instruction)
+        if self.answers and any(message.HasField("heartbeat") for message in self.said[said:]):
+            self.grant()
+
+    def _take(self, instruction: Instruction) -> None:
+        match instruction:
+            case Send(message):
+                assert self.connected, "a message without a session"
+                self.said.append(message)
+                if message.HasField("report"):
+                    self.reports.append(message.report)
+            case CallDelegate():
+                self.begin(instruction)
+            case CancelCall(call):
+                self.cancelled.append(call)
+            case Disconnect():
+                self.connected = False
+            case EndProcess():
+                self.ended.append(instruction)
+            case Stopped():
+                self.stopped.append(instruction)
+            case Note():
+                self.notes.append(instruction)
+
+    def begin(self, call: CallDelegate) -> None:
+        """The delegate is called."""
+        assert not any(other.pallet == call.pallet for other in self.calls.values()), "two calls for one pallet"
+        self.calls[call.call] = call
+        self.history.append((call.method.value, [duty.duty for duty in call.duties]))
+        if call.method is Method.ATTACH:
+            for duty in call.duties:
+                assert duty.duty not in self.holds, f"{duty} is attached twice"
+                assert self.now < self.machine.until, "there is no clearance"
+                self.holds[duty.duty] = duty.epoch
+
+    def pass_time(self, seconds: float) -> None:
+        """The machine looks at each moment that it has named."""
+        end = self.now + seconds
+        while (at := self.machine.wake_at()) <= end and not self.stopped and not self.ended:
+            self.now = max(self.now, at)
+            self.tell(Tick())
+        self.now = end
+        self.tell(Tick())
+
+    # The delegate
+
+    def end_call(self, error: str | None = None) -> None:
+        """The oldest call ends."""
+        number, call = next(iter(self.calls.items()))
+        del self.calls[number]
+        took_nothing = call.method is Method.ATTACH and error is not None
+        if took_nothing or (call.method is Method.DETACH and error is None):
+            for duty in call.duties:
+                self.holds.pop(duty.duty, None)  # a lazy one may have ended
+        reported = None
+        if call.method is Method.REPORT and error is None:
+            reported = dict.fromkeys(self.holds.items())
+        self.tell(CallEnded(number, error, reported))
+
+    def end_calls(self) -> None:
+        """All that are under way, and those that follow."""
+        while self.calls:
+            self.end_call()
+
+    # The node
+
+    def connect(self) -> None:
+        """A session, with the welcome."""
+        self.connected = True
+        self.tell(Connected())
+        self.say(welcome=ShardWelcome(heartbeat_interval_ms=500))
+
+    def say(self, **instruction: object) -> None:
+        """An instruction of the node's."""
+        self.index += 1
+        self.tell(Received(ShardInstruction(index=self.index, **instruction)))  # type: ignore[arg-type]
+
+    def grant(self, seconds: float = CLEARANCE) -> None:
+        """The answer to the last heartbeat."""
+        beats = [message.heartbeat.sequence for message in self.said if message.HasField("heartbeat")]
+        self.say(grant=ShardGrant(sequence=beats[-1], clearance_ms=int(seconds * 1000)))
+
+    def attach(self, *duties: HeldDuty) -> None:
+        """These are assigned."""
+        self.say(attach=DutiesToAttach(duties=duties))
+
+    def update(self, *duties: HeldDuty) -> None:
+        """These have changed."""
+        self.say(update=DutiesToUpdate(duties=duties))
+
+    def prepare(self, *duties: HeldDuty) -> None:
+        """These come next."""
+        self.say(prepare=DutiesToPrepare(duties=duties))
+
+    def detach(self, *pairs: tuple[int, int]) -> None:
+        """These are to be released."""
+        self.say(detach=DutiesToDetach(duties=[Holding(duty=duty, epoch=epoch) for duty, epoch in pairs]))
+
+    def record(self) -> None:
+        """The last report is recorded."""
+        self.say(recorded=ShardRecorded(sequence=self.reports[-1].sequence))
+
+    def goodbye(self) -> None:
+        """Nothing is left."""
+        self.say(goodbye=ShardGoodbye())
+
+    def reported(self, what: str) -> list[tuple[int, int]]:
+        """What all the reports so far have said."""
+        return [(one.duty, one.epoch) for report in self.reports for one in getattr(report, what)]

@@ -266,7 +266,7 @@ def _alike(moves: Sequence[Row]) -> list[Row]:
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for move in moves:
         groups.setdefault((move["source"], move["target"], move["reason"]), []).append(move)
-    rows = []
+    rows: list[Row] = []
     for group in list(groups.values())[:MAX_MOVES]:
         more = f" and {len(group) - 1:,} more" if len(group) > 1 else ""
         rows.append({**group[0], "name": group[0]["name"] + more})

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @options.common()
 @options.pass_session
 def shards(session: Session, shard: str) -> None:
-    """List the shards, or show one: what each has of each pallet beside its capacity, its score, version and state; then
-    what moved lately, and why.
+    """List the shards, or show one: what each has of each pallet beside its capacity, its score, version and state;
+    then what moved lately, and why.
 
     Examples:
       minkactl shards --watch

@@ -33,7 +33,7 @@ from minkad.core.state import Placed, State, duty_name
 
 _S, _A = ShardState, AssignmentState
 
-PIECE: Final = 1000  # duties that are placed at once
+PIECE: Final = 250  # duties that are placed at once: ten milliseconds
 FORGOTTEN_AFTER_MS: Final = 600_000  # a shard that is gone
 TIMER_MS: Final = 200  # between looks while nothing changes
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)

@@ -56,7 +56,7 @@ from minkad.core.controller import (
 )
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.rows import ROWS_A_RECORD
-from minkad.core.state import ALL, NotifyNode, Placed, State, is_up, slices
+from minkad.core.state import ALL, Effect, NotifyShard, Placed, State, is_up, slices
 from minkad.failpoints import failpoint
 from minkad.turns import turn
 
@@ -359,10 +359,12 @@ class ActiveController:
 
     # Carrying out
 
-    def carry_out(self, effects: Collection[NotifyNode]) -> None:
-        """Tell nodes that are up about their rows; the others hear when they register."""
+    def carry_out(self, effects: Collection[Effect]) -> None:
+        """Tell nodes that are up about their rows; the others hear when they register. Shards hear from their nodes."""
         told: dict[str, list[int]] = {}
         for effect in effects:
+            if isinstance(effect, NotifyShard):
+                continue
             told.setdefault(effect.node, []).append(effect.partition_id)
         for name, outbox in list(self._outboxes.items()):
             node = self._committed.nodes.get(name)

@@ -17,8 +17,8 @@ class Levelling:
 
     A duty goes from the highest to the lowest shard, if they differ by less afterwards, by at least the duty's size. So
     it comes to an end, and a duty comes back only after a change of about twice its size. A shard is off once its
-    height exceeds its tolerance, until that is no more than `settled` times its tolerance; between two shards that are
-    not off nothing moves. Without tolerances all are off. Nothing moves between two that differ by less than `least_gap`.
+    height exceeds its tolerance, until that is no more than `settled` times its tolerance. Nothing moves between two
+    shards that are not off, or that differ by less than `least_gap`. Without tolerances all are off.
     """
 
     def __init__(

@@ -155,10 +155,10 @@ def test_the_next_one_gives_when_the_highest_can_not() -> None:
         assert counts(after, shards) == {"a": 9, "b": 3, "c": 3}
 
 
-@pytest.mark.parametrize("name", ["spill_over", "capacity_workload"])
-def test_the_last_bit_of_room_is_used(name: str) -> None:
-    shards = [ShardRoom("a", 2), ShardRoom("b", 5)]
-    plan = BALANCERS[name].place(duties_of([5, 2]), shards, DEFAULTS)
+def test_the_last_bit_of_room_is_used() -> None:
+    """The shard that lacks most has no room for the heavier duty; the lighter one just fits."""
+    shards = [ShardRoom("a", 10, weight=8), ShardRoom("b", None, weight=20), ShardRoom("c", None, weight=20)]
+    plan = CAPACITY.place(duties_of([3, 2]), shards, DEFAULTS)
     assert [(move.number, move.target) for move in plan.moves] == [(0, "b"), (1, "a")]
 
 

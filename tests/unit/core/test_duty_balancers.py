@@ -173,6 +173,17 @@ def test_a_shard_within_5_percent_is_left_alone_and_another_one_brought_within_1
             assert len(balancer.rebalance(duties, shards, DEFAULTS).moves) == moves
 
 
+def test_no_more_is_moved_than_brings_the_one_that_is_off_within_1_percent() -> None:
+    shards = [ShardRoom(name, 10_000) for name in "abcdefgh"]
+    duties = duties_of([1] * 1120, "a")
+    for shard, count in zip("bcdefgh", (1040, 1030, 980, 960, 960, 960, 950), strict=True):
+        duties += duties_of([1] * count, shard, first=len(duties))
+    for balancer in (FAIR, CAPACITY):
+        moves = balancer.rebalance(duties, shards, DEFAULTS).moves
+        assert {move.source for move in moves} == {"a"}
+        assert len(moves) == 110
+
+
 def test_the_share_is_of_what_fixed_duties_leave() -> None:
     """One shard has more than the mean whatever is done; the others are within 5 % of what they can have."""
     shards = shards_of(a=10_000, b=10_000, c=10_000)

@@ -85,10 +85,10 @@ class Levelling:
         return None
 
     def _targets(self, source: str) -> Iterator[str]:
-        """The lowest first."""
-        if source in self._off:
+        """The lowest first. A move is for a shard that is off: it gives if it is too high, and gets if it is too low."""
+        if source in self._off and self._height[source] > 0:
             return (name for _, _, name in self._ranks)
-        return (name for _, _, name in sorted(map(self._rank, self._off)))
+        return (name for height, _, name in sorted(map(self._rank, self._off)) if height < 0)
 
     def _duty(self, source: str, target: str, gap: float) -> PlacedDuty | None:
         """The heaviest that takes neither of them beyond its ideal; else the lightest, if it is worth it."""

@@ -85,7 +85,7 @@ class Levelling:
         return None
 
     def _targets(self, source: str) -> Iterator[str]:
-        """The lowest first. A move is for a shard that is off: it gives if it is too high, and gets if it is too low."""
+        """The lowest first. A move is for one that is off: it gives if it is too high, and gets if it is too low."""
         if source in self._off and self._height[source] > 0:
             return (name for _, _, name in self._ranks)
         return (name for height, _, name in sorted(map(self._rank, self._off)) if height < 0)

@@ -531,6 +531,8 @@ class ActiveController:
         """No migration may keep its operation from ending, unless a person has paused it."""
         now, advanced = self._now(), {}
         for operation in self.decided.moving_operations():
+            if operation.HasField("rebalance"):
+                continue  # a duty is copied nowhere, and once it is to be released there is no way back
             for migration in unfinished(list(self.decided.migrations[operation.id].values())):
                 if not self._can_stall(migration, operation.paused):
                     continue

@@ -111,7 +111,7 @@ pallets:
   - {id: feeds, balancer: {kind: fair_workload}}
   - {id: maps}
 duties:
-  - {pallet: feeds, id: bbc, payload: "http://bbc", weight: 8}
+  - {pallet: feeds, id: bbc, payload: "ftp://xy", weight: 8}
   - {pallet: feeds, id: ft, payload: "https://ft"}
   - {pallet: maps, id: tiles, payload_base64: AAEC, stationary: true}
 """
@@ -125,7 +125,7 @@ def test_apply_shows_the_difference_and_makes_it(run: Run, tmp_path: Path) -> No
     assert shown.stdout.splitlines()[1:] == [
         f"update\tpallet feeds\t{changed}",
         "create\tpallet maps\tcapacity_workload",
-        "update\tfeeds/bbc\tanother payload, of 10 bytes",
+        "update\tfeeds/bbc\tanother payload, of 8 bytes",
         "create\tfeeds/ft\tweight 1, payload 'https://ft'",
         "create\tmaps/tiles\tweight 1, stationary, payload of 3 bytes",
     ]
@@ -133,7 +133,7 @@ def test_apply_shows_the_difference_and_makes_it(run: Run, tmp_path: Path) -> No
     assert run("apply", "-f", str(file)).exit_code == Exit.USAGE  # nobody can be asked
     assert as_json(run, "pallets")[0]["balancer"]["kind"] == "round_robin"
     assert "5 changes are made." in run("apply", "-f", str(file), "--yes").stderr
-    assert as_json(run, "duty", "get", "feeds/bbc")["payload"] == "http://bbc"
+    assert as_json(run, "duty", "get", "feeds/bbc")["payload"] == "ftp://xy"
     assert as_json(run, "duty", "get", "maps/tiles")["payload_base64"] == "AAEC"
     assert "Nothing to change: all 5 are as the file says." in run("apply", "-f", str(file)).stderr
     assert as_json(run, "apply", "-f", str(file)) == {"changes": [], "unchanged": 5}

@@ -10,6 +10,7 @@ from minka.control import Control
 from minka.duties import Client
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
+from tests.cluster.shard_process import BLOCKED_S
 from tests.cluster.shards import QUICK_SHARDS, Shards, make_duties, running
 
 
@@ -44,8 +45,7 @@ def test_duties_are_attached_updated_and_deleted(shards: Shards, client: Client)
     eventually("the update", lambda: [duty[0::2] for duty in holder.calls("update")] == [["crud/d3", "another"]])
     client.delete("crud", "d3")
     eventually("the release", lambda: "crud/d3" in {duty[0] for duty in holder.calls("detach")})
-    shards.wait_placed(names - {"crud/d3"})
-    assert "crud/d3" not in shards.places()
+    eventually("all but the deleted one", lambda: shards.places().keys() == names - {"crud/d3"})
     shards.assert_nothing_was_held_twice()
 
 
@@ -104,4 +104,41 @@ def test_a_process_that_stops_releases_first(shards: Shards, client: Client) -> 
     assert one.process.wait(30) == 0
     assert {duty[0] for duty in one.calls("detach")} >= had
     shards.wait_placed(names, [two])
+    shards.assert_nothing_was_held_twice()
+
+
+def test_a_process_that_does_not_release_in_time_ends(shards: Shards, client: Client) -> None:
+    names = make_duties(client, "stuck", 2)
+    one = shards.start("stuck-0", "stuck", delegate="Stuck")
+    shards.wait_placed(names, [one])
+    two = shards.start("stuck-1", "stuck")
+    one.signal(signal.SIGSTOP)
+    eventually("the other has all", lambda: two.held().keys() == names)
+    one.signal(signal.SIGCONT)
+    assert one.process.wait(30) == 70
+    assert "the clearance has ended" in one.path.with_suffix(".log").read_text()
+    shards.assert_nothing_was_held_twice()
+
+
+def test_a_delegate_that_blocks_its_loop_keeps_its_clearance(shards: Shards, client: Client) -> None:
+    assert QUICK_SHARDS["failure_timeout_ms"] < 1000 * BLOCKED_S
+    names = make_duties(client, "blocked", 2)
+    one = shards.start("blocked-0", "blocked", delegate="Blocking")
+    shards.wait_placed(names, [one])
+    assert sorted(epoch for _, epoch, _ in one.calls("attach")) == sorted(one.held().values())
+    assert one.calls("detach") == []
+    assert shards.assert_nothing_was_held_twice() == len(names)
+
+
+def test_a_process_that_comes_back_within_its_grace_has_its_duties_again(shards: Shards, client: Client) -> None:
+    names = make_duties(client, "grace", 6)
+    one, two = (shards.start(f"grace-{n}", "grace", grace=20.0) for n in range(2))
+    shards.wait_placed(names, [one, two])
+    had, released = one.held(), two.calls("detach")  # by the other, when this one came
+    one.signal(signal.SIGTERM)
+    assert one.process.wait(30) == 0
+    again = shards.start("grace-0", "grace", grace=20.0)
+    eventually("its duties", lambda: again.held().keys() == had.keys())
+    assert all(again.held()[name] > epoch for name, epoch in had.items())
+    assert two.calls("detach") == released
     shards.assert_nothing_was_held_twice()

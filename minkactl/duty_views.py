@@ -1,6 +1,7 @@
 """The rows and pages of pallets, duties and shards, from what the cluster answers."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -249,7 +250,12 @@ def _with_bars(listings: Sequence[Listing]) -> Any:
     def draw(wide: bool) -> "RenderableType":
         from minkactl import render
 
-        rest = [Listing(one.columns, one.rows[:MAX_MOVES], one.empty) for one in listings]
+        rest = [
+            Listing(
+                one.columns, (_together(one.rows) if one.columns is MOVED_COLUMNS else one.rows)[:MAX_MOVES], one.empty
+            )
+            for one in listings
+        ]
         return render.stacked(
             [
                 render.loads(whole, wide) if any(column.kind is Kind.PERCENT for column in whole.columns)
@@ -270,6 +276,15 @@ def moved_row(moved: DutyMoved) -> Row:
         "target": moved.target,
         "reason": moved.reason,
     }
+
+
+def _together(moves: Sequence[Row]) -> list[Row]:
+    """A row for those, one after the other, that went the same way for the same reason."""
+    rows: list[Row] = []
+    for _, some in groupby(moves, key=lambda move: (move["source"], move["target"], move["reason"])):
+        first, *rest = some
+        rows.append({**first, "name": f"{first['name']} and {len(rest)} more" if rest else first["name"]})
+    return rows
 
 
 def explain_page(response: ExplainDutyResponse) -> Page:

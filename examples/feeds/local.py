@@ -9,6 +9,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -53,6 +54,16 @@ class Polls:
         """How many each worker polls now."""
         return Counter(self.current())
 
+    def orphans(self, gone: str) -> list[int]:
+        """Feeds that this worker has polled last, which is gone."""
+        return [number for number, polls in enumerate(self.feeds) if polls and polls[-1].worker == gone]
+
+    def resumed(self, gone: str) -> float:
+        """When the last feed of this worker was polled by the next one."""
+        return max(
+            (last.first for polls in self.feeds for former, last in pairwise(polls) if former.worker == gone), default=0
+        )
+
 
 def weight(number: int) -> int:
     """What a feed costs who polls it."""
@@ -92,7 +103,8 @@ class LocalFeeds:
     def create_duties(self) -> None:
         """A pallet, and a duty for each feed: the payload is its URL, the weight what it costs."""
         with Client(self._endpoints, timeout=20.0) as duties:
-            duties.create_pallet(PALLET)
+            if PALLET not in {found.pallet.id for found in duties.pallets()}:
+                duties.create_pallet(PALLET)
             made = [
                 changes.create(PALLET, f"feed-{number:03}", f"{self.url}/feeds/{number}", weight=weight(number))
                 for number in range(self.feeds)

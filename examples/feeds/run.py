@@ -80,20 +80,10 @@ def tell(cluster: LocalCluster, feeds: LocalFeeds, stay: bool) -> None:
     show.say(f"kill -9 {feeds.workers[VICTIM].pid} ({VICTIM})")
     began = feeds.polls().now
     feeds.kill(VICTIM)
-    show.until(lambda polls: "" not in polls.current() and VICTIM not in polls.current(), 3.0)
-    show.say(f"Its feeds were polled again after {resumed(feeds.polls(), VICTIM, began):.1f} s. It is started again:")
+    show.until(lambda polls: "" not in polls.current() and not polls.orphans(VICTIM), 3.0)
+    show.say(f"Its feeds were polled again after {feeds.polls().resumed(VICTIM) - began:.1f} s. It is started again:")
     feeds.start(VICTIM)
     show.until(lambda polls: len(polls.count()) == len(NAMES) and "" not in polls.current(), 3.0)
-
-
-def resumed(polls: Polls, victim: str, killed: float) -> float:
-    """Seconds after the kill until all that this worker polled was polled by another one."""
-    first = 0.0
-    for feed in polls.feeds:
-        lost = [number for number, poll in enumerate(feed) if poll.worker == victim and poll.last > killed - 2.0]
-        if lost and lost[-1] + 1 < len(feed):
-            first = max(first, feed[lost[-1] + 1].first - killed)
-    return first
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input --quiet
 # Folders appear in the tree one by one; the checkers refuse a missing one.
-CHECKED := $(wildcard minka minkad minkactl tests benchmarks demo tools/*.py)
+CHECKED := $(wildcard minka minkad minkactl tests benchmarks demo examples tools/*.py)
 
 # Compiled once, not again by each daemon that a test starts.
 unexport PYTHONDONTWRITEBYTECODE

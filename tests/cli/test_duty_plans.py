@@ -16,6 +16,7 @@ from minka.v1.admin_pb2 import (
     UndrainNodeResponse,
 )
 from minka.v1.cluster_pb2 import DrainOperation, Migration, MigrationState, NodeState, Operation, OperationState
+from minka.v1.duty_api_pb2 import DutyMoved, GetShardsResponse
 from minkactl.exits import Exit
 from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal, plain_lines
 
@@ -101,3 +102,18 @@ def test_a_drain_that_fails_says_whose_duties_are_left(run: Run, node: Answering
     assert result.exit_code == Exit.FAILED
     assert "  shard fetcher-1 on this machine still has 1 duty\nsafe to stop: no\n" in result.stderr
     assert "SHARD ON IT\tDUTIES\nfetcher-1\t1" in result.stdout
+
+
+def test_what_moved_alike_is_one_row_of_a_terminal(run: Run, node: AnsweringNode) -> None:
+    ways = [("a", "one", "two"), ("b", "one", "two"), ("c", "one", "two"), ("d", "one", "three"), ("e", "one", "two")]
+    node.answers["GetShards"] = GetShardsResponse(
+        moves=[DutyMoved(pallet="feeds", id=name, source=source, target=to, reason="why") for name, source, to in ways]
+    )
+    lines = [line.split() for line in plain_lines(on_terminal("shards", "--endpoints", node.address).text)]
+    assert [line[-6:] for line in lines if line[-1:] == ["why"]] == [
+        ["feeds/a", "and", "2", "more", "one", "two", "why"][-6:],
+        ["-", "feeds/d", "one", "three", "why"],
+        ["-", "feeds/e", "one", "two", "why"],
+    ]
+    rows = run("shards", "--endpoints", node.address).stdout.splitlines()
+    assert [row.split("\t")[1] for row in rows if row.endswith("why")] == [f"feeds/{name}" for name in "abcde"]

@@ -22,12 +22,9 @@ def is_registered(shard: Shard | None) -> bool:
     return shard is not None and shard.state in REGISTERED
 
 
-def registered(state: State, name: str, incarnation: str) -> Shard:
-    """The row of this process. Raises SHARD_FENCED where the cluster has taken it for dead, or doesn't know it."""
-    shard = state.duties.shards.get(name)
-    if shard is None or not is_registered(shard) or shard.incarnation != incarnation:
-        raise MinkaError(Code.SHARD_FENCED, f"shard {name} has to register as a new process", shard=name)
-    return shard
+def is_process(shard: Shard, incarnation: str) -> bool:
+    """Whether the process of this incarnation is the shard's, and may have duties."""
+    return is_registered(shard) and shard.incarnation == incarnation
 
 
 def register(state: State, command: RegisterShard, now_ms: int) -> Iterator[Record]:

@@ -138,7 +138,7 @@ class Code(Enum):
     SHARD_NAME_TAKEN = CodeInfo(
         "Another process has this shard's name, and may have its duties.",
         "Give the shard a name of its own; after a crash it gets its name back by itself within seconds.",
-        True,
+        False,
         "ALREADY_EXISTS",
     )
     SHARD_FENCED = CodeInfo(

@@ -40,9 +40,12 @@ def enum_number(enum: "EnumDescriptor | _upb.EnumDescriptor", name: object) -> i
 
 
 def to_document(message: Message) -> dict[str, Any]:
-    """The message as JSON values, all fields in the order of the proto."""
-    document = {}
+    """The message as JSON values, all fields in the order of the proto; None for a value that it can lack, and does."""
+    document: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
+        if field.has_presence and field.message_type is None and not message.HasField(field.name):
+            document[field.name] = None
+            continue
         value = getattr(message, field.name)
         document[field.name] = [_value(field, item) for item in value] if field.is_repeated else _value(field, value)
     return document
@@ -67,7 +70,8 @@ def from_document(document: object, message: M) -> M:
         field = message.DESCRIPTOR.fields_by_name.get(name)
         if field is None:
             raise MinkaError(Code.INVALID_ARGUMENT, f"a {message.DESCRIPTOR.name} has no field {name!r:.60}")
-        _set(message, field, value)
+        if value is not None:
+            _set(message, field, value)
     return message
 
 

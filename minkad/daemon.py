@@ -32,6 +32,8 @@ from minkad.core.state import Placed, State
 from minkad.disk_guard import DiskGuard
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.payloads import PayloadStore
+from minkad.duties.relay import Relay
+from minkad.duties.sessions import SessionSettings, ShardSessions
 from minkad.exits import end_at_once
 from minkad.health import Health
 from minkad.http import server as http
@@ -246,6 +248,18 @@ class Daemon:
             lambda: self.coordinator.state,
             self.payloads,
         )
+        self.relay = Relay(self.member.ask, self.peers, self._member_settings().hurry)
+        self.sessions = ShardSessions(
+            self.relay,
+            self.payloads,
+            SessionSettings(config.shards.heartbeat_interval_ms / 1000, config.shards.failure_timeout_ms / 1000),
+            node_id=own.node_id,
+            state=lambda: self.coordinator.state,
+            settled_index=lambda: self.driver.settled_index,
+            has_clearance=self.member.has_clearance,
+        )
+        self.coordinator.on_shards_changed = self.sessions.changed
+        self.coordinator.on_restored = self.sessions.restored
         self.coordinator.on_leader_change = self.member.leader_changed
         self.coordinator.on_nodes_changed = self.manager.nodes_changed
         self._built = True
@@ -338,6 +352,7 @@ class Daemon:
             self.config.clients.memory_mib * MIB,
             self.health.describe,
             self.gateway,
+            self.sessions,
         )
         await server.start()
         registry = create_registry(self.health, self.credentials.expiry if self.credentials is not None else None)
@@ -353,6 +368,8 @@ class Daemon:
             asyncio.create_task(LoopLag(self.telemetry).run(), name="loop lag"),
             asyncio.create_task(garbage.collect(), name="garbage"),
             asyncio.create_task(self.disk.watch(), name="disk space"),
+            asyncio.create_task(self.relay.run(), name="shards' heartbeats"),
+            asyncio.create_task(self.sessions.run(), name="shards' sessions"),
             asyncio.create_task(self.payloads.run(self._duties, self._is_controller), name="payloads"),
         ]
         try:
@@ -452,6 +469,7 @@ class Daemon:
         tasks[1].cancel()
         await asyncio.gather(tasks[1], return_exceptions=True)
         self.member.clearance.revoke()
+        self.sessions.end_all("this node stops")
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._step_down()

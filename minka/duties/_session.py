@@ -17,7 +17,6 @@ import grpc
 
 from minka._grpc import aio_channel, channel_credentials, channel_options, claim_aio, error_from_call
 from minka._loop import SharedLoop
-from minka.duties._user_calls import Calls
 from minka.duties._events import (
     CallDelegate,
     CancelCall,
@@ -34,6 +33,7 @@ from minka.duties._events import (
     Tick,
 )
 from minka.duties._machine import ShardMachine
+from minka.duties._user_calls import Calls
 from minka.duties.delegate import Delegate, Duty, duty_of
 from minka.errors import Code, MinkaError
 from minka.tls import Tls

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from minka.duties._events import CallDelegate, CallEnded, CallOverdue, Event, Method
 from minka.duties.delegate import Delegate, Duty, duty_of
+from minka.duties.limits import MAX_WEIGHT
 
 _CANCEL_S: Final = 1.0  # after which a coroutine that was cancelled counts as one that can't be ended
 
@@ -171,6 +172,6 @@ def _reported(result: Any) -> dict[tuple[int, int], int | None]:
 
 
 def _checked_weight(weight: int | None) -> int | None:
-    if weight is not None and (type(weight) is not int or not 0 <= weight < 2**63):
+    if weight is not None and (type(weight) is not int or not 0 <= weight <= MAX_WEIGHT):
         raise ValueError(f"a weight of {weight!r}")
     return weight

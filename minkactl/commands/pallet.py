@@ -65,7 +65,7 @@ def settings(function: F) -> F:
             help="spill-over by weight or count: how much fills a shard.",
         ),
         click.option(
-            "--shard-order", metavar="SHARDS", help="spill-over: filled in this order, separated by commas; the others by name."
+            "--shard-order", metavar="SHARDS", help="spill-over: filled in this order, separated by commas."
         ),
         click.option("--pre-sort", type=click.Choice(["weight", "date"]), help="fair-workload: what is placed first."),
         click.option("--manual/--automatic", default=None, help="Whether nothing of it is moved to balance by itself."),

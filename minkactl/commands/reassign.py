@@ -226,12 +226,7 @@ def plan_page(plan: "Plan") -> Page:
     from minkactl.documents import to_document
 
     document = to_document(plan)
-    for shard, row in zip(plan.shards, document["shards"], strict=True):
-        row["capacity"] = shard.capacity if shard.HasField("capacity") else None
-    move_columns, balance_columns = MOVE_COLUMNS, BALANCE_COLUMNS
-    if plan.pallet:
-        move_columns, balance_columns = DUTY_MOVE_COLUMNS, SHARD_COLUMNS
-    moves = Listing(move_columns, document["moves"], "No moves.")
+    moves = Listing(DUTY_MOVE_COLUMNS if plan.pallet else MOVE_COLUMNS, document["moves"], "No moves.")
 
     def draw(wide: bool) -> "RenderableType":
         from minkactl import plan_view, render
@@ -239,7 +234,8 @@ def plan_page(plan: "Plan") -> Page:
         shown = [plan_view.moves_by_reason(document, moves, wide), plan_view.result(document, summary(document))]
         return render.stacked(shown)
 
-    listings = [moves, Listing(balance_columns, document["shards" if plan.pallet else "nodes"])]
+    nodes, shards = Listing(BALANCE_COLUMNS, document["nodes"]), Listing(SHARD_COLUMNS, document["shards"])
+    listings = [moves, shards if plan.pallet else nodes]
     return Page(document, listings, [move["partition"] for move in document["moves"]], draw)
 
 

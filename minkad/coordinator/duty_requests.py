@@ -35,6 +35,7 @@ from minka.v1.duty_api_pb2 import (
 from minkad.clock import unix_ms
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.coordinator import Coordinator
+from minkad.coordinator.payload_keyspace import ensure_payload_keyspace
 from minkad.core.controller import (
     ChangeDuties,
     ChangePallets,
@@ -68,6 +69,8 @@ class DutyRequests:
 
     async def change_pallets(self, request: ChangePalletsRequest) -> ChangePalletsResponse:
         """Answers the pallets as they are afterwards, of a deleted one the last row."""
+        if any(change.HasField("create") for change in request.changes):
+            await ensure_payload_keyspace(self._coordinator)
         before = dict(self._coordinator.controller().decided.duties.pallets)
         await self._change(ChangePallets(request.changes), request.consistency)
         now = self._coordinator.controller().decided.duties.pallets

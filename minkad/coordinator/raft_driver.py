@@ -74,6 +74,7 @@ class RaftDriver:
         self.raw = raw
         self.conf_state = conf_state
         self.applied_index = raft_log.snapshot().metadata.index
+        self.settled_index = self.applied_index  # all of that entry is applied, and of no later one anything
         self.snapshot_index = self.applied_index
         self._log = raft_log
         self._log_db = log_db
@@ -361,7 +362,7 @@ class RaftDriver:
         self._committed_bytes = 0
         self._restores += 1
         self.conf_state = metadata.conf_state
-        self.applied_index = self.snapshot_index = metadata.index
+        self.applied_index = self.settled_index = self.snapshot_index = metadata.index
         self._machine.restore(ready.snapshot.data)
         log.info("restored the state from a snapshot", extra={"index": metadata.index})
 
@@ -410,7 +411,7 @@ class RaftDriver:
             case EntryType.ENTRY_CONF_CHANGE_V2:
                 self.conf_state = self.raw.apply_conf_change(ConfChangeV2.FromString(entry.data))
                 self._snapshot_due = True
-        self._applied_term = entry.term
+        self._applied_term, self.settled_index = entry.term, entry.index
         while self._waiting and self._waiting[0][0] <= entry.index:
             index, term, proposals = self._waiting.popleft()
             self._waiting_count -= len(proposals)

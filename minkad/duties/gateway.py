@@ -254,12 +254,13 @@ def _only_creates(request: ChangeDutiesRequest) -> bool:
 
 def _unnamed(request: ChangeDutiesRequest, before: Sequence[Duty | None], after: Sequence[Duty]) -> Iterable[bytes]:
     """The payloads that no row names after this change; of some that isn't known."""
-    for change, old, new in zip(request.changes, before, after, strict=True):
+    rows = {(row.pallet, row.id): row for row in after}
+    for change, old in zip(request.changes, before, strict=True):
         if change.HasField("delete"):
-            old = new  # the last row
-        elif old is None or old.version + 1 != new.version:
+            old = rows.get((change.delete.pallet, change.delete.id))  # the last row
+        elif old is None or (new := rows.get((old.pallet, old.id))) is None or old.version + 1 != new.version:
             continue
-        if old.payload_bytes:
+        if old is not None and old.payload_bytes:
             yield old.payload_id
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
 from minka.errors import Code, MinkaError
@@ -61,6 +61,10 @@ class Asks(Protocol):
 class Heard(Protocol):
     """A session whose shard has sent a heartbeat."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the shard still waits for an answer."""
+
     def granted(self, sequence: int, clearance_ms: int) -> None:
         """The controller has renewed its clearance."""
 
@@ -90,21 +94,17 @@ class Relay:
         while True:
             await self._signed.wait()
             self._signed.clear()
-            signs, self._signs = self._signs, {}
+            signs = {process: sign for process, sign in self._signs.items() if sign[1].is_open}
+            self._signs = {}
+            if not signs:
+                continue
             request = ShardHeartbeatsRequest(
                 signs=[
                     ShardSign(shard=name, incarnation=incarnation, sequence=sequence)
                     for (name, incarnation), (sequence, _) in signs.items()
                 ]
             )
-            try:
-                response = await self._ask(
-                    lambda address, seconds, request=request: self._stub.shard_heartbeats(address, request, seconds)
-                )
-            except MinkaError as error:
-                if error.code not in _TRY_AGAIN:
-                    log.warning("heartbeats of shards are refused", extra={"reason": str(error)})
-                response = ShardHeartbeatsResponse()
+            response = await self._renewed(request)
             if not response.clearance_ms:  # or it isn't confirmed yet that it leads
                 self._signs = {**signs, **self._signs}
                 self._signed.set()
@@ -117,17 +117,21 @@ class Relay:
                 else:
                     session.granted(sequence, response.clearance_ms)
 
-    def forget(self, sessions: Iterable[Heard]) -> None:
-        """Nobody waits for their clearances any more."""
-        gone = set(map(id, sessions))
-        self._signs = {key: sign for key, sign in self._signs.items() if id(sign[1]) not in gone}
+    async def _renewed(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
+        """Empty when nobody answers."""
+        try:
+            return await self._ask(lambda address, seconds: self._stub.shard_heartbeats(address, request, seconds))
+        except MinkaError as error:
+            if error.code not in _TRY_AGAIN:
+                log.warning("heartbeats of shards are refused", extra={"reason": str(error)})
+            return ShardHeartbeatsResponse()
 
     async def register(self, shard: Shard) -> int:
-        """The index with which it is registered. Raises MinkaError: SHARD_NAME_TAKEN, SHARD_FENCED, or what is wrong."""
+        """The index with which it is registered. Raises MinkaError: SHARD_NAME_TAKEN, SHARD_FENCED, or what is wrong
+        with it.
+        """
         request = RegisterShardRequest(shard=shard)
-        response = await self._patiently(
-            lambda address, seconds: self._stub.register_shard(address, request, seconds)
-        )
+        response = await self._patiently(lambda address, seconds: self._stub.register_shard(address, request, seconds))
         return response.index
 
     async def report(self, shard: Shard, report: ShardReport) -> int:

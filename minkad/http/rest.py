@@ -112,25 +112,26 @@ class Rest:
     def _routes(self) -> list[Route]:
         duty, pallet, pin = "/v1/duties/{pallet}/{id:.+}", "/v1/pallets/{id}", "/v1/pins/{pallet}/{id:.+}"
         once, versioned = (_CONSISTENCY,), ("If-Match",)
-        views, pallet_views = list[DutyView], list[PalletView]
+        views, rows = list[DutyView], list[PalletView]
+        updates, names = list[DutyUpdate], list[DutyName]
         creates = DutyDocument | list[DutyDocument]
         pallets = PalletSettings | list[PalletSettings]
         return [
-            Route("POST", "/v1/duties", "Create a duty, or all of a list", self._post_duties, creates, views, 201, once),
+            Route("POST", "/v1/duties", "Create one, or all of a list", self._post_duties, creates, views, 201, once),
             Route("GET", "/v1/duties", "List duties", self._list_duties, None, DutyPage, query=_LISTING),
-            Route("PUT", "/v1/duties", "Change all duties of a list", self._put_duties, list[DutyUpdate], views, 200, once),
-            Route("DELETE", "/v1/duties", "Delete all of a list", self._delete_duties, list[DutyName], views, 200, once),
+            Route("PUT", "/v1/duties", "Change all of a list", self._put_duties, updates, views, 200, once),
+            Route("DELETE", "/v1/duties", "Delete all of a list", self._delete_duties, names, views, 200, once),
             Route("POST", "/v1/changes", "Make changes together", self._post_changes, Changes, views, 200, once),
             Route("GET", duty, "A duty, with its payload", self._get_duty, None, DutyView),
             Route("PUT", duty, "Change a duty", self._put_duty, DutyUpdate, DutyView, 200, once, versioned),
             Route("DELETE", duty, "Delete a duty", self._delete_duty, None, DutyView, 200, once, versioned),
             Route("PUT", pin, "Place a duty by hand", self._pin, Pin, DutyView, 200, once, versioned),
             Route("DELETE", pin, "Let it be moved again", self._unpin, None, DutyView, 200, once, versioned),
-            Route("POST", "/v1/pallets", "Create a pallet, or all of a list", self._post_pallets, pallets, pallet_views, 201, once),
-            Route("GET", "/v1/pallets", "List pallets", self._list_pallets, None, pallet_views),
+            Route("POST", "/v1/pallets", "Create one, or all of a list", self._post_pallets, pallets, rows, 201, once),
+            Route("GET", "/v1/pallets", "List pallets", self._list_pallets, None, rows),
             Route("GET", pallet, "A pallet", self._get_pallet, None, PalletView),
-            Route("PUT", pallet, "Replace a pallet's settings", self._put_pallet, PalletUpdate, PalletView, 200, once, versioned),
-            Route("DELETE", pallet, "Delete an empty pallet", self._delete_pallet, None, PalletView, 200, once, versioned),
+            Route("PUT", pallet, "Replace its settings", self._put_pallet, PalletUpdate, PalletView, 200, once, versioned),
+            Route("DELETE", pallet, "Delete an empty one", self._delete_pallet, None, PalletView, 200, once, versioned),
             Route("GET", "/v1/shards", "List shards", self._list_shards, None, list[ShardView]),
         ]  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Pallets, duties and shards: what clients ask of any node, and what nodes ask of the active controller."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import grpc
 
@@ -23,7 +23,7 @@ def _by_gateway(method: Callable[[Any, Req, float], Awaitable[Resp]]) -> Any:  #
     """The RPC that this method of the gateway answers, within the caller's deadline."""
 
     async def answer(self: Any, request: Req, context: _Context) -> Resp:
-        remaining = context.time_remaining()
+        remaining = cast("float | None", context.time_remaining())  # gRPC's type doesn't know of calls without one
         timeout = DEFAULT_TIMEOUT_S if remaining is None else min(remaining * _ANSWERING_PART, MAX_TIMEOUT_S)
         return await method(self._gateway, request, timeout)
 

@@ -28,10 +28,21 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.v1.coordinator_pb2_grpc import CoordinatorStub, ReplicaControlStub
+from minka.v1.shards_pb2 import (
+    LeaveShardRequest,
+    RegisterShardRequest,
+    RegisterShardResponse,
+    ReportShardRequest,
+    ReportShardResponse,
+    ShardHeartbeatsRequest,
+    ShardHeartbeatsResponse,
+)
+from minka.v1.shards_pb2_grpc import ShardCoordinatorStub
 from minkad.rpc.channels import Channels
 
 if TYPE_CHECKING:  # the stubs of a channel of grpc.aio; at run time the classes are the same
     from minka.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+    from minka.v1.shards_pb2_grpc import ShardCoordinatorAsyncStub
 
 UPDATE_TIMEOUT = 10.0  # seconds; hosting and deleting go on at the node even if the answer comes too late
 
@@ -118,6 +129,42 @@ class Peers:
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=True) from error
 
+    async def register_shard(
+        self, address: str, request: RegisterShardRequest, timeout: float
+    ) -> RegisterShardResponse:
+        """ShardCoordinator.RegisterShard; repeating it is safe."""
+        stub = self._shard_coordinator(address)
+        try:
+            return await stub.RegisterShard(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
+    async def shard_heartbeats(
+        self, address: str, request: ShardHeartbeatsRequest, timeout: float
+    ) -> ShardHeartbeatsResponse:
+        """ShardCoordinator.ShardHeartbeats."""
+        stub = self._shard_coordinator(address)
+        try:
+            return await stub.ShardHeartbeats(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
+    async def report_shard(self, address: str, request: ReportShardRequest, timeout: float) -> ReportShardResponse:
+        """ShardCoordinator.ReportShard; repeating it is safe."""
+        stub = self._shard_coordinator(address)
+        try:
+            return await stub.ReportShard(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
+    async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
+        """ShardCoordinator.LeaveShard; repeating it is safe."""
+        stub = self._shard_coordinator(address)
+        try:
+            await stub.LeaveShard(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
+
     async def update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """ReplicaControl.UpdateReplicas at a node; repeating it is safe."""
         address = self._address_of(node_id)
@@ -126,6 +173,9 @@ class Peers:
             return await stub.UpdateReplicas(request, timeout=UPDATE_TIMEOUT, metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=True) from error
+
+    def _shard_coordinator(self, address: str) -> "ShardCoordinatorAsyncStub":
+        return ShardCoordinatorStub(self._channels.to(address))
 
     def _coordinator(self, address: str) -> "CoordinatorAsyncStub":
         return CoordinatorStub(self._channels.to(address))

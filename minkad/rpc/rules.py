@@ -103,6 +103,9 @@ REQUIRED: Final = frozenset(
         "CreateKeyspaceRequest.name",
         *("Pallet.id", "DutySpec.pallet", "DutySpec.id", "DutyName.pallet", "DutyName.id", "DutyPin.duty"),
         *("ExplainDutyRequest.name", "PlanRebalanceRequest.pallet", "ComparePalletRequest.pallet"),
+        *("Shard.name", "Shard.incarnation", "PalletCapacity.pallet", "ShardHello.shard", "RegisterShardRequest.shard"),
+        *("ShardSign.shard", "ReportShardRequest.shard", "LeaveShardRequest.shard", "FailedDuty.holding"),
+        "WeighedDuty.holding",
         *(
             f"{message}.node_id"
             for message in (
@@ -136,6 +139,10 @@ COUNTS: Final[dict[str, int]] = {
     "ChangePalletsRequest.changes": MAX_CHANGES,
     "names": MAX_CHANGES,
     "shards": MANY,
+    "signs": MANY,
+    "Shard.pallets": FEW,
+    **dict.fromkeys(("holdings", "attached", "released", "finished", "failed", "prepared", "times"), MANY),
+    "ShardReport.weights": MANY,
     "shard_order": FEW,
     "replicas": FEW,
     "isr": FEW,
@@ -166,9 +173,12 @@ _NUMBERS: Final = (
     "ElectLeadersRequest.partitions",
     *("if_version", "after", "duty", "duty_epoch", "Move.weight", "capacity", "duties_before", "duties_after"),
     *("weight_before", "weight_after", "Pallet.version", "changed_ms", "max_difference", "moves_per_shard"),
+    *("epoch", "Holding.version", "known_index", "took_ms", "grace_ms", "away_until_ms", "registered_ms", "penalty"),
+    *("penalty_ms", "version_since_ms"),
 )
 _FLAGS: Final = (
     "is_low",
+    "emptied",
     *(
         "queue",
         "queued",
@@ -180,7 +190,7 @@ _FLAGS: Final = (
         "reject",
         "auto_leave",
     ),
-    *("manual", "warm", "synthetic", "stationary", "lazy", "unplaced", "with_payloads"),
+    *("emptied", "manual", "warm", "synthetic", "stationary", "lazy", "unplaced", "with_payloads"),
 )
 
 RULES: Final[dict[str, Rule]] = {
@@ -207,7 +217,9 @@ RULES: Final[dict[str, Rule]] = {
     # Pallets, duties and shards
     **dict.fromkeys(("Pallet.id", "GetPalletsRequest.ids", "PalletChange.delete", "pallet"), pallet),
     **dict.fromkeys(("DutySpec.id", "DutyName.id", "shard", "names", "shard_order", "Canary.version"), _ID),
-    **dict.fromkeys(("DutySpec.weight", "fill_limit"), up_to(MAX_WEIGHT)),
+    "Shard.name": _ID,
+    "FailedDuty.reason": note(1000),
+    **dict.fromkeys(("DutySpec.weight", "WeighedDuty.weight", "fill_limit"), up_to(MAX_WEIGHT)),
     "percent": up_to(100),
     "payload": blob(MAX_PAYLOAD_BYTES),
     "payload_bytes": up_to(MAX_PAYLOAD_BYTES),

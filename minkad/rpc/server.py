@@ -19,13 +19,17 @@ from minka.v1 import (
     coordinator_pb2_grpc,
     duty_api_pb2,
     duty_api_pb2_grpc,
+    shards_pb2,
+    shards_pb2_grpc,
 )
 from minka.v1.admin_pb2 import DescribeNodeResponse
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.duty_requests import DutyRequests
 from minkad.coordinator.member import Member
 from minkad.coordinator.node_requests import NodeRequests
+from minkad.coordinator.shard_requests import ShardRequests
 from minkad.duties.gateway import DutyGateway
+from minkad.duties.sessions import ShardSessions
 from minkad.identity import Identity
 from minkad.listening import bind_error, cannot_listen
 from minkad.memory import Memory, malloc_trim
@@ -45,13 +49,14 @@ from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver, RaftTransport
 from minkad.rpc.replication import replication_handler
 from minkad.rpc.rules import MAX_MESSAGE_BYTES
+from minkad.rpc.shards import ShardCoordinatorService, ShardService
 from minkad.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
 
 _NAMES: Final = [
     service.full_name
-    for file in (admin_pb2.DESCRIPTOR, coordinator_pb2.DESCRIPTOR, duty_api_pb2.DESCRIPTOR)
+    for file in (admin_pb2.DESCRIPTOR, coordinator_pb2.DESCRIPTOR, duty_api_pb2.DESCRIPTOR, shards_pb2.DESCRIPTOR)
     for service in file.services_by_name.values()
 ]
 _OPTIONS: Final = [
@@ -85,6 +90,7 @@ class Server:
         clients_memory: int,
         describe: Callable[[], DescribeNodeResponse],
         gateway: DutyGateway,
+        sessions: ShardSessions,
     ) -> None:
         """Plain without `credentials`; `clients_memory` in bytes. Raises MinkaError, ADDRESS_IN_USE or INVALID_CONFIG,
         without the address.
@@ -103,6 +109,8 @@ class Server:
         self._coordinator = CoordinatorService(NodeRequests(coordinator))
         self._duties = DutyService(gateway)
         self._duty_control = DutyControlService(DutyRequests(coordinator))
+        self._shards = ShardService(sessions, streams)
+        self._shard_control = ShardCoordinatorService(ShardRequests(coordinator))
         self._control = ReplicaControlService(lambda: member.node.incarnation, manager.update_replicas)
         self._raft = RaftReceiver(
             coordinator.driver.receive, transport.heard_from, lambda raft_id: _is_stranger(coordinator, raft_id)
@@ -123,6 +131,8 @@ class Server:
         coordinator_pb2_grpc.add_RaftServicer_to_server(self._raft, services)
         duty_api_pb2_grpc.add_DutiesServicer_to_server(self._duties, services)
         duty_api_pb2_grpc.add_DutyControlServicer_to_server(self._duty_control, services)
+        shards_pb2_grpc.add_ShardsServicer_to_server(self._shards, services)
+        shards_pb2_grpc.add_ShardCoordinatorServicer_to_server(self._shard_control, services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         names = reflection.aio.ReflectionServicer((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(names, services)  # type: ignore[no-untyped-call]

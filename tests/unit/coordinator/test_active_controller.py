@@ -64,10 +64,15 @@ class Harness:
             propose=self.propose,
             confirm_leadership=lambda asked_at, confirmed: confirmed(asked_at) if self.confirms else None,
             update_replicas=self.update_replicas,
+            logged=self.logged,
             before_tick=self.count_tick,
             now=lambda: self.now,
             jitter=random.Random(0),
+            in_thread=asyncio.to_thread,
         )
+
+    async def logged(self) -> None:
+        """At once."""
 
     def count_tick(self) -> None:
         self.ticks += 1

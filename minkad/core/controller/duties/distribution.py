@@ -53,7 +53,8 @@ class Distributor:
         seen, (before, at) = (state.duties.revision, state.version), self._looked
         if seen == before and now_ms - at < TIMER_MS:
             return []
-        steps = (_tidy, _waves, _synthetic, self._place)
+        # What is released is placed before more is: it may take the room.
+        steps = (_tidy, self._place, _waves, _synthetic)
         found = next(filter(None, (list(step(state, now_ms)) for step in steps)), [])
         if not found:
             self._looked = (seen, now_ms)

@@ -1,0 +1,426 @@
+"""The sessions of the shards that are connected to this node. Each is told what its rows say, from this node's copy of
+the table; what it says is passed on to the active controller.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import NodeState
+from minka.v1.duties_pb2 import Shard
+from minka.v1.shards_pb2 import (
+    Holding,
+    ShardGoodbye,
+    ShardGrant,
+    ShardInstruction,
+    ShardMessage,
+    ShardRecorded,
+    ShardReport,
+    ShardWelcome,
+)
+from minkad.core.controller import is_registered
+from minkad.core.state import NotifyShard, State
+from minkad.duties.relay import Relay
+from minkad.duties.telling import MAX_BYTES, Telling
+from minkad.logs import Seldom
+from minkad.memory import Memory
+from minkad.turns import turn
+
+log: Final = logging.getLogger(__name__)
+
+REGISTER_S: Final = 5.0  # for the controller to record a shard; then the shard asks another node
+CATCH_UP_S: Final = 2.0  # for this node to apply what the shard knows already
+_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.005  # for the next entry to be applied
+_RETRY_S: Final = (0.1, 2.0)  # between two tries to read payloads, the first and the longest
+_READ_S: Final = 5.0
+_MAX_REPORTS: Final = 8  # of one session that wait; a shard has one under way at a time
+
+
+Write = Callable[[ShardInstruction], Awaitable[None]]
+"""Returns when gRPC has sent it, which it does as the shard takes it."""
+
+
+class Payloads(Protocol):
+    """Where the payloads of duties are."""
+
+    async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
+        """Those that are there, by id. `timeout` in seconds. Raises MinkaError."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Seconds."""
+
+    heartbeat_interval: float
+    silence: float  # after which a session that hears nothing ends
+
+
+class ShardSessions:
+    """All of them. Methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        relay: Relay,
+        payloads: Payloads,
+        settings: SessionSettings,
+        *,
+        node_id: str,
+        state: Callable[[], State],
+        settled_index: Callable[[], int],
+        has_clearance: Callable[[], bool],
+    ) -> None:
+        self.relay: Final = relay
+        self.payloads: Final = payloads
+        self.settings: Final = settings
+        self.state: Final = state
+        self.settled_index: Final = settled_index
+        self.seldom: Final = Seldom(log)
+        self._node_id = node_id
+        self._has_clearance = has_clearance
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        """How many shards are connected."""
+        return len(self._sessions)
+
+    async def serve(self, messages: AsyncIterator[ShardMessage], write: Write, memory: Memory) -> None:
+        """One session, until the shard ends it; what is on its way to it counts in `memory`. Raises MinkaError: the
+        shard has to go on elsewhere, or as told.
+        """
+        first = await anext(messages, None)
+        if first is None or not first.HasField("hello"):
+            raise MinkaError(Code.INVALID_ARGUMENT, "a session begins with a hello")
+        hello = first.hello
+        self._check_clearance()
+        await self.settled(hello.known_index)
+        await self.register(hello.shard)
+        session = Session(self, hello.shard, hello.holdings, memory)
+        if (former := self._sessions.get(hello.shard.name)) is not None:
+            former.end(MinkaError(Code.SHARD_NAME_TAKEN, "the shard has begun another session"))
+        self._sessions[hello.shard.name] = session
+        try:
+            await session.run(messages, write, self._welcome())
+        finally:
+            session.close()
+            if self._sessions.get(hello.shard.name) is session:
+                del self._sessions[hello.shard.name]
+
+    def _check_clearance(self) -> None:
+        if not self._has_clearance():
+            raise MinkaError(Code.NO_CLEARANCE, "this node is not in touch with the active controller")
+
+    async def settled(self, index: int) -> None:
+        """Once this node has applied so much. Raises NO_CLEARANCE when that takes long: it lags."""
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                while self.settled_index() < index:  # noqa: ASYNC110 - applying sets no event
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            text = f"this node has applied {self.settled_index()}, and the shard knows {index}"
+            raise MinkaError(Code.NO_CLEARANCE, text) from None
+
+    async def register(self, shard: Shard) -> None:
+        """Until the process is in this node's rows. Raises MinkaError."""
+        row = self.state().duties.shards.get(shard.name)
+        if row is not None and is_registered(row) and _says_the_same(row, shard):
+            return
+        try:
+            async with asyncio.timeout(REGISTER_S):
+                index = await self.relay.register(shard)
+        except TimeoutError:
+            raise MinkaError(Code.NO_CONTROLLER, "no active controller registered the shard in time") from None
+        await self.settled(index)
+
+    def _welcome(self) -> ShardInstruction:
+        state = self.state()
+        live = [node.address for node in state.nodes.values() if node.state == NodeState.NODE_STATE_LIVE]
+        welcome = ShardWelcome(
+            cluster_id=state.cluster.id,
+            heartbeat_interval_ms=int(self.settings.heartbeat_interval * 1000),
+            node=self._node_id,
+            endpoints=live,
+        )
+        return ShardInstruction(index=self.settled_index(), welcome=welcome)
+
+    # What happens at this node
+
+    def changed(self, notices: Sequence[NotifyShard]) -> None:
+        """Rows of shards have changed."""
+        for notice in notices:
+            if (session := self._sessions.get(notice.shard)) is not None:
+                session.changed(notice.duties)
+
+    def restored(self) -> None:
+        """Any row may have changed."""
+        for session in list(self._sessions.values()):
+            session.everything_changed()
+
+    async def run(self) -> None:
+        """End the sessions that are of no use: this node is cut off, or the shard silent. Until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not self._has_clearance():
+                self.end_all("this node is not in touch with the active controller")
+                continue
+            now = time.monotonic()
+            for session in list(self._sessions.values()):
+                if now - session.heard_at > self.settings.silence:
+                    session.end(MinkaError(Code.NO_CLEARANCE, "the shard is silent"))
+
+    def end_all(self, reason: str) -> None:
+        """The shards go on at other nodes."""
+        for session in list(self._sessions.values()):
+            session.end(MinkaError(Code.NO_CLEARANCE, reason))
+
+
+def _says_the_same(row: Shard, said: Shard) -> bool:
+    fields = ("incarnation", "node", "version", "grace_ms")
+    same = all(getattr(row, name) == getattr(said, name) for name in fields)
+    return same and list(row.pallets) == list(said.pallets)
+
+
+class Session:
+    """One shard's. What is to be said waits in order; a clearance overtakes it."""
+
+    def __init__(self, sessions: ShardSessions, shard: Shard, holdings: Iterable[Holding], memory: Memory) -> None:
+        """Raises OVERLOADED when there are too many."""
+        self.heard_at = time.monotonic()
+        self._sessions = sessions
+        self._shard = shard
+        self._share = memory.share(self._revoked)
+        self._telling = Telling(shard.name, holdings)
+        self._telling.everything(sessions.state().duties)
+        self._out: deque[ShardInstruction] = deque()
+        self._out_bytes = 0
+        self._grant: ShardGrant | None = None
+        self._something = asyncio.Event()  # to be said
+        self._changed = asyncio.Event()
+        self._waiting = asyncio.Event()  # duties for their payloads
+        self._taken = asyncio.Event()  # by the shard, of what was said
+        self._reports: deque[ShardReport] = deque()
+        self._reported = asyncio.Event()
+        self._is_leaving = False
+        self._end: MinkaError | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._serving: asyncio.Task[object] | None = None
+        self.is_open = True
+
+    # Both directions
+
+    async def run(self, messages: AsyncIterator[ShardMessage], write: Write, welcome: ShardInstruction) -> None:
+        """Raises the MinkaError with which the session ends."""
+        self._serving = asyncio.current_task()
+        await write(welcome)
+        for work in (self._read(messages), self._release(), self._hand_over(), self._report()):
+            self._begin(work)
+        self._changed.set()
+        try:
+            while self._end is None:
+                await self._something.wait()
+                self._something.clear()
+                while (instruction := self._next()) is not None:
+                    await self._write(write, instruction)
+        except asyncio.CancelledError:
+            if self._end is None or self._serving is None:
+                raise
+            self._serving.uncancel()
+        finally:
+            self._serving = None
+        raise self._end
+
+    async def _write(self, write: Write, instruction: ShardInstruction) -> None:
+        self._share.sending_since = time.monotonic()
+        await write(instruction)
+        self._share.sending_since = None
+        if not instruction.HasField("grant"):
+            size = instruction.ByteSize()
+            self._out_bytes -= size
+            self._share.give(size)
+            self._taken.set()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(self._to_the_end(work), name=f"session of {self._shard.name}"))
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except MinkaError as error:
+            self.end(error)
+        except Exception as error:
+            self.end(MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
+            raise
+
+    def end(self, error: MinkaError) -> None:
+        """The shard is told why, if it listens."""
+        if self._end is None:
+            self._end = error
+            self._something.set()
+            if self._share.sending_since is not None and self._serving is not None:
+                self._serving.cancel()  # it doesn't take what it was sent
+
+    def _revoked(self) -> None:
+        self.end(MinkaError(Code.OVERLOADED, "the shard doesn't take what it is told, and others wait for memory"))
+
+    def close(self) -> None:
+        """It is over."""
+        self.is_open = False
+        self._share.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def _next(self) -> ShardInstruction | None:
+        if self._end is not None:
+            return None
+        if self._grant is not None:
+            grant, self._grant = self._grant, None
+            return ShardInstruction(grant=grant)
+        return self._out.popleft() if self._out else None
+
+    def _say(self, instruction: ShardInstruction) -> None:
+        instruction.index = self._sessions.settled_index()
+        self._out.append(instruction)
+        size = instruction.ByteSize()
+        self._out_bytes += size
+        self._share.take(size)
+        self._something.set()
+
+    # From the shard
+
+    async def _read(self, messages: AsyncIterator[ShardMessage]) -> None:
+        async for message in messages:
+            self.heard_at = time.monotonic()
+            match message.WhichOneof("message"):
+                case "heartbeat":
+                    self._sessions.relay.beat(self._shard, message.heartbeat.sequence, self)
+                case "report":
+                    if len(self._reports) == _MAX_REPORTS:
+                        raise MinkaError(Code.INVALID_ARGUMENT, "a shard waits until its report is recorded")
+                    self._telling.given_back(message.report)
+                    self._reports.append(message.report)
+                    self._reported.set()
+                case "leave" if not self._is_leaving:
+                    self._is_leaving = True
+                    self._begin(self._leave())
+                case "hello":
+                    await self._hello_again(message.hello.shard)
+        self.end(MinkaError(Code.SHUTTING_DOWN, "the shard has ended the session"))
+
+    async def _hello_again(self, shard: Shard) -> None:
+        if (shard.name, shard.incarnation) != (self._shard.name, self._shard.incarnation):
+            raise MinkaError(Code.INVALID_ARGUMENT, "a session is of one process")
+        self._shard = shard
+        await self._sessions.register(shard)
+
+    async def _leave(self) -> None:
+        await self._sessions.relay.leave(self._shard)
+        self._row_changed()
+
+    async def _report(self) -> None:
+        while True:
+            await self._reported.wait()
+            self._reported.clear()
+            while self._reports:
+                report = self._reports.popleft()
+                index = await self._sessions.relay.report(self._shard, report)
+                # The rows here are then without what was given back, so nobody is told to take it again.
+                await self._sessions.settled(index)
+                self._say(ShardInstruction(recorded=ShardRecorded(sequence=report.sequence)))
+
+    # From the active controller
+
+    def granted(self, sequence: int, clearance_ms: int) -> None:
+        """See Heard."""
+        self._grant = ShardGrant(sequence=sequence, clearance_ms=clearance_ms)
+        self._something.set()
+
+    def fenced(self, reason: str) -> None:
+        """See Heard."""
+        if not self._is_leaving:
+            self.end(MinkaError(Code.SHARD_FENCED, reason))
+
+    # From the table
+
+    def changed(self, duties: Sequence[int]) -> None:
+        """These rows, or the shard's own."""
+        if duties:
+            self._telling.changed |= dict.fromkeys(duties)
+            self._changed.set()
+        else:
+            self._row_changed()
+
+    def everything_changed(self) -> None:
+        """Any row."""
+        self._telling.everything(self._sessions.state().duties)
+        self._changed.set()
+        self._row_changed()
+
+    def _row_changed(self) -> None:
+        row = self._sessions.state().duties.shards.get(self._shard.name)
+        if row is not None and is_registered(row) and row.incarnation == self._shard.incarnation:
+            return
+        if self._is_leaving:
+            self._say(ShardInstruction(goodbye=ShardGoodbye()))
+        else:
+            reason = row.state_reason if row is not None else "the shard was removed"
+            self.end(MinkaError(Code.SHARD_FENCED, f"shard {self._shard.name}: {reason}"))
+
+    # To the shard
+
+    async def _release(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while self._telling.changed:
+                instruction = self._telling.releases(self._sessions.state().duties)
+                if instruction is not None:
+                    self._say(instruction)
+                if self._telling.waiting:
+                    self._waiting.set()
+                await turn()
+
+    async def _hand_over(self) -> None:
+        """Tell of duties with their payloads, a message at a time, when the shard has taken the one before."""
+        pause = _RETRY_S[0]
+        while True:
+            await self._waiting.wait()
+            self._waiting.clear()
+            while wanted := self._telling.next_waiting(self._sessions.state().duties):
+                while self._out_bytes > MAX_BYTES:
+                    self._taken.clear()
+                    await self._taken.wait()
+                found = await self._payloads(set(filter(None, wanted.values())))
+                instructions = self._telling.take(self._sessions.state().duties, wanted, found.get)
+                for instruction in instructions:
+                    self._say(instruction)
+                if instructions:
+                    pause = _RETRY_S[0]
+                    await turn()
+                elif self._telling.waiting:
+                    await asyncio.sleep(pause)
+                    pause = min(_RETRY_S[1], 2 * pause)
+
+    async def _payloads(self, ids: set[bytes]) -> dict[bytes, bytes]:
+        """Those that could be read."""
+        if not ids:
+            return {}
+        await self._share.reserve(MAX_BYTES)
+        read = self._sessions.payloads.get_many
+        try:
+            return await read(ids, _READ_S)
+        except MinkaError as error:
+            self._sessions.seldom.log(logging.WARNING, "payloads of duties can't be read", reason=str(error))
+            found: dict[bytes, bytes] = {}
+            for one in await asyncio.gather(*(read([id_], _READ_S) for id_ in ids), return_exceptions=True):
+                if isinstance(one, dict):
+                    found |= one
+                elif not isinstance(one, MinkaError):
+                    raise one from None
+            return found
+        finally:
+            self._share.give(MAX_BYTES)

@@ -1,0 +1,178 @@
+"""What a shard has been told of its duties, and what it is to be told, by the rows and by what it says itself."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from minka.v1.duties_pb2 import AssignmentState, Duty
+from minka.v1.shards_pb2 import (
+    DutiesToAttach,
+    DutiesToDetach,
+    DutiesToPrepare,
+    DutiesToUpdate,
+    HeldDuty,
+    Holding,
+    ShardInstruction,
+    ShardReport,
+)
+from minkad.core.state import Assignment, DutyState
+
+_A = AssignmentState
+
+MAX_DUTIES: Final = 1_000  # in a message
+MAX_BYTES: Final = 1024 * 1024  # of a message, except for one duty with a payload of this size
+_ROW_BYTES: Final = 64  # that a duty takes besides its names and payload
+
+
+class _Word(Enum):
+    """What the shard was told last of an assignment."""
+
+    TAKE = "take"
+    PREPARE = "prepare"
+    RELEASE = "release"
+
+
+_WORDS: Final = {
+    _A.ASSIGNMENT_STATE_ASSIGNED: _Word.TAKE,
+    _A.ASSIGNMENT_STATE_ATTACHED: _Word.TAKE,
+    _A.ASSIGNMENT_STATE_PREPARING: _Word.PREPARE,
+    _A.ASSIGNMENT_STATE_RELEASING: _Word.RELEASE,
+}
+
+
+@dataclass(slots=True)
+class _Told:
+    epoch: int
+    version: int
+    word: _Word
+
+
+class Telling:
+    """Of one shard. It forgets nothing that the shard may still have."""
+
+    def __init__(self, shard: str, holdings: Iterable[Holding]) -> None:
+        self.shard = shard
+        self.changed: dict[int, None] = {}  # duties whose rows have changed since they were looked at
+        self.waiting: dict[int, None] = {}  # that the shard is to be told of with their payloads
+        self._told = {h.duty: _Told(h.epoch, h.version, _Word.TAKE) for h in holdings}
+
+    def everything(self, duties: DutyState) -> None:
+        """Any of the rows may have changed."""
+        self.changed |= dict.fromkeys((*self._told, *duties.on_shard.get(self.shard, {})))
+
+    def given_back(self, report: ShardReport) -> None:
+        """The shard says that it has these no more: it must not be told to take them, though the rows still say so."""
+        for some in (report.released, report.finished, [failed.holding for failed in report.failed]):
+            for one in some:
+                told = self._told.get(one.duty)
+                if told is not None and told.epoch == one.epoch:
+                    told.word = _Word.RELEASE
+
+    # Releases need no payloads
+
+    def releases(self, duties: DutyState) -> ShardInstruction | None:
+        """What some of the changed duties' rows say is to be released; the others wait for their payloads."""
+        found: list[Holding] = []
+        reason = ""
+        for _ in range(min(MAX_DUTIES, len(self.changed))):
+            number, _ = self.changed.popitem()
+            assignment = duties.assignment(number, self.shard)
+            epoch = self._to_release(number, assignment)
+            if epoch:
+                found.append(Holding(duty=number, epoch=epoch))
+                reason = reason or (assignment.reason if assignment is not None else "")
+            elif assignment is not None and self._word(assignment, duties.duties[number]) is not None:
+                self.waiting[number] = None
+        if not found:
+            return None
+        return ShardInstruction(detach=DutiesToDetach(duties=found, reason=reason))
+
+    def _to_release(self, number: int, assignment: Assignment | None) -> int:
+        """The epoch to release, 0 where there is nothing to say."""
+        told = self._told.get(number)
+        if assignment is not None and assignment.state == _A.ASSIGNMENT_STATE_RELEASING:
+            if told is not None and told.epoch == assignment.epoch and told.word is _Word.RELEASE:
+                return 0
+            self._told[number] = _Told(assignment.epoch, 0, _Word.RELEASE)
+            return assignment.epoch
+        if told is None or (assignment is not None and assignment.state in _WORDS and assignment.epoch >= told.epoch):
+            return 0
+        del self._told[number]  # neither assigned nor to be prepared for any more, or kept for the next process
+        return told.epoch if told.word is not _Word.RELEASE else 0
+
+    # What comes with payloads
+
+    def _word(self, assignment: Assignment, duty: Duty) -> str | None:
+        """attach, update or prepare, None where there is nothing to say."""
+        word, told = _WORDS.get(_A.ValueType(assignment.state)), self._told.get(assignment.duty)
+        if word is None or word is _Word.RELEASE:
+            return None
+        if told is None or told.epoch < assignment.epoch:
+            return "attach" if word is _Word.TAKE else "prepare"
+        if told.word is _Word.TAKE and word is _Word.TAKE and told.version < duty.version:
+            return "update"
+        return None
+
+    def next_waiting(self, duties: DutyState) -> dict[int, bytes]:
+        """The next of those that wait, as many as fit into a message, with the ids of their payloads."""
+        found: dict[int, bytes] = {}
+        size, gone = 0, []
+        for number in self.waiting:
+            duty = duties.duties.get(number)
+            if duty is None:
+                gone.append(number)
+                continue
+            size += _ROW_BYTES + len(duty.pallet) + len(duty.id) + duty.payload_bytes
+            if found and size > MAX_BYTES:
+                break
+            found[number] = duty.payload_id if duty.payload_bytes else b""
+            if len(found) == MAX_DUTIES:
+                break
+        for number in gone:
+            del self.waiting[number]
+        return found
+
+    def take(
+        self, duties: DutyState, wanted: dict[int, bytes], payload_of: Callable[[bytes], bytes | None]
+    ) -> list[ShardInstruction]:
+        """What is to be said of these now, with the payloads that were read; where the rows name another payload by
+        now, or it isn't there, they go on waiting.
+        """
+        found: dict[str, list[HeldDuty]] = {"attach": [], "update": [], "prepare": []}
+        for number, payload_id in wanted.items():
+            self.waiting.pop(number, None)
+            assignment, duty = duties.assignment(number, self.shard), duties.duties.get(number)
+            if assignment is None or duty is None or (word := self._word(assignment, duty)) is None:
+                continue
+            payload = payload_of(payload_id) if payload_id else b""
+            if payload is None or (duty.payload_id if duty.payload_bytes else b"") != payload_id:
+                self.waiting[number] = None
+                continue
+            found[word].append(_held(duty, assignment.epoch, payload))
+            is_next = _WORDS[_A.ValueType(assignment.state)] is _Word.PREPARE
+            said = _Word.PREPARE if is_next else _Word.TAKE
+            self._told[number] = _Told(assignment.epoch, duty.version, said)
+        said_now = []
+        if found["attach"]:
+            said_now.append(ShardInstruction(attach=DutiesToAttach(duties=found["attach"])))
+        if found["update"]:
+            said_now.append(ShardInstruction(update=DutiesToUpdate(duties=found["update"])))
+        if found["prepare"]:
+            said_now.append(ShardInstruction(prepare=DutiesToPrepare(duties=found["prepare"])))
+        return said_now
+
+
+def _held(duty: Duty, epoch: int, payload: bytes) -> HeldDuty:
+    return HeldDuty(
+        duty=duty.number,
+        epoch=epoch,
+        pallet=duty.pallet,
+        id=duty.id,
+        version=duty.version,
+        weight=duty.weight,
+        payload=payload,
+        synthetic=duty.synthetic,
+        stationary=duty.stationary,
+        lazy=duty.lazy,
+    )

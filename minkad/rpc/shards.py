@@ -1,0 +1,43 @@
+"""What shards say to this node, and what nodes tell the active controller of them."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardHeartbeatsResponse, ShardMessage
+from minka.v1.shards_pb2_grpc import ShardCoordinatorServicer, ShardsServicer
+from minkad.coordinator.shard_requests import ShardRequests
+from minkad.duties.sessions import ShardSessions
+from minkad.memory import Memory
+from minkad.rpc.control import answered_by
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ShardService(ShardsServicer):
+    """Sessions of shards."""
+
+    def __init__(self, sessions: ShardSessions, memory: Memory) -> None:
+        """`memory` is for what is on its way to shards."""
+        self._sessions = sessions
+        self._memory = memory
+
+    async def Session(self, request_iterator: AsyncIterator[ShardMessage], context: _Context) -> None:  # type: ignore[override]  # it writes by itself
+        """Until the shard ends it, or this node, with a reason."""
+        await self._sessions.serve(aiter(request_iterator), context.write, self._memory)
+
+
+class ShardCoordinatorService(ShardCoordinatorServicer):
+    """What nodes ask of the active controller."""
+
+    def __init__(self, requests: ShardRequests) -> None:
+        self._requests = requests
+
+    RegisterShard = answered_by(ShardRequests.register_shard)
+    ReportShard = answered_by(ShardRequests.report_shard)
+    LeaveShard = answered_by(ShardRequests.leave_shard)
+
+    async def ShardHeartbeats(self, request: ShardHeartbeatsRequest, context: _Context) -> ShardHeartbeatsResponse:
+        """See ShardRequests."""
+        return self._requests.shard_heartbeats(request)

@@ -1,0 +1,69 @@
+"""A process that hosts duties, and writes down what it does: `python -m tests.cluster.shard_process FILE JSON`.
+
+The file gets a line for each call of the delegate, and many times a second one with all that it may act for, by
+`Duty.is_held`; each with the time before and after, by the clock that all processes of a machine share.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from minka.duties import Capacity, Delegate, Duty, run_shard
+
+SAMPLE_S = 0.01
+
+
+class Recorder(Delegate):
+    """Holds what it is given."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1)
+        self._lock = threading.Lock()
+        self._duties: dict[int, Duty] = {}
+        threading.Thread(target=self._sample, daemon=True).start()
+
+    def _write(self, **line: object) -> None:
+        with self._lock:
+            self._file.write(json.dumps(line) + "\n")
+
+    def _sample(self) -> None:
+        while True:
+            before = now()
+            held = [[f"{duty.pallet}/{duty.id}", duty.epoch] for duty in list(self._duties.values()) if duty.is_held()]
+            self._write(before=before, after=now(), held=held)
+            time.sleep(SAMPLE_S)
+
+    def attach(self, duties: Sequence[Duty]) -> None:
+        self._duties.update((duty.number, duty) for duty in duties)
+        self._called("attach", duties)
+
+    def detach(self, duties: Sequence[Duty]) -> None:
+        for duty in duties:
+            del self._duties[duty.number]
+        self._called("detach", duties)
+
+    def update(self, duties: Sequence[Duty]) -> None:
+        self._duties.update((duty.number, duty) for duty in duties)
+        self._called("update", duties)
+
+    def _called(self, method: str, duties: Sequence[Duty]) -> None:
+        some = [[f"{duty.pallet}/{duty.id}", duty.epoch, duty.payload.decode()] for duty in duties]
+        self._write(before=now(), call=method, duties=some)
+
+
+def now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def main(path: str, arguments: str) -> None:
+    settings: dict[str, Any] = json.loads(arguments)
+    pallets = {pallet: Capacity(capacity) for pallet, capacity in settings.pop("pallets").items()}
+    run_shard(Recorder(Path(path)), pallets, **settings)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,130 @@
+"""Processes that host duties, for tests, and what they have written down."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minka.duties import Client
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import eventually
+
+ROOT = Path(__file__).parents[2]
+# As quick as a loaded machine of two cores bears.
+QUICK_SHARDS = {"heartbeat_interval_ms": 200, "clearance_ms": 1500, "failure_timeout_ms": 1900}
+
+
+@dataclass
+class ShardProcess:
+    """One of them."""
+
+    name: str
+    path: Path
+    process: "subprocess.Popen[bytes]"
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All that it has written, but for a last line that it hasn't finished."""
+        return [json.loads(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def held(self) -> dict[str, int]:
+        """What it may act for, by its last word: epochs by the names of duties."""
+        samples = [line["held"] for line in self.lines() if "held" in line]
+        return dict(samples[-1]) if samples and self.process.poll() is None else {}
+
+    def calls(self, method: str) -> list[list[Any]]:
+        """What the delegate was called with: name, epoch, payload."""
+        return [duty for line in self.lines() if line.get("call") == method for duty in line["duties"]]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+
+@dataclass
+class Shards:
+    """Of one cluster."""
+
+    cluster: LocalCluster
+    directory: Path
+    processes: list[ShardProcess] = field(default_factory=list)
+
+    def start(self, name: str, pallet: str, *, endpoints: Sequence[str] = (), **settings: object) -> ShardProcess:
+        """A process of this name that takes the pallet's duties."""
+        path = self.directory / f"{name}-{len(self.processes)}.jsonl"
+        arguments = {
+            "pallets": {pallet: 100},
+            "endpoints": list(endpoints or self.cluster.endpoints),
+            "name": name,
+            **settings,
+        }
+        command = [sys.executable, "-m", "tests.cluster.shard_process", str(path), json.dumps(arguments)]
+        with path.with_suffix(".log").open("wb") as log:
+            process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ})
+        shard = ShardProcess(name, path, process)
+        path.touch()
+        self.processes.append(shard)
+        return shard
+
+    def places(self) -> dict[str, str]:
+        """The shard of each duty that a process may act for."""
+        return {duty: shard.name for shard in self.processes for duty in shard.held()}
+
+    def wait_placed(self, names: set[str], on: Sequence[ShardProcess] = ()) -> None:
+        """Until each of these duties has a process that may act for it; `on` these, if any are given."""
+        shards = {shard.name for shard in on}
+
+        def probe() -> bool:
+            places = {name: place for name, place in self.places().items() if name in names}
+            return set(places) == names and (not shards or set(places.values()) <= shards)
+
+        eventually(f"{len(names)} duties in their places", probe)
+
+    def assert_nothing_was_held_twice(self) -> int:
+        """By what all processes saw: for no duty did two of them, or two epochs, overlap. How often any was held."""
+        spans: dict[str, list[tuple[float, float, str, int]]] = {}
+        for shard in self.processes:
+            own: dict[tuple[str, int], list[float]] = {}
+            for line in shard.lines():
+                for name, epoch in line.get("held", ()):
+                    span = own.setdefault((name, epoch), [line["after"], line["after"]])
+                    span[1] = line["before"]
+            for (name, epoch), (first, last) in own.items():
+                spans.setdefault(name, []).append((first, last, shard.path.stem, epoch))
+        for name, some in spans.items():
+            some.sort()
+            for (_, last, shard_a, epoch_a), (first, _, shard_b, epoch_b) in zip(some, some[1:], strict=False):
+                assert first >= last, f"{name}: {shard_a} had it until {last}, {shard_b} from {first} on"
+                assert epoch_a < epoch_b, f"{name}: epoch {epoch_b} of {shard_b} after {epoch_a} of {shard_a}"
+        return sum(map(len, spans.values()))
+
+    def close(self) -> None:
+        """End them all."""
+        for shard in self.processes:
+            if shard.process.poll() is None:
+                shard.process.kill()
+                shard.process.wait()
+
+
+def make_duties(client: Client, pallet: str, count: int) -> set[str]:
+    """A pallet with so many duties; their names."""
+    from minka.duties import changes
+
+    client.create_pallet(pallet)
+    client.change([changes.create(pallet, f"d{n}", f"payload {n}") for n in range(count)])
+    return {f"{pallet}/d{n}" for n in range(count)}
+
+
+@contextmanager
+def running(cluster: LocalCluster, directory: Path) -> Iterator[Shards]:
+    """None of them outlives the test."""
+    shards = Shards(cluster, directory)
+    try:
+        yield shards
+    finally:
+        shards.close()

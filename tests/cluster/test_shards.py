@@ -1,0 +1,107 @@
+"""Real shards with real nodes: each duty is in one process at a time, whatever happens to processes and nodes."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minka.control import Control
+from minka.duties import Client
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, eventually, wait_settled
+from tests.cluster.shards import QUICK_SHARDS, Shards, make_duties, running
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, config={**QUICK, "shards": QUICK_SHARDS}) as cluster:
+        with Control(cluster.endpoints) as control:
+            eventually("three LIVE nodes", lambda: len(control.status().table.nodes) == 3)
+        yield cluster
+
+
+@pytest.fixture
+def shards(cluster: LocalCluster, tmp_path: Path) -> Iterator[Shards]:
+    with running(cluster, tmp_path) as shards:
+        yield shards
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster.endpoints, timeout=20.0) as client:
+        yield client
+
+
+def test_duties_are_attached_updated_and_deleted(shards: Shards, client: Client) -> None:
+    names = make_duties(client, "crud", 20)
+    one, two = (shards.start(f"crud-{n}", "crud") for n in range(2))
+    shards.wait_placed(names)
+    payloads = {name: payload for shard in (one, two) for name, _, payload in shard.calls("attach")}
+    assert payloads == {f"crud/d{n}": f"payload {n}" for n in range(20)}
+    holder = next(shard for shard in (one, two) if "crud/d3" in shard.held())
+    client.update("crud", "d3", "another")
+    eventually("the update", lambda: [duty[0::2] for duty in holder.calls("update")] == [["crud/d3", "another"]])
+    client.delete("crud", "d3")
+    eventually("the release", lambda: "crud/d3" in {duty[0] for duty in holder.calls("detach")})
+    shards.wait_placed(names - {"crud/d3"})
+    assert "crud/d3" not in shards.places()
+    shards.assert_nothing_was_held_twice()
+
+
+def test_the_duties_of_a_killed_process_go_to_others(shards: Shards, client: Client) -> None:
+    names = make_duties(client, "killed", 12)
+    one, two = (shards.start(f"killed-{n}", "killed") for n in range(2))
+    eventually("both have some", lambda: shards.places().keys() == names and one.held() and two.held())
+    one.signal(signal.SIGKILL)
+    one.process.wait()
+    shards.wait_placed(names, [two])
+    assert shards.assert_nothing_was_held_twice() > len(names)
+
+
+def test_a_paused_process_holds_nothing_when_it_goes_on(shards: Shards, client: Client) -> None:
+    names = make_duties(client, "paused", 12)
+    one, two = (shards.start(f"paused-{n}", "paused") for n in range(2))
+    eventually("both have some", lambda: shards.places().keys() == names and one.held() and two.held())
+    had = set(one.held().items())
+    one.signal(signal.SIGSTOP)
+    eventually("the other has all", lambda: two.held().keys() == names)
+    one.signal(signal.SIGCONT)
+    eventually("it releases", lambda: had <= {(name, epoch) for name, epoch, _ in one.calls("detach")})
+    assert one.process.poll() is None
+    client.update("paused", "d1", "still there")
+    eventually("the other goes on", lambda: two.calls("update"))
+    shards.assert_nothing_was_held_twice()
+
+
+def test_nothing_happens_to_duties_when_the_node_of_the_session_dies(
+    cluster: LocalCluster, shards: Shards, client: Client
+) -> None:
+    names = make_duties(client, "node", 6)
+    with Control(cluster.endpoints) as control:
+        controller = control.status().coordinator.controller
+    victim = next(name for name in cluster.nodes if name != controller)
+    # It learns of the other nodes by the first one's welcome.
+    one = shards.start("node-0", "node", endpoints=[cluster.node(victim).address])
+    shards.wait_placed(names, [one])
+    had = one.held()
+    cluster.kill(victim)
+    client.create("node", "new", "made afterwards")
+    eventually("what is new", lambda: "node/new" in one.held())
+    assert one.calls("detach") == []
+    assert one.held().items() >= had.items()
+    cluster.restart(victim)
+    with Control(cluster.endpoints) as control:
+        wait_settled(control, 3)
+
+
+def test_a_process_that_stops_releases_first(shards: Shards, client: Client) -> None:
+    names = make_duties(client, "stop", 12)
+    one, two = (shards.start(f"stop-{n}", "stop") for n in range(2))
+    eventually("both have some", lambda: shards.places().keys() == names and one.held() and two.held())
+    had = set(one.held())
+    one.signal(signal.SIGTERM)
+    assert one.process.wait(30) == 0
+    assert {duty[0] for duty in one.calls("detach")} >= had
+    shards.wait_placed(names, [two])
+    shards.assert_nothing_was_held_twice()

@@ -1,0 +1,242 @@
+"""A controller's state with shards that do what the rows tell them, without a network or a clock."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, PalletCapacity, Shard, ShardState
+from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutyPin, DutySpec, PalletChange, PlanRebalanceRequest
+from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport, WeighedDuty
+from minkad.core.controller import (
+    BalancePallet,
+    ChangeDuties,
+    ChangePallets,
+    Command,
+    Distributor,
+    FailShards,
+    LeaveShard,
+    MigrationCaps,
+    RegisterShard,
+    ReportShard,
+    decide,
+    plan_rebalance,
+    schedule,
+)
+from minkad.core.state import DutyState, State
+
+_A = AssignmentState
+CAPS = MigrationCaps(per_node=1, cluster=1)
+PIECES = 1000  # of work that follows from anything
+
+
+@dataclass
+class Process:
+    """A shard's process, which holds duties by number, each at an epoch."""
+
+    name: str
+    incarnation: str
+    held: dict[int, int] = field(default_factory=dict)
+
+
+class DutyWorld:
+    """Every record goes through here. `now_ms` moves only when a test says so."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.now_ms = 1_000_000
+        self.processes: dict[str, Process] = {}
+        self.releases = True  # whether processes release what they are told to
+        self._distributor = Distributor()
+        self._starts = 0
+        self._last_epoch: dict[int, int] = {}
+
+    @property
+    def duties(self) -> DutyState:
+        """The tables."""
+        return self.state.duties
+
+    def do(self, command: Command) -> None:
+        """Decide and apply. Raises MinkaError."""
+        for record in decide(self.state, command, self.now_ms):
+            self.state.apply(record)
+
+    def follow(self) -> None:
+        """What the controller does of its own accord, until there is nothing."""
+        for _ in range(PIECES):
+            facts = self._distributor.next_facts(self.state, self.now_ms) or schedule(self.state, CAPS, self.now_ms)
+            if not facts:
+                return
+            for record in facts:
+                self.state.apply(record)
+        raise AssertionError("the controller comes to no end")
+
+    def settle(self) -> None:
+        """The same, and the processes do what they are told, until nothing happens any more."""
+        for _ in range(PIECES):
+            self.follow()
+            worked = [self.work(process) for process in list(self.processes.values())]
+            if not any(worked):
+                return
+        raise AssertionError("the shards come to no end")
+
+    def wait(self, milliseconds: int) -> None:
+        """Time goes by."""
+        self.now_ms += milliseconds
+        self.settle()
+
+    # Clients
+
+    def pallet(self, id_: str, **fields: object) -> None:
+        """Create one."""
+        self.do(ChangePallets([PalletChange(create=Pallet(id=id_, **fields))]))  # type: ignore[arg-type]
+
+    def change_pallet(self, id_: str, **fields: object) -> None:
+        """Replace what is said of it."""
+        self.do(ChangePallets([PalletChange(update=Pallet(id=id_, **fields))]))  # type: ignore[arg-type]
+
+    def create(self, pallet: str, ids: Iterable[str], **fields: object) -> None:
+        """Create duties that are alike."""
+        specs = [DutySpec(pallet=pallet, id=id_, **fields) for id_ in ids]  # type: ignore[arg-type]
+        self.do(ChangeDuties([DutyChange(create=spec) for spec in specs]))
+
+    def delete(self, pallet: str, *ids: str) -> None:
+        """Delete duties."""
+        self.do(ChangeDuties([DutyChange(delete=DutyName(pallet=pallet, id=id_)) for id_ in ids]))
+
+    def pin(self, pallet: str, id_: str, shard: str) -> None:
+        """Assign a duty by hand; "": release it."""
+        pin = DutyPin(duty=DutyName(pallet=pallet, id=id_), shard=shard)
+        self.do(ChangeDuties([DutyChange(pin=pin)]))
+
+    def rebalance(self, pallet: str) -> int:
+        """Begin what the balancer wants; how many moves it takes."""
+        plan = plan_rebalance(self.state, PlanRebalanceRequest(pallet=pallet), self.now_ms)
+        if plan.moves:
+            self.do(BalancePallet(plan))
+        return len(plan.moves)
+
+    # Shards
+
+    def join(
+        self,
+        name: str,
+        *,
+        capacity: int | None = None,
+        pallets: tuple[str, ...] = ("feeds",),
+        version: str = "1",
+        node: str = "",
+        grace_ms: int = 0,
+    ) -> Process:
+        """A process registers."""
+        self._starts += 1
+        process = Process(name, f"p{self._starts}")
+        said = [PalletCapacity(pallet=pallet, capacity=capacity) for pallet in pallets]
+        row = Shard(
+            name=name, incarnation=process.incarnation, version=version, node=node, grace_ms=grace_ms, pallets=said
+        )
+        self.do(RegisterShard(row, holder_alive=name in self.processes))
+        self.processes[name] = process
+        return process
+
+    def kill(self, name: str) -> None:
+        """The process ends, and its clearance with it."""
+        del self.processes[name]
+        self.do(FailShards({name: "no heartbeat"}))
+
+    def leave(self, name: str) -> None:
+        """The process stops gracefully, and ends when it has nothing any more."""
+        self.do(LeaveShard(name, self.processes[name].incarnation))
+
+    def work(self, process: Process) -> bool:
+        """The process does what the rows say; whether there was anything."""
+        report = ShardReport()
+        for one in list(self.duties.on_shard.get(process.name, {}).values()):
+            holding = Holding(duty=one.duty, epoch=one.epoch)
+            match one.state:
+                case _A.ASSIGNMENT_STATE_ASSIGNED:
+                    assert one.epoch > self._last_epoch.get(one.duty, 0) or self._is_synthetic(one.duty), one
+                    self._last_epoch[one.duty] = one.epoch
+                    process.held[one.duty] = one.epoch
+                    report.attached.append(holding)
+                case _A.ASSIGNMENT_STATE_RELEASING if self.releases:
+                    process.held.pop(one.duty, None)
+                    report.released.append(holding)
+                case _A.ASSIGNMENT_STATE_PREPARING:
+                    report.prepared.append(holding)
+        self.check_held_once()
+        has_news = bool(report.attached or report.released or report.prepared)
+        before = self.duties.revision
+        if has_news:
+            self.do(ReportShard(process.name, process.incarnation, report))
+        if self.duties.shards[process.name].state in (ShardState.SHARD_STATE_GONE, ShardState.SHARD_STATE_AWAY):
+            assert not process.held
+            del self.processes[process.name]
+        return has_news and self.duties.revision != before
+
+    def _is_synthetic(self, number: int) -> bool:
+        return self.duties.duties[number].synthetic
+
+    def fail_to_attach(self, name: str, id_: str, pallet: str = "feeds") -> None:
+        """The delegate has raised too often."""
+        row, process = self.row(id_, pallet), self.processes[name]
+        one = self.duties.assignment(row.number, name)
+        assert one is not None
+        process.held.pop(row.number, None)
+        failed = FailedDuty(holding=Holding(duty=row.number, epoch=one.epoch), reason="ValueError: no")
+        self.do(ReportShard(name, process.incarnation, ShardReport(failed=[failed])))
+
+    def finish(self, name: str, id_: str, pallet: str = "feeds") -> None:
+        """The delegate doesn't report it any more."""
+        row, process = self.row(id_, pallet), self.processes[name]
+        holding = Holding(duty=row.number, epoch=process.held.pop(row.number))
+        self.do(ReportShard(name, process.incarnation, ShardReport(finished=[holding])))
+
+    def weigh(self, name: str, id_: str, weight: int, pallet: str = "feeds") -> None:
+        """The delegate reports another weight."""
+        row, process = self.row(id_, pallet), self.processes[name]
+        weighed = WeighedDuty(holding=Holding(duty=row.number, epoch=process.held[row.number]), weight=weight)
+        self.do(ReportShard(name, process.incarnation, ShardReport(weights=[weighed])))
+
+    # Looking
+
+    def row(self, id_: str, pallet: str = "feeds") -> Duty:
+        """The duty's row."""
+        row = self.duties.named(pallet, id_)
+        assert row is not None, id_
+        return row
+
+    def where(self, id_: str, pallet: str = "feeds") -> str:
+        """The shard that has it; "" for none."""
+        holder = self.duties.holder(self.row(id_, pallet).number)
+        return "" if holder is None else holder.shard
+
+    def counts(self, pallet: str = "feeds") -> dict[str, int]:
+        """How many duties of the pallet each registered shard has."""
+        return {name: self.duties.load(name, pallet).duties for name in sorted(self.processes)}
+
+    def check_held_once(self) -> None:
+        """No duty that isn't synthetic is held by two."""
+        holders: dict[int, str] = {}
+        for process in self.processes.values():
+            for number in process.held:
+                row = self.duties.duties.get(number)
+                if row is not None and not row.synthetic:
+                    assert number not in holders, f"{number} is held by {holders[number]} and {process.name}"
+                    holders[number] = process.name
+
+    def check_tables(self) -> None:
+        """What follows from the rows is as if it were found again, and a snapshot brings all of it back."""
+        restored = State.from_snapshot(self.state.to_snapshot())
+        assert restored == self.state
+        for index in ("numbers", "deleting", "pinned"):
+            assert getattr(restored.duties, index) == getattr(self.duties, index), index
+        for index in ("in_pallet", "synthetic", "nowhere", "on_shard", "releasing"):
+            assert _without_empty(getattr(restored.duties, index)) == _without_empty(getattr(self.duties, index)), index
+        loads = [
+            {(s, p): load for s, of in one.loads.items() for p, load in of.items() if any(load)}
+            for one in (restored.duties, self.duties)
+        ]
+        assert loads[0] == loads[1]
+
+
+def _without_empty(index: dict[str, object]) -> dict[str, object]:
+    return {key: some for key, some in index.items() if some}

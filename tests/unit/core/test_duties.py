@@ -1,0 +1,473 @@
+"""Duties and shards as the controller decides, with shards that do as they are told (seed: the Minka library)."""
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Node, NodeState, OperationState
+from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, OnFailure, ShardState
+from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec, PalletChange
+from minkad.core.controller import ChangeDuties, ChangePallets, LeaveShard, NoteFlap, score
+from minkad.core.controller.duties.distribution import TIMER_MS
+from minkad.core.controller.duties.health import HALF_LIFE_MS
+from tests.unit.core.duty_world import DutyWorld
+
+TEN = [f"d{number}" for number in range(10)]
+
+
+@pytest.fixture
+def world() -> DutyWorld:
+    """With a pallet that is balanced by numbers."""
+    world = DutyWorld()
+    world.pallet("feeds", balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
+    return world
+
+
+def refused(world: DutyWorld, command: ChangeDuties | ChangePallets) -> Code:
+    """With which code; nothing has changed."""
+    before = world.duties.revision
+    with pytest.raises(MinkaError) as caught:
+        world.do(command)
+    assert world.duties.revision == before
+    return caught.value.code
+
+
+# Clients
+
+
+def test_a_batch_is_all_or_nothing(world: DutyWorld) -> None:
+    creates = [DutyChange(create=DutySpec(pallet="feeds", id=id_)) for id_ in ("a", "b")]
+    unknown = DutyChange(update=DutySpec(pallet="feeds", id="c", weight=2))
+    assert refused(world, ChangeDuties([*creates, unknown])) is Code.UNKNOWN_DUTY
+    assert not world.duties.duties
+    world.do(ChangeDuties(creates))
+    assert sorted(row.id for row in world.duties.duties.values()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (DutyChange(create=DutySpec(pallet="nope", id="x")), Code.UNKNOWN_PALLET),
+        (DutyChange(create=DutySpec(pallet="feeds", id="d0")), Code.DUTY_EXISTS),
+        (DutyChange(create=DutySpec(pallet="feeds", id="x", synthetic=True, lazy=True)), Code.INVALID_DUTY),
+        (DutyChange(create=DutySpec(pallet="feeds", id="x", synthetic=True, stationary=True)), Code.INVALID_DUTY),
+        (DutyChange(delete=DutyName(pallet="feeds", id="x")), Code.UNKNOWN_DUTY),
+        (DutyChange(delete=DutyName(pallet="feeds", id="d0"), if_version=2), Code.VERSION_MISMATCH),
+        (DutyChange(), Code.INVALID_ARGUMENT),
+    ],
+)
+def test_what_is_refused(world: DutyWorld, change: DutyChange, code: Code) -> None:
+    world.create("feeds", TEN)
+    assert refused(world, ChangeDuties([change])) is code
+
+
+def test_versions(world: DutyWorld) -> None:
+    world.create("feeds", ["a"])
+    update = DutySpec(pallet="feeds", id="a", weight=5)
+    world.do(ChangeDuties([DutyChange(update=update, if_version=1)]))
+    assert (world.row("a").version, world.row("a").weight) == (2, 5)
+    assert refused(world, ChangeDuties([DutyChange(update=update, if_version=1)])) is Code.VERSION_MISMATCH
+
+
+def test_what_is_asked_again_with_the_same_payload_is_done_once(world: DutyWorld) -> None:
+    create = ChangeDuties([DutyChange(create=DutySpec(pallet="feeds", id="a", payload_id=b"1" * 16, payload_bytes=3))])
+    world.do(create)
+    world.do(create)
+    update = ChangeDuties(
+        [DutyChange(update=DutySpec(pallet="feeds", id="a", payload_id=b"2" * 16, payload_bytes=3), if_version=1)]
+    )
+    world.do(update)
+    world.do(update)
+    assert world.row("a").version == 2
+
+
+def test_a_pallet_with_duties_is_not_deleted(world: DutyWorld) -> None:
+    world.create("feeds", ["a"])
+    delete = ChangePallets([PalletChange(delete="feeds")])
+    assert refused(world, delete) is Code.PALLET_IN_USE
+    world.delete("feeds", "a")
+    world.do(delete)
+    assert not world.duties.pallets
+
+
+# Where duties are
+
+
+def test_duties_are_placed_and_move_when_a_shard_joins(world: DutyWorld) -> None:
+    world.create("feeds", TEN)
+    world.settle()
+    assert all(world.where(id_) == "" for id_ in TEN)
+    world.join("s1")
+    world.settle()
+    assert world.counts() == {"s1": 10}
+    world.join("s2")
+    world.settle()
+    assert world.counts() == {"s1": 10, "s2": 0}, "nothing moves without a plan"
+    assert world.rebalance("feeds") == 5
+    world.settle()
+    assert world.counts() == {"s1": 5, "s2": 5}
+    (operation,) = world.state.operations.values()
+    assert operation.state == OperationState.OPERATION_STATE_SUCCEEDED
+    assert operation.outcome == "5 of 5 duties moved"
+    world.check_tables()
+
+
+def test_a_deleted_duty_is_gone_when_its_shard_has_released_it(world: DutyWorld) -> None:
+    world.join("s1")
+    world.create("feeds", ["a"])
+    world.settle()
+    world.releases = False
+    world.delete("feeds", "a")
+    world.settle()
+    assert world.row("a").deleting
+    again = ChangeDuties([DutyChange(create=DutySpec(pallet="feeds", id="a"))])
+    assert refused(world, again) is Code.DUTY_EXISTS
+    world.releases = True
+    world.settle()
+    assert world.duties.named("feeds", "a") is None
+    world.do(again)
+    world.settle()
+    assert world.where("a") == "s1"
+
+
+def test_what_a_dead_shard_had_goes_to_others(world: DutyWorld) -> None:
+    world.join("s1")
+    world.join("s2")
+    world.create("feeds", TEN)
+    world.settle()
+    world.kill("s1")
+    world.settle()
+    assert world.counts() == {"s2": 10}
+    world.check_tables()
+
+
+def test_a_duty_that_a_delegate_cannot_attach_is_tried_elsewhere(world: DutyWorld) -> None:
+    world.join("s1")
+    world.join("s2")
+    world.create("feeds", ["a"])
+    world.settle()
+    first = world.where("a")
+    other = {"s1": "s2", "s2": "s1"}[first]
+    world.fail_to_attach(first, "a")
+    world.settle()
+    assert world.where("a") == other
+    world.fail_to_attach(other, "a")
+    world.settle()
+    assert world.where("a") == ""
+    world.do(ChangeDuties([DutyChange(unquarantine=DutyName(pallet="feeds", id="a"))]))
+    world.settle()
+    assert world.where("a") in ("s1", "s2")
+
+
+def test_another_version_of_the_application_may_try_again(world: DutyWorld) -> None:
+    world.join("s1")
+    world.create("feeds", ["a"])
+    world.settle()
+    world.fail_to_attach("s1", "a")
+    world.settle()
+    assert world.where("a") == ""
+    world.join("s2", version="2")
+    world.settle()
+    assert world.where("a") == "s2"
+    world.kill("s2")
+    world.settle()
+    assert world.where("a") == ""
+    world.leave("s1")
+    world.settle()
+    world.join("s1", version="2")
+    world.settle()
+    assert world.where("a") == "s1"
+
+
+def test_stationary_duties_are_never_moved_but_placed_again_on_failure(world: DutyWorld) -> None:
+    world.join("s1")
+    world.create("feeds", TEN, stationary=True)
+    world.settle()
+    world.join("s2")
+    world.settle()
+    assert world.rebalance("feeds") == 0
+    world.kill("s1")
+    world.settle()
+    assert world.counts() == {"s2": 10}
+
+
+def test_stationary_duties_stay_nowhere_where_the_pallet_says_so(world: DutyWorld) -> None:
+    world.change_pallet("feeds", on_failure=OnFailure.ON_FAILURE_LEAVE)
+    world.join("s1")
+    world.create("feeds", ["a"], stationary=True)
+    world.settle()
+    assert world.where("a") == "s1"
+    world.join("s2")
+    world.kill("s1")
+    world.settle()
+    assert world.where("a") == ""
+    world.change_pallet("feeds", on_failure=OnFailure.ON_FAILURE_REATTACH)
+    world.settle()
+    assert world.where("a") == "s2"
+
+
+def test_lazy_duties_end_when_they_are_reported_no_more(world: DutyWorld) -> None:
+    world.join("s1")
+    world.create("feeds", ["a"], lazy=True)
+    world.create("feeds", ["b"])
+    world.settle()
+    world.finish("s1", "a")
+    world.settle()
+    assert world.duties.named("feeds", "a") is None
+    world.finish("s1", "b")
+    world.settle()
+    assert world.duties.named("feeds", "b") is not None, "it isn't lazy"
+
+
+def test_synthetic_duties_are_on_every_shard_also_on_later_ones(world: DutyWorld) -> None:
+    world.join("s1", capacity=0)
+    world.create("feeds", ["white"], synthetic=True)
+    world.settle()
+    world.join("s2")
+    world.settle()
+    number = world.row("white").number
+    assert {one.shard for one in world.duties.of_duty[number]} == {"s1", "s2"}
+    world.kill("s1")
+    world.settle()
+    assert {one.shard for one in world.duties.of_duty[number]} == {"s2"}
+    world.delete("feeds", "white")
+    world.settle()
+    assert not world.duties.duties
+    world.check_tables()
+
+
+def test_a_weight_that_hardly_changes_is_the_same(world: DutyWorld) -> None:
+    world.join("s1")
+    world.create("feeds", ["a"], weight=100)
+    world.settle()
+    world.weigh("s1", "a", 109)
+    assert not world.row("a").HasField("reported_weight")
+    world.weigh("s1", "a", 130)
+    assert world.duties.load("s1", "feeds").weight == 130
+    world.check_tables()
+
+
+def test_what_a_person_has_placed_stays_there(world: DutyWorld) -> None:
+    world.join("s1")
+    world.join("s2")
+    world.create("feeds", TEN)
+    world.settle()
+    for id_ in TEN:
+        world.pin("feeds", id_, "s1")
+    world.settle()
+    assert world.counts() == {"s1": 10, "s2": 0}
+    assert world.rebalance("feeds") == 0
+    world.kill("s1")
+    world.settle()
+    assert world.counts() == {"s2": 10}, "while its shard is gone it is elsewhere"
+    world.wait(HALF_LIFE_MS * 2)
+    world.join("s1")
+    world.settle()
+    assert world.counts() == {"s1": 10, "s2": 0}
+    for id_ in TEN:
+        world.pin("feeds", id_, "")
+    world.settle()
+    assert world.rebalance("feeds") == 5
+
+
+def test_what_does_not_fit_is_placed_as_soon_as_there_is_room() -> None:
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.join("s1", capacity=6)
+    world.create("feeds", TEN)
+    world.settle()
+    assert world.counts() == {"s1": 6}
+    world.delete("feeds", *[id_ for id_ in TEN if world.where(id_)][:2])
+    world.settle()
+    assert world.counts() == {"s1": 6}
+    world.join("s2", capacity=100)
+    world.settle()
+    assert sum(world.counts().values()) == 8
+
+
+# Shards
+
+
+def test_a_clean_stop_releases_first(world: DutyWorld) -> None:
+    world.join("s1")
+    world.join("s2")
+    world.create("feeds", TEN)
+    world.settle()
+    world.leave("s1")
+    world.settle()
+    assert world.counts() == {"s2": 10}
+    assert world.duties.shards["s1"].state == ShardState.SHARD_STATE_GONE
+    assert score(world.duties.shards["s1"], world.now_ms) == 100
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_within_its_grace_a_shard_gets_its_duties_back(world: DutyWorld, is_clean: bool) -> None:
+    world.join("s1", grace_ms=10_000)
+    world.join("s2")
+    world.create("feeds", TEN)
+    world.settle()
+    had = {id_: world.where(id_) for id_ in TEN}
+    epochs = {one.duty: one.epoch for one in world.duties.on_shard["s1"].values()}
+    if is_clean:
+        world.leave("s1")
+    else:
+        world.kill("s1")
+    world.settle()
+    world.wait(5000)
+    assert {id_: world.where(id_) for id_ in TEN} == had
+    world.join("s1", grace_ms=10_000)
+    world.settle()
+    assert {id_: world.where(id_) for id_ in TEN} == had
+    assert all(one.epoch > epochs[one.duty] for one in world.duties.on_shard["s1"].values())
+    world.check_tables()
+
+
+def test_after_its_grace_others_get_them(world: DutyWorld) -> None:
+    world.join("s1", grace_ms=10_000)
+    world.join("s2")
+    world.create("feeds", TEN)
+    world.settle()
+    world.kill("s1")
+    world.wait(9_999)
+    assert world.counts() == {"s2": 5}
+    world.wait(TIMER_MS)
+    assert world.counts() == {"s2": 10}
+
+
+def test_a_name_is_one_process_s(world: DutyWorld) -> None:
+    world.join("s1")
+    with pytest.raises(MinkaError) as caught:
+        world.join("s1")
+    assert caught.value.code is Code.SHARD_NAME_TAKEN
+
+
+def test_who_was_silent_is_quarantined_until_its_score_is_good(world: DutyWorld) -> None:
+    world.join("s1")
+    world.join("s2")
+    world.create("feeds", TEN)
+    world.settle()
+    world.kill("s1")
+    world.settle()
+    world.join("s1")
+    world.settle()
+    assert world.duties.shards["s1"].state == ShardState.SHARD_STATE_QUARANTINED
+    assert world.rebalance("feeds") == 0
+    world.wait(HALF_LIFE_MS // 2)
+    assert world.duties.shards["s1"].state == ShardState.SHARD_STATE_LIVE
+    assert world.rebalance("feeds") == 5
+
+
+def test_whoever_flaps_again_and_again_is_emptied(world: DutyWorld) -> None:
+    flapping = world.join("s1")
+    world.join("s2")
+    world.create("feeds", TEN)
+    world.settle()
+    for _ in range(5):
+        world.do(NoteFlap("s1", flapping.incarnation))
+        world.settle()
+    assert world.duties.shards["s1"].state == ShardState.SHARD_STATE_QUARANTINED
+    assert world.counts() == {"s1": 0, "s2": 10}
+
+
+def test_a_node_that_is_drained_is_left_by_its_shards(world: DutyWorld) -> None:
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
+    world.join("s1", node="athens")
+    world.join("s2")
+    world.create("feeds", TEN)
+    world.settle()
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
+    world.wait(1000)
+    assert world.counts() == {"s1": 0, "s2": 10}
+
+
+def test_a_drained_shard_keeps_what_has_no_other_place() -> None:
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
+    world.join("s1", node="athens", capacity=10)
+    world.create("feeds", TEN)
+    world.settle()
+    world.join("s2", capacity=4)
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
+    world.wait(1000)
+    assert world.counts() == {"s1": 6, "s2": 4}
+
+
+# Deploys
+
+
+def test_a_rolling_deploy_moves_each_duty_at_most_once(world: DutyWorld) -> None:
+    """Twenty shards are replaced one after the other, the new one first."""
+    ids = [f"d{number}" for number in range(200)]
+    for number in range(20):
+        world.join(f"old{number}", version="1")
+    world.create("feeds", ids)
+    world.settle()
+    moves = dict.fromkeys(ids, 0)
+    for number in range(20):
+        before = {id_: world.where(id_) for id_ in ids}
+        world.now_ms += 1000
+        world.join(f"new{number}", version="2")
+        world.settle()
+        world.leave(f"old{number}")
+        world.settle()
+        for id_ in ids:
+            moves[id_] += world.where(id_) != before[id_]
+    assert set(moves.values()) == {1}
+    world.rebalance("feeds")
+    world.settle()
+    assert max(world.counts().values()) - min(world.counts().values()) <= 1
+
+
+def test_a_canary_gets_its_share(world: DutyWorld) -> None:
+    ids = [f"d{number}" for number in range(400)]
+    for number in range(4):
+        world.join(f"s{number}", version="1")
+    world.create("feeds", ids)
+    world.settle()
+    world.join("s9", version="2")
+    world.change_pallet("feeds", canary=Canary(version="2", percent=5))
+    world.settle()
+    world.rebalance("feeds")
+    world.settle()
+    assert 8 <= world.counts()["s9"] <= 35
+    assert world.rebalance("feeds") == 0
+
+
+def test_a_warm_hand_over_prepares_first(world: DutyWorld) -> None:
+    world.change_pallet("feeds", warm=True, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
+    world.join("s1")
+    world.create("feeds", TEN)
+    world.settle()
+    world.join("s2")
+    assert world.rebalance("feeds") == 5
+    world.follow()
+    prepares = list(world.duties.on_shard["s2"].values())
+    assert len(prepares) == 5
+    assert world.counts() == {"s1": 10, "s2": 0}
+    world.settle()
+    assert world.counts() == {"s1": 5, "s2": 5}
+    world.check_tables()
+
+
+def test_a_target_that_dies_leaves_its_duties_where_they_are(world: DutyWorld) -> None:
+    world.join("s1")
+    world.create("feeds", TEN)
+    world.settle()
+    world.join("s2")
+    world.rebalance("feeds")
+    world.releases = False
+    world.follow()
+    world.kill("s2")
+    world.releases = True
+    world.settle()
+    assert world.counts() == {"s1": 10}
+    assert not world.state.moving
+    world.check_tables()
+
+
+def test_leaving_again_is_nothing(world: DutyWorld) -> None:
+    process = world.join("s1")
+    world.leave("s1")
+    world.settle()
+    world.do(LeaveShard("s1", process.incarnation))
+    assert world.duties.shards["s1"].state == ShardState.SHARD_STATE_GONE

@@ -29,6 +29,7 @@ from tests.simulation.loop import DriftingClock
 
 if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
+    from tests.simulation.shard_stream import ShardDoors
 
 JOIN_PAUSE: Final = 0.3  # seconds between tries to join
 KEEPALIVE: Final = 4.0  # seconds without an answer after which a connection is given up
@@ -71,6 +72,7 @@ class Process(Endpoint):
     member: Member
     requests: NodeRequests
     admin_requests: AdminRequests
+    doors: "ShardDoors | None" = None  # in a world with shards
 
     def __init__(self, world: "FullWorld", machine: Machine) -> None:
         super().__init__(world)
@@ -232,6 +234,8 @@ class Process(Endpoint):
         self._membership.cancel()
         await self.pause(0.0)
         self.member.clearance.revoke()
+        if self.doors is not None:
+            self.doors.sessions.end_all("this node stops")
         self.data_plane.close()
         await self.member.leave(1.0)
         self.world.after(0.0, self.world.crash, self)

@@ -47,6 +47,7 @@ SETTINGS: Final = MachineSettings(
 )
 LEAVE_S: Final = 2.0  # then what is left is released in any case
 _LOOK_S: Final = 0.1  # as in minka.duties._session
+_PRECISION: Final = 1e-6  # seconds: a sum of two times may be less than it should be
 _PAUSE_S: Final = 0.05  # between two sessions
 _CANCEL_S: Final = 0.1  # after which a coroutine that was cancelled counts as one that can't be ended
 
@@ -140,7 +141,7 @@ class ShardProcess(Endpoint):
                 return
         if self._tick is not None:
             self._tick.cancel()
-        due = min(self.core.wake_at(), self.now() + _LOOK_S)
+        due = min(self.core.wake_at(), self.now() + _LOOK_S) + _PRECISION
         self._tick = self.loop.call_at(due, self.handle, Tick(), due)
         self.world.checks.looked(self)
 
@@ -250,8 +251,8 @@ class Delegate:
                 self.acting[duty.duty] = duty.epoch
                 self.told[duty.duty] = duty
                 process.world.checks.attaching(process, duty)
-        takes = rng.expovariate(1 / manners.mean)
-        if rng.random() < manners.hangs:
+        takes = min(rng.expovariate(1 / manners.mean), 0.9 * call.timeout)
+        if rng.random() < manners.hangs and call.method is not Method.REPORT:
             takes = call.timeout * (1 + 3 * rng.random())
         one = self._calls[call.call] = _Call(call, "it raises" if rng.random() < manners.raises else "")
         one.timers.append(process.loop.call_later(takes, self._end, call.call))

@@ -29,6 +29,7 @@ class DutyChecks:
         self._attached: dict[tuple[int, str], tuple[int, str]] = {}  # by duty: the newest epoch, and whose
         self._unattached: dict[int, float] = {}  # by duty: since when nobody has it although somebody could
         self._revisions = 0
+        self._kept: dict[int, tuple[str, int]] = {}  # by duty that is kept for a shard that is away, and until when
         self._settled_since: tuple[object, float] = (None, 0.0)
 
     def begin(self) -> None:
@@ -44,6 +45,7 @@ class DutyChecks:
         if not changed:
             return
         self._revisions = duties.revision
+        self._check_kept(duties)
         for process in self._world.shards.processes():
             self._check_assigned(process)
         if not duties.revision % _INDEXES_EVERY:
@@ -96,6 +98,29 @@ class DutyChecks:
                     f"{process.id} holds duty {number} at epoch {epoch}; recorded is {one} of "
                     f"{shard.incarnation if shard is not None else 'nobody'}",
                 )
+
+    def _check_kept(self, duties: DutyState) -> None:
+        """What is kept for a shard nobody else gets within its grace."""
+        now_ms = self._world.unix_ms()
+        for number, (shard, until_ms) in self._kept.items():
+            others = [one for one in duties.of_duty.get(number, ()) if one.shard != shard]
+            if now_ms < until_ms and (any(one.holds for one in others) or number in self._nowhere(duties, number)):
+                raise Violation(
+                    "what is kept is kept for the grace",
+                    f"duty {number} was kept for {shard} for {until_ms - now_ms} ms more; recorded is "
+                    f"{duties.of_duty.get(number)}",
+                )
+        self._kept = {
+            number: (name, shard.away_until_ms)
+            for name, shard in duties.shards.items()
+            if shard.state == ShardState.SHARD_STATE_AWAY
+            for number in duties.on_shard.get(name, ())
+            if not duties.duties[number].synthetic
+        }
+
+    def _nowhere(self, duties: DutyState, number: int) -> dict[int, None]:
+        row = duties.duties.get(number)
+        return duties.nowhere.get(row.pallet, {}) if row is not None else {}
 
     def _check_records(self, process: ShardProcess) -> None:
         """What the SDK takes for attached and what the delegate acts for are the same, but for what has ended."""

@@ -61,7 +61,7 @@ class DutyClients:
     def __init__(self, world: "DutyWorld") -> None:
         self._world = world
         self._rng = rng = world.duty_rng
-        self._pause = rng.choice((0.05, 0.2, 0.5))
+        self._pause = rng.choice((0.05, 0.1, 0.3))
         self._payloads = 0
         self._names = [(pallet, f"d{n}") for pallet in world.pallets for n in range(rng.randint(2, _MAX_DUTIES))]
         self._specs = {name: self._spec(name) for name in self._names}
@@ -86,8 +86,8 @@ class DutyClients:
     def begin(self) -> None:
         """Load from now on."""
         for pallet in self._world.pallets:
-            self._world.after(1.0, self._create_pallet, pallet)
-        self._world.after(1.5, self._next)
+            self._world.after(0.7, self._create_pallet, pallet)
+        self._world.after(1.0, self._next)
 
     def end(self) -> None:
         """No more load; nothing stays paused."""
@@ -158,8 +158,8 @@ class DutyClients:
             return
         self._world.after(self._rng.expovariate(1 / self._pause), self._next)
         changes = (self._create, self._create, self._update, self._delete, self._pin)
-        others = (self._change_pallet, self._rebalance, self._pause_operation, self._cancel, self._look)
-        self._rng.choice(changes if self._rng.random() < 0.75 else others)()
+        others = (self._change_pallet, self._rebalance, self._rebalance, self._pause_operation, self._cancel, self._look)
+        self._rng.choice(changes if self._rng.random() < 0.7 else others)()
 
     # Duties
 
@@ -173,7 +173,7 @@ class DutyClients:
 
     def _create(self) -> None:
         names = self._free(there=False)
-        some = self._rng.sample(names, min(len(names), self._rng.choice((1, 1, 5))))
+        some = self._rng.sample(names, min(len(names), self._rng.choice((1, 2, 6))))
         payloads = {name: self._payload_id() for name in some}
         specs = [self._with(name, payloads[name], weight=True) for name in some]
         self._change([DutyChange(create=spec) for spec in specs], payloads)
@@ -229,11 +229,15 @@ class DutyClients:
             self._busy -= set(payloads)
             if error is None:
                 self._world.say("client", "changed", f"{sorted(payloads)} {changes[0].WhichOneof('change')}")
+            may_be_lost = error is None and request.consistency == Consistency.CONSISTENCY_LEADER
             for name, payload_id in payloads.items():
-                is_gone = error is not None and error.code is Code.UNKNOWN_DUTY
-                self._expected[name] = self._after(name, payload_id, before[name], error, is_open)
-                if is_gone and len(payloads) == 1 and not is_open and name in self._over:
-                    self._expected[name] = {NOTHING}
+                possible = before[name] | {payload_id} if is_open or may_be_lost else before[name]
+                if error is None and not may_be_lost:
+                    possible = {payload_id}
+                elif error is not None and error.code is Code.UNKNOWN_DUTY and len(payloads) == 1:
+                    self._check_gone(name, possible)
+                    possible = {NOTHING}
+                self._expected[name] = possible
 
         def ask() -> None:
             self._ask(lambda process, to: self._ask_change(process, to, request), told)
@@ -248,14 +252,10 @@ class DutyClients:
     def _check_durable(self, process: Process, *, everybody: bool) -> None:
         """Everybody who was to have it has a log that reaches as far as what is applied where it was answered... """
 
-    def _after(
-        self, name: Name, payload_id: bytes, before: set[bytes], error: MinkaError | None, is_open: bool
-    ) -> set[bytes]:
-        if error is None:
-            return {payload_id}
-        if is_open or payload_id == NOTHING:
-            return before | {payload_id}
-        return before
+    def _check_gone(self, name: Name, possible: set[bytes]) -> None:
+        """A client is told that there is no such duty."""
+        if NOTHING not in possible and name not in self._over:
+            raise Violation("an acknowledged change is not lost", f"{'/'.join(name)} is gone")
 
     # Pallets
 
@@ -278,7 +278,7 @@ class DutyClients:
             balancer=Balancer(kind=kind, max_difference=rng.choice((0, 1, 2)), fill_by=fill_by, fill_limit=20),
             manual=rng.random() < 0.1,
             on_failure=rng.choice((OnFailure.ON_FAILURE_UNSPECIFIED, OnFailure.ON_FAILURE_LEAVE)),
-            warm=rng.random() < 0.3,
+            warm=rng.random() < 0.4,
             moves_per_shard=rng.choice((0, 1, 2)),
         )
         if rng.random() < 0.1:

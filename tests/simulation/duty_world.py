@@ -23,6 +23,8 @@ from tests.simulation.trace import Outcome, Trace
 
 _HALF_LIFE_MS: Final = 2000  # of a shard's penalty, so that one is trusted again before the run ends
 _FORGOTTEN_AFTER_MS: Final = 3000
+_BALANCE_INTERVAL: Final = 0.1  # seconds
+_SETTLED: Final = 0.2  # the same: something always changes here
 
 
 class DutyWorld(FullWorld):
@@ -51,6 +53,8 @@ class DutyWorld(FullWorld):
         with (
             mock.patch.object(shard_control, "unix_ms", self.unix_ms),
             mock.patch.object(duty_requests, "unix_ms", self.unix_ms),
+            mock.patch.object(shard_control, "BALANCE_INTERVAL_S", _BALANCE_INTERVAL),
+            mock.patch.object(shard_control, "SETTLED_S", _SETTLED),
             mock.patch.object(sessions, "time", clock),
             mock.patch.object(health, "HALF_LIFE_MS", _HALF_LIFE_MS),
             mock.patch.object(distribution, "FORGOTTEN_AFTER_MS", _FORGOTTEN_AFTER_MS),

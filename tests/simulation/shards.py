@@ -86,7 +86,7 @@ class Shards:
     def begin(self) -> None:
         """They start, and things go wrong from now on."""
         for host in self.hosts:
-            self._world.after(0.5 + self._rng.random() * 2, self._start, host)
+            self._world.after(0.3 + self._rng.random(), self._start, host)
         if self._faults:
             self._world.after(2.0, self._next)
 
@@ -97,8 +97,6 @@ class Shards:
         for host in self.hosts:
             host.manners = replace(host.manners, mean=_HEALTHY, raises=0.0, hangs=0.0, jitter=0.0, ends_lazy=0.0)
             host.stopped_until = min(host.stopped_until, self._world.now)
-            if host.process is not None:
-                host.process.slept_at = min(host.process.slept_at, self._world.now)
             if self._rng.random() < 0.8 and host.version != newest:  # else a deploy stays half done
                 host.version = newest
                 if host.process is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from minka.v1.cluster_pb2 import NodeState
 from minka.v1.duties_pb2 import AssignmentState, Duty, FillBy, OnFailure, Shard, ShardState
 from minka.v1.shards_pb2 import HeldDuty
+from minkad.core.controller.duties.rooms import is_canary
 from minkad.core.state import Assignment, DutyState, weight_of
 from tests.simulation.shard_process import ShardProcess
 from tests.simulation.trace import Violation
@@ -198,6 +199,11 @@ class DutyChecks:
         if row.was_attached and pallet.on_failure == OnFailure.ON_FAILURE_LEAVE:
             return []
         found = [shard for shard in self.duties.shards.values() if self._takes(shard, row)]
+        if pallet.HasField("canary"):  # its share is on shards of its version alone
+            chosen = is_canary(row, pallet.canary)
+            with_version = [(shard.version == pallet.canary.version) == chosen for shard in found]
+            if not all(with_version):
+                return []  # it depends on which of them there are
         pinned = self.duties.shards.get(row.pinned_to)
         if pinned is not None and pinned.state == ShardState.SHARD_STATE_LIVE and not self._is_emptied(pinned):
             return [shard for shard in found if shard is pinned]

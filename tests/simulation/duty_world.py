@@ -23,6 +23,7 @@ from tests.simulation.trace import Outcome, Trace
 
 _HALF_LIFE_MS: Final = 2000  # of a shard's penalty, so that one is trusted again before the run ends
 _FORGOTTEN_AFTER_MS: Final = 3000
+_KEYSPACES: Final = 3
 _BALANCE_INTERVAL: Final = 0.1  # seconds
 _SETTLED: Final = 0.2  # the same: something always changes here
 
@@ -33,6 +34,7 @@ class DutyWorld(FullWorld):
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)
         self.duty_rng = rng = random.Random(f"{seed} duties")
+        self.admin.most = _KEYSPACES
         self.pallets = [f"p{number}" for number in range(1, rng.randint(1, 3) + 1)]
         self.is_calm = False
         self.shard_heartbeat = rng.choice((0.08, 0.15))

@@ -92,7 +92,9 @@ class ShardControl:
         self._judging: asyncio.Task[None] | None = None
         self._flaps: set[asyncio.Task[None]] = set()
         self._balanced: dict[str, object] = {}  # by pallet: what its balance depended on when it was last balanced
-        self._seen: dict[str, tuple[object, float]] = {}  # by pallet: the same when it was last seen to change, and when
+        self._seen: dict[
+            str, tuple[object, float]
+        ] = {}  # by pallet: the same when it was last seen to change, and when
         self._balancing = asyncio.create_task(self._keep_balanced(), name="balancing duties")
 
     def close(self) -> None:

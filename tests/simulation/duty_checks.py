@@ -29,6 +29,7 @@ class DutyChecks:
         self.duties = DutyState()  # the newest that any replica has applied
         self._attached: dict[tuple[int, str], tuple[int, str]] = {}  # by duty: the newest epoch, and whose
         self._unattached: dict[int, float] = {}  # by duty: since when nobody has it although somebody could
+        self.recorded_at: dict[bytes, int] = {}  # by payload id: with which entry it came into the tables
         self._revisions = 0
         self._kept: dict[int, tuple[str, int]] = {}  # by duty that is kept for a shard that is away, and until when
         self._settled_since: tuple[object, float] = (None, 0.0)
@@ -39,13 +40,15 @@ class DutyChecks:
 
     # At each step
 
-    def applied(self, duties: DutyState) -> None:
-        """A command was applied for the first time."""
+    def applied(self, duties: DutyState, index: int) -> None:
+        """A command of this entry was applied for the first time."""
         changed = duties is not self.duties or duties.revision != self._revisions
         self.duties = duties
         if not changed:
             return
         self._revisions = duties.revision
+        for row in duties.duties.values():
+            self.recorded_at.setdefault(row.payload_id, index)
         self._check_kept(duties)
         for process in self._world.shards.processes():
             self._check_assigned(process)
@@ -162,10 +165,11 @@ class DutyChecks:
                 continue
             since = self._unattached.setdefault(number, world.now)
             if world.now - since > self.bound:
+                could = ", ".join(shard.name for shard in self._open_to(row))
                 raise Violation(
                     "what has room is attached",
-                    f"nobody has had duty {number} ({row.pallet}/{row.id}) for {world.now - since:.2f} s, and "
-                    f"{[shard.name for shard in self._open_to(row)]} could; recorded is {self.duties.of_duty.get(number)}",
+                    f"nobody has had duty {number} ({row.pallet}/{row.id}) for {world.now - since:.2f} s, and {could} "
+                    f"could; recorded is {self.duties.of_duty.get(number)}",
                 )
 
     def _settled(self) -> object:

@@ -158,7 +158,14 @@ class DutyClients:
             return
         self._world.after(self._rng.expovariate(1 / self._pause), self._next)
         changes = (self._create, self._create, self._update, self._delete, self._pin)
-        others = (self._change_pallet, self._rebalance, self._rebalance, self._pause_operation, self._cancel, self._look)
+        others = (
+            self._change_pallet,
+            self._rebalance,
+            self._rebalance,
+            self._pause_operation,
+            self._cancel,
+            self._look,
+        )
         self._rng.choice(changes if self._rng.random() < 0.7 else others)()
 
     # Duties
@@ -245,12 +252,30 @@ class DutyClients:
         ask()
 
     async def _ask_change(self, process: Process, to: ShardDoors, request: ChangeDutiesRequest) -> None:
+        level = request.consistency
+        asked = self._members(process, everybody=level == Consistency.CONSISTENCY_ALL)
         await to.duty_requests.change_duties(request)
-        if process.alive and request.consistency in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL):
-            self._check_durable(process, everybody=request.consistency == Consistency.CONSISTENCY_ALL)
+        if process.alive and level in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL):
+            still = asked & self._members(process, everybody=level == Consistency.CONSISTENCY_ALL)
+            self._check_durable(sorted(still), [_payload_of(change) for change in request.changes])
 
-    def _check_durable(self, process: Process, *, everybody: bool) -> None:
-        """Everybody who was to have it has a log that reaches as far as what is applied where it was answered... """
+    def _members(self, process: Process, *, everybody: bool) -> set[int]:
+        conf_state = process.driver.conf_state
+        return {*conf_state.voters, *(conf_state.learners if everybody else ())}
+
+    def _check_durable(self, members: list[int], payloads: list[bytes]) -> None:
+        """Whoever was to have it has it on its disk."""
+        world = self._world
+        for payload_id in payloads:
+            index = world.checks.recorded_at.get(payload_id)
+            for raft_id in members if index is not None else ():
+                machine = world.machine_with(raft_id)
+                assert index is not None
+                if machine is not None and not machine.disk.has(index, world.oracle.terms[index]):
+                    raise Violation(
+                        "who was to have a change has it",
+                        f"a client was told that {machine.id} has payload {payload_id.hex()}, recorded at {index}",
+                    )
 
     def _check_gone(self, name: Name, possible: set[bytes]) -> None:
         """A client is told that there is no such duty."""
@@ -380,3 +405,8 @@ class DutyClients:
             return ""
         plan = plan_rebalance(state, PlanRebalanceRequest(pallet=pallet), now_ms)
         return f"pallet {pallet} is out of balance by {len(plan.moves)} moves" if plan.moves else ""
+
+
+def _payload_of(change: DutyChange) -> bytes:
+    kind = change.WhichOneof("change")
+    return change.create.payload_id if kind == "create" else change.update.payload_id

@@ -89,7 +89,7 @@ class DutyWorld(FullWorld):
         is_new = position not in self._digests
         super().applied(process, position, digest)
         if is_new:
-            self.checks.applied(process.coordinator.state.duties)
+            self.checks.applied(process.coordinator.state.duties, position[0])
 
     def restored(self, process: Process, index: int, digest: int) -> None:
         super().restored(process, index, digest)

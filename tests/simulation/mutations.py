@@ -235,6 +235,7 @@ MUTATIONS = (
     Mutation("what is kept is given away within the grace", "duties", duties.no_grace),
     Mutation("delete a duty before it is released", "duties", duties.forget_the_deleted),
     Mutation("a snapshot forgets which epochs were given", "duties", duties.forget_next_epoch),
+    Mutation("acknowledge before those have it who are to", "duties", duties.confirm_nothing),
     Mutation("a node that lags tells what it knows", "duties", duties.lagging_nodes),
     Mutation("count a shard's clearance from the receipt", "duties", duties.count_from_receipt),
     Mutation("release when the clearance has ended", "duties", duties.release_too_late),

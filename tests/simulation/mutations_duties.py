@@ -4,13 +4,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from minka.duties import _machine
+from minka.duties._events import Connected, Received
 from minka.duties._machine import ShardMachine
 from minka.duties._reports import Reports
 from minka.v1.duties_pb2 import AssignmentsChanged, AssignmentState, Shard
 from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import Holding, ShardGrant, ShardHeartbeatsRequest, ShardHeartbeatsResponse
+from minkad.coordinator.duty_requests import DutyRequests
 from minkad.coordinator.shard_control import ShardControl
-from minkad.core.controller.duties import changes, distribution, mover, reports
+from minkad.core.controller.duties import changes, distribution, mover, reports, rows
 from minkad.core.state import Assignment, DutyState
 from minkad.duties.sessions import ShardSessions
 from tests.simulation.mutations_full import Patch
@@ -19,6 +21,15 @@ _A = AssignmentState
 
 
 # The controller
+
+
+def confirm_nothing() -> Sequence[Patch]:
+    """What all voters were to have counts as acknowledged when a majority has it."""
+
+    async def confirmed_by(_: DutyRequests, _consistency: Any) -> None:
+        pass
+
+    return [(DutyRequests, "_confirmed_by", confirmed_by)]
 
 
 def fail_the_late() -> Sequence[Patch]:
@@ -78,7 +89,7 @@ def same_epoch_again() -> Sequence[Patch]:
 
 def give_away_at_once() -> Sequence[Patch]:
     """What is to be released counts as released."""
-    original = distribution.in_state
+    original = rows.in_state
 
     def in_state(
         shard: str, state: AssignmentState.ValueType, duties: Iterable[int], now_ms: int, reason: str = ""
@@ -145,7 +156,21 @@ def lagging_nodes() -> Sequence[Patch]:
     async def settled(self: ShardSessions, index: int) -> None:
         pass
 
-    return [(ShardSessions, "settled", settled), (ShardMachine, "_known_index", property(lambda _: 0, lambda *_: None))]
+    connected, received = ShardMachine._on_connected, ShardMachine._on_received
+
+    def on_connected(self: ShardMachine, event: Connected, now: float) -> None:
+        self._known_index = 0
+        connected(self, event, now)
+
+    def on_received(self: ShardMachine, event: Received, now: float) -> None:
+        self._known_index = 0
+        received(self, event, now)
+
+    return [
+        (ShardSessions, "settled", settled),
+        (ShardMachine, "_on_connected", on_connected),
+        (ShardMachine, "_on_received", on_received),
+    ]
 
 
 # The SDK

@@ -137,7 +137,7 @@ class ShardProcess(Endpoint):
             return
         for instruction in self.core.handle(event, max(self.now(), at)):
             self._carry_out(instruction)
-            if not self.alive:
+            if self.machine.process is not self:
                 return
         if self._tick is not None:
             self._tick.cancel()

@@ -1,5 +1,5 @@
-"""A shard's session with a node, on the simulated network: both directions keep their order, and lose nothing before the
-stream breaks. At the node the real `ShardSessions` serves it.
+"""A shard's session with a node, on the simulated network: both directions keep their order, and lose nothing before
+the stream breaks. At the node the real `ShardSessions` serves it.
 """
 
 import asyncio
@@ -151,7 +151,7 @@ class ShardStream:
         self._pass(self._ways[1], self._server, self._client, lambda: self._receive(copy), self._closed)
 
     def _closed(self) -> None:
-        """gRPC ends the call's task."""
+        """The task of the call is ended by gRPC."""
         self._is_closed = True
         if self._serving is not None:
             self._serving.cancel()

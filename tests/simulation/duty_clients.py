@@ -68,8 +68,7 @@ class DutyClients:
         self._expected: dict[Name, set[bytes]] = {name: {NOTHING} for name in self._names}  # payload ids
         self._busy: set[Name] = set()
         self._over: set[Name] = set()  # lazy ones that a delegate has ended at least once
-        self._pallets: dict[str, set[int]] = {}  # by pallet: the versions of `max_difference` that it may have
-        self._said = 0
+        self._pallets: dict[str, tuple[int, int]] = {}  # when the pallet was created, the last version acknowledged
         self._ended = False
 
     def _spec(self, name: Name) -> DutySpec:
@@ -158,14 +157,8 @@ class DutyClients:
             return
         self._world.after(self._rng.expovariate(1 / self._pause), self._next)
         changes = (self._create, self._create, self._update, self._delete, self._pin)
-        others = (
-            self._change_pallet,
-            self._rebalance,
-            self._rebalance,
-            self._pause_operation,
-            self._cancel,
-            self._look,
-        )
+        people = (self._rebalance, self._rebalance, self._pause_operation, self._cancel, self._look)
+        others = (self._change_pallet, self._delete_pallet, *people)
         self._rng.choice(changes if self._rng.random() < 0.7 else others)()
 
     # Duties
@@ -313,7 +306,19 @@ class DutyClients:
     def _change_pallet(self) -> None:
         row = self._pallet(self._rng.choice(self._world.pallets))
         request = ChangePalletsRequest(changes=[PalletChange(update=row)], consistency=self._rng.choice(_LEVELS))
-        self._ask(lambda _, to: to.duty_requests.change_pallets(request))
+
+        async def change(process: Process, to: ShardDoors) -> None:
+            (now,) = (await to.duty_requests.change_pallets(request)).pallets
+            if process.alive and request.consistency != Consistency.CONSISTENCY_LEADER:
+                self._pallets[now.id] = max(self._pallets.get(now.id, (0, 0)), (now.created_ms, now.version))
+
+        self._ask(change)
+
+    def _delete_pallet(self) -> None:
+        """One that has duties is refused; it comes back in any case."""
+        pallet = self._rng.choice(self._world.pallets)
+        request = ChangePalletsRequest(changes=[PalletChange(delete=pallet)])
+        self._ask(lambda _, to: to.duty_requests.change_pallets(request), lambda _: self._create_pallet(pallet))
 
     # Plans and operations
 
@@ -378,8 +383,10 @@ class DutyClients:
         if self._busy:
             return f"the change of {sorted(self._busy)[0]} has no outcome"
         for pallet in self._world.pallets:
-            if pallet not in state.duties.pallets:
+            if (row := state.duties.pallets.get(pallet)) is None:
                 return f"pallet {pallet} is not created"
+            if (row.created_ms, row.version) < self._pallets.get(pallet, (0, 0)):
+                raise Violation("an acknowledged change is not lost", f"pallet {pallet} has version {row.version}")
         for name in self._names:
             self._check(state.duties, name)
         for pallet in state.duties.pallets:

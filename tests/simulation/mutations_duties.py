@@ -65,7 +65,18 @@ def grant_unconfirmed() -> Sequence[Patch]:
         response.clearance_ms = int(self.settings.clearance * 1000)
         return response
 
-    return [(ShardControl, "heartbeats", heartbeats)]
+    return [(ShardControl, "heartbeats", heartbeats), *_no_chance()]
+
+
+def _no_chance() -> Sequence[Patch]:
+    """A new controller waits for the end of what was granted, and no longer."""
+    original = ShardControl.__init__
+
+    def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        self._detector._since = self._detector.started_at - self._detector.timeout
+
+    return [(ShardControl, "__init__", init)]
 
 
 def take_the_name() -> Sequence[Patch]:
@@ -141,7 +152,7 @@ def forget_next_epoch() -> Sequence[Patch]:
 
     def pieces(self: DutyState) -> Iterator[Any]:
         for piece in original(self):
-            piece.next_epoch = 1 + max((one.epoch for some in self.of_duty.values() for one in some), default=0)
+            piece.ClearField("next_epoch")
             yield piece
 
     return [(DutyState, "pieces", pieces)]

@@ -331,6 +331,9 @@ def check_indexes(duties: DutyState) -> None:
     assert set(duties.deleting) == {row.number for row in duties.duties.values() if row.deleting}, "deleting"
     assert set(duties.pinned) == {row.number for row in duties.duties.values() if row.pinned_to}, "pinned"
     assert set(duties.of_duty) <= set(duties.duties), "of_duty"
+    epochs = (one.epoch for some in duties.of_duty.values() for one in some)
+    assert max(epochs, default=0) < duties.next_epoch, "next_epoch"
+    assert max(duties.duties, default=0) < duties.next_number, "next_number"
 
 
 def _sets(by_pallet: "dict[str, dict[int, None]] | defaultdict[str, set[int]]") -> dict[str, set[int]]:

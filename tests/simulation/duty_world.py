@@ -64,6 +64,7 @@ class DutyWorld(FullWorld):
             return super().run()
 
     def wire(self, process: Process) -> None:
+        check_indexes(process.coordinator.state.duties)  # as a snapshot had them
         process.doors = ShardDoors(self, process)
 
     def planning_time(self) -> float:

@@ -174,12 +174,21 @@ class RaftDriver:
         return {raft_id: progress.match for raft_id, progress in self.raw.status().progress.items()}
 
     async def logged_by(self, raft_ids: Collection[int]) -> None:
-        """Until each of them has all that has been proposed here by now in its log, synced. It may wait for ever."""
+        """Until each of them has all that has been proposed here by now in its log, synced. It may wait for ever.
+
+        Raises OUTCOME_UNKNOWN once this node doesn't lead any more: nobody tells it then who has what.
+        """
+        term = self.raw.basic_status().term
         while self._proposals:
             await self._next_turn()
         index = self.raw.last_index()
-        while any(self.match().get(raft_id, 0) < index for raft_id in raft_ids):
+        while self._leads_in(term) and any(self.match().get(raft_id, 0) < index for raft_id in raft_ids):
             await self._next_turn()
+        if not self._leads_in(term):
+            raise MinkaError(Code.OUTCOME_UNKNOWN, "this node does not lead any more")
+
+    def _leads_in(self, term: int) -> bool:
+        return self.is_leader and self.raw.basic_status().term == term
 
     async def _next_turn(self) -> None:
         self._turns.append(asyncio.get_running_loop().create_future())

@@ -91,8 +91,10 @@ class ShardControl:
         self._registering: dict[str, int] = {}
         self._judging: asyncio.Task[None] | None = None
         self._flaps: set[asyncio.Task[None]] = set()
-        self._balanced: dict[str, int] = {}  # by pallet: `DutyState.balance` when it was last balanced
-        self._seen: dict[str, tuple[int, float]] = {}  # by pallet: the same when it was last seen to change, and when
+        self._balanced: dict[str, object] = {}  # by pallet: what its balance depended on when it was last balanced
+        self._seen: dict[
+            str, tuple[object, float]
+        ] = {}  # by pallet: the same when it was last seen to change, and when
         self._balancing = asyncio.create_task(self._keep_balanced(), name="balancing duties")
 
     def close(self) -> None:
@@ -179,7 +181,7 @@ class ShardControl:
         while True:
             await asyncio.sleep(BALANCE_INTERVAL_S)
             for pallet in self._due():
-                counted = self._controller.decided.duties.balance.get(pallet, 0)
+                counted = self._counted(pallet, self._emptied())
                 try:
                     await self._balance(pallet)
                 except MinkaError as error:
@@ -187,12 +189,21 @@ class ShardControl:
                     continue
                 self._balanced[pallet] = counted
 
+    def _counted(self, pallet: str, emptied: frozenset[str]) -> object:
+        """While it is the same, nothing has changed that may have made the pallet's balance worse."""
+        return self._controller.decided.duties.balance.get(pallet, 0), emptied
+
+    def _emptied(self) -> frozenset[str]:
+        """The nodes whose shards get nothing."""
+        return frozenset(node.id for node in self._controller.decided.nodes.values() if node.emptied)
+
     def _due(self) -> list[str]:
         state, now = self._controller.decided, self._now()
         moving = {operation.rebalance.pallet for operation in state.running_operations()}
-        due = []
-        for pallet, count in state.duties.balance.items():
-            seen, since = self._seen.get(pallet, (-1, now))
+        due, emptied = list[str](), self._emptied()
+        for pallet in state.duties.balance:
+            count = self._counted(pallet, emptied)
+            seen, since = self._seen.get(pallet, (None, now))
             if seen != count:
                 self._seen[pallet] = count, now
                 continue

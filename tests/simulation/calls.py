@@ -28,6 +28,16 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
+from minka.v1.shards_pb2 import (
+    LeaveShardRequest,
+    RegisterShardRequest,
+    RegisterShardResponse,
+    ReportShardRequest,
+    ReportShardResponse,
+    ShardHeartbeatsRequest,
+    ShardHeartbeatsResponse,
+)
+from minkad.coordinator.shard_requests import ShardRequests
 from minkad.rpc.control import check_process
 from tests.simulation.leadership import Append
 
@@ -89,6 +99,30 @@ class Calls:
     async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
         """Coordinator.Leave."""
         await self._call(address, lambda to: to.requests.leave(request), timeout, Code.UNREACHABLE)
+
+    async def register_shard(
+        self, address: str, request: RegisterShardRequest, timeout: float
+    ) -> RegisterShardResponse:
+        """ShardCoordinator.RegisterShard."""
+        return await self._call(address, lambda to: _doors(to).register_shard(request), timeout, Code.UNREACHABLE)
+
+    async def shard_heartbeats(
+        self, address: str, request: ShardHeartbeatsRequest, timeout: float
+    ) -> ShardHeartbeatsResponse:
+        """ShardCoordinator.ShardHeartbeats."""
+
+        async def serve(server: "Process") -> ShardHeartbeatsResponse:
+            return _doors(server).shard_heartbeats(request)
+
+        return await self._call(address, serve, timeout, Code.UNREACHABLE)
+
+    async def report_shard(self, address: str, request: ReportShardRequest, timeout: float) -> ReportShardResponse:
+        """ShardCoordinator.ReportShard."""
+        return await self._call(address, lambda to: _doors(to).report_shard(request), timeout, Code.UNREACHABLE)
+
+    async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
+        """ShardCoordinator.LeaveShard."""
+        await self._call(address, lambda to: _doors(to).leave_shard(request), timeout, Code.UNREACHABLE)
 
     async def update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """ReplicaControl.UpdateReplicas."""
@@ -152,6 +186,11 @@ class Calls:
                 yield answer
         finally:
             pump.cancel()
+
+
+def _doors(server: "Process") -> ShardRequests:
+    assert server.doors is not None
+    return server.doors.shard_requests
 
 
 class _Stream:

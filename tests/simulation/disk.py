@@ -52,6 +52,11 @@ class RaftDisk:
             operation(self._durable, *arguments)
         self._staged.clear()
 
+    def has(self, index: int, term: int) -> bool:
+        """Whether the entry is durable, or a snapshot that has it."""
+        durable = self._durable
+        return index < durable.first_index() or (durable.last_index() >= index and durable.term(index) == term)
+
     def crash(self) -> None:
         """What is not durable is gone."""
         self._staged.clear()

@@ -40,6 +40,7 @@ class Admin:
         self._numbers = 0
         self._pause = world.rng.choice((0.2, 0.6))
         self._ended = False
+        self.most = MAX_KEYSPACES
 
     def begin(self) -> None:
         """Load from now on."""
@@ -98,7 +99,7 @@ class Admin:
     # Administrators
 
     def _create_next(self, process: Process) -> None:
-        if self._numbers < MAX_KEYSPACES:
+        if self._numbers < self.most:
             self._numbers += 1
             name = f"k{self._numbers}"
             self._ask(process, name, lambda to: self._create(to, name))

@@ -16,6 +16,7 @@ from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.state import OPERATIONS_UNENDED, State, is_up
 from tests.simulation.availability import FIRST_UNIX_MS, Availability
 from tests.simulation.disk import BOOTSTRAP_INDEX
+from tests.simulation.endpoint import Endpoint
 from tests.simulation.full_admin import Admin
 from tests.simulation.full_nemesis import Nemesis
 from tests.simulation.loop import DriftingClock
@@ -142,18 +143,33 @@ class FullWorld:
                     machine.process.die()
                     machine.process.loop.kill()
 
-    def _run(self) -> Outcome:
-        for machine in self.machines:
-            self.after(self.rng.random() * 0.5, self.start, machine)
+    def wire(self, process: Process) -> None:
+        """A daemon is built; what else it serves."""
+
+    def planning_time(self) -> float:
+        """Seconds that a thread takes for a plan of duties."""
+        return 0.0
+
+    def begin(self) -> None:
+        """Faults and load from now on."""
         self.admin.begin()
         self.nemesis.begin()
         self.availability.begin()
-        self._run_until(FAULTS_END, lambda: False)
-        self.say("world", "calm")
+
+    def end(self) -> None:
+        """No more faults, and only the load that shows that everything works."""
         self.nemesis.end()
         self.admin.end()
-        self._run_until(FAULTS_END + PATIENCE, lambda: not self._missing())
-        if missing := self._missing():
+
+    def _run(self) -> Outcome:
+        for machine in self.machines:
+            self.after(self.rng.random() * 0.5, self.start, machine)
+        self.begin()
+        self._run_until(FAULTS_END, lambda: False)
+        self.say("world", "calm")
+        self.end()
+        self._run_until(FAULTS_END + PATIENCE, lambda: not self.missing())
+        if missing := self.missing():
             raise Violation("every operation ends", f"{PATIENCE:.0f} s after the last fault: {missing}")
         return Outcome(self.steps, self.trace.digest())
 
@@ -183,14 +199,14 @@ class FullWorld:
             self.say(machine.id, "start")
             machine.process = Process(self, machine)
 
-    def wake(self, process: Process, when: float) -> None:
+    def wake(self, process: Endpoint, when: float) -> None:
         """The process has something to do then."""
         when = max(when, self.now)
         if process.wake is None or when < process.wake:
             process.wake = when
             self.after(when - self.now, self._turn, process, when)
 
-    def _turn(self, process: Process, when: float) -> None:
+    def _turn(self, process: Endpoint, when: float) -> None:
         machine = process.machine
         if not process.alive or process.wake != when:
             return
@@ -206,13 +222,17 @@ class FullWorld:
         due = process.loop.next_due()
         if due is not None:
             process.loop_wake(due)
-        if process.built:
-            self.observe(process)
-            self._check_clearance(process)
-            self._check_holders(process)
+        process.turned()
 
-    def crash(self, process: Process) -> None:
+    def turned(self, process: Process) -> None:
+        """A daemon's loop had a turn."""
+        self.observe(process)
+        self._check_clearance(process)
+        self._check_holders(process)
+
+    def crash(self, process: Endpoint) -> None:
         """Kill the process; it comes back later."""
+        assert isinstance(process, Process), process
         machine = process.machine
         if machine.process is not process:
             return
@@ -390,7 +410,7 @@ class FullWorld:
         active = [p for p in self.processes() if p.coordinator.active is not None]
         return max(active, key=lambda p: p.driver.raw.basic_status().term, default=None)
 
-    def _missing(self) -> str:
+    def missing(self) -> str:
         """What is not as it ought to be in the end."""
         active = self.active()
         if active is None:

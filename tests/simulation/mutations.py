@@ -12,6 +12,7 @@ from minkad.core.raft.quorum import UNBOUNDED, AckedIndex, JointConfig, Majority
 from minkad.core.raft.raft import Raft
 from minkad.core.raft.tracker import Progress, ProgressTracker
 from minkad.core.raft.types import NONE
+from tests.simulation import mutations_duties as duties
 from tests.simulation import mutations_full as full
 from tests.simulation.mutations_full import Patch
 
@@ -224,4 +225,20 @@ MUTATIONS = (
     Mutation("a state snapshot without migrations", "full", full.snapshot_forgets),
     Mutation("operations that do not end", "full", full.never_finish),
     Mutation("two operations move one partition", "full", full.no_conflicts),
+    Mutation("give away the duties of a shard that is late", "duties", duties.fail_the_late),
+    Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),
+    Mutation("grant shards clearance without a quorum's word", "duties", duties.grant_unconfirmed),
+    Mutation("a shard's name is taken while another has it", "duties", duties.take_the_name),
+    Mutation("attach again at the same epoch", "duties", duties.same_epoch_again),
+    Mutation("what is to be released counts as released", "duties", duties.give_away_at_once),
+    Mutation("a report counts whatever its epoch", "duties", duties.any_epoch),
+    Mutation("what is kept is given away within the grace", "duties", duties.no_grace),
+    Mutation("delete a duty before it is released", "duties", duties.forget_the_deleted),
+    Mutation("a snapshot forgets which epochs were given", "duties", duties.forget_next_epoch),
+    Mutation("acknowledge before those have it who are to", "duties", duties.confirm_nothing),
+    Mutation("a node that lags tells what it knows", "duties", duties.lagging_nodes),
+    Mutation("count a shard's clearance from the receipt", "duties", duties.count_from_receipt),
+    Mutation("release when the clearance has ended", "duties", duties.release_too_late),
+    Mutation("a report that is lost is not repeated", "duties", duties.report_once),
+    Mutation("a fenced shard comes back as the same process", "duties", duties.same_incarnation),
 )

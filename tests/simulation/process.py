@@ -2,7 +2,7 @@
 
 import random
 import zlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -21,13 +21,15 @@ from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.state import State
 from minkad.storage.log_database import STALLED_S, LogDatabase
 from minkad.storage.raft_log import RaftLog
-from tests.simulation.calls import Calls, settle
+from tests.simulation.calls import Calls
 from tests.simulation.data_plane import Copy, DataPlane
 from tests.simulation.disk import RaftDisk
-from tests.simulation.loop import DriftingClock, ProcessLoop
+from tests.simulation.endpoint import Endpoint
+from tests.simulation.loop import DriftingClock
 
 if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
+    from tests.simulation.shard_stream import ShardDoors
 
 JOIN_PAUSE: Final = 0.3  # seconds between tries to join
 KEEPALIVE: Final = 4.0  # seconds without an answer after which a connection is given up
@@ -60,28 +62,26 @@ class Machine:
     starts: int = 0
 
 
-class Process:
+class Process(Endpoint):
     """From a start to a crash."""
 
+    machine: Machine
     coordinator: Coordinator
     driver: RaftDriver
     data_plane: DataPlane
     member: Member
     requests: NodeRequests
     admin_requests: AdminRequests
+    doors: "ShardDoors | None" = None  # in a world with shards
 
     def __init__(self, world: "FullWorld", machine: Machine) -> None:
-        self.world = world
+        super().__init__(world)
         self.machine = machine
-        self.alive = True
-        self.built = False
         self.built_at = 0.0
         self.kill_after = 0  # so many points of persist, send and apply from now it dies; 0: it doesn't
-        self.wake: float | None = None
         self.writing_since: float | None = None
         self.stalled_until = 0.0  # the disk was last too slow to be waited for
         self.stopping = False
-        self.loop = ProcessLoop(self.now, self._wake_at)
         machine.starts += 1
         self.calls = Calls(self)
         self.node = Node(
@@ -94,17 +94,6 @@ class Process:
             self._build()
         else:
             self.spawn(self._join())
-
-    def now(self) -> float:
-        """Seconds of the machine's monotonic clock."""
-        return self.machine.clock.at(self.world.now)
-
-    def loop_wake(self, local: float) -> None:
-        """Its loop has something to do when its clock shows this."""
-        self._wake_at(local)
-
-    def _wake_at(self, local: float) -> None:
-        self.world.wake(self, self.machine.clock.true_at(local))
 
     async def _join(self) -> None:
         while not self.machine.raft_id:
@@ -121,13 +110,8 @@ class Process:
             except MinkaError as error:
                 if error.code is Code.NOT_REGISTERED:
                     self.node = as_new_process(self.node)
-                await self._pause(JOIN_PAUSE)
+                await self.pause(JOIN_PAUSE)
         self._build()
-
-    async def _pause(self, seconds: float) -> None:
-        future = self.loop.create_future()
-        self.loop.call_later(seconds, settle, future, None)
-        await future
 
     # Wiring
 
@@ -145,6 +129,7 @@ class Process:
             update_replicas=self.calls.update_replicas,
             now=self.now,
             jitter=rng,
+            in_thread=self._in_thread,
         )
         self.driver = RaftDriver(
             RawNode(
@@ -201,11 +186,18 @@ class Process:
         self.coordinator.on_leader_change = self.member.leader_changed
         self.coordinator.on_nodes_changed = self.data_plane.nodes_changed
         world.oracle.restarted(machine.raft_id, disk.seen.initial_state()[0], disk.seen.last_index())
+        world.wire(self)
         self.built = True
         self.built_at = world.now
         self.spawn(self.driver.run())
         self.loop.call_soon(self.data_plane.start)
         self._membership = self.loop.create_task(self._member())
+
+    async def _in_thread(self, plan: Callable[..., Any], *arguments: Any) -> Any:
+        """Meanwhile everything goes on."""
+        planned = plan(*arguments)
+        await self.pause(self.world.planning_time())
+        return planned
 
     def _say(self, what: str, detail: str) -> None:
         if self.alive:
@@ -240,8 +232,10 @@ class Process:
         if any(p.leader == own and len(p.isr) > 1 for p in self.coordinator.state.partitions.values()):
             await self.member.shut_down(SHUTDOWN)
         self._membership.cancel()
-        await self._pause(0.0)
+        await self.pause(0.0)
         self.member.clearance.revoke()
+        if self.doors is not None:
+            self.doors.sessions.end_all("this node stops")
         self.data_plane.close()
         await self.member.leave(1.0)
         self.world.after(0.0, self.world.crash, self)
@@ -252,46 +246,6 @@ class Process:
         """A message has arrived."""
         self._transport.heard[message.from_id] = sender
         self.driver.receive([message])
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run it as a task of this process."""
-        self.loop.create_task(coroutine)
-
-    def if_alive(self, act: Callable[[], object]) -> None:
-        """Something arrives at this process; one that is stopped takes it in when it goes on."""
-        if self.alive:
-            self.loop.call_soon(act)
-
-    def deliver(
-        self,
-        to: "Process",
-        act: Callable[[], object],
-        broken: Callable[[], object] | None = None,
-    ) -> None:
-        """Let `act` happen there after some time; `broken` here if that process has died meanwhile.
-
-        What is on a link that is cut waits, so the caller hears nothing for long, and what it said may come late.
-        """
-        world, here, there = self.world, self.machine.number, to.machine.number
-
-        def break_off() -> None:
-            if broken is not None:
-                self.if_alive(broken)
-
-        def arrive() -> None:
-            if to.alive and (to.built or broken is None):  # who joins gets answers only
-                to.if_alive(act)
-            else:  # the other machine says that nobody listens
-                world.after(world.network.delay(), world.through, (there, here), break_off, break_off)
-
-        if self.alive:
-            world.after(world.network.delay(), world.through, (here, there), arrive, break_off)
-
-    def refused(self, address: str, broken: Callable[[], object]) -> None:
-        """No process listens at the address, as the machine there says if it is reached."""
-        world, machine = self.world, self.world.machine_at(address)
-        back = (machine.number, self.machine.number) if machine is not None else (0, 0)
-        world.after(0.01, world.through, back, partial(self.if_alive, broken), partial(self.if_alive, broken))
 
     def point(self) -> None:
         """One step of persist, send or apply. Raises Killed if it is the last."""
@@ -306,11 +260,13 @@ class Process:
         """Whether the disk takes longer than what is waited for."""
         return self.writing_since is not None and self.world.now - self.writing_since > STALLED_S
 
+    def turned(self) -> None:
+        if self.built:
+            self.world.turned(self)
+
     def die(self) -> None:
-        """Nothing that this process does has any effect from here on."""
-        self.alive = False
+        super().die()
         self.kill_after = 0
-        self.loop.halted = True
 
     def serves(self, partition_id: int) -> bool:
         """Whether it would answer a read of the partition now."""
@@ -376,7 +332,7 @@ class _Log:
         mean = process.machine.sync_time
         if mean:
             process.writing_since = process.world.now
-            await process._pause(process.world.rng.expovariate(1 / mean))
+            await process.pause(process.world.rng.expovariate(1 / mean))
             if process.disk_stalled:
                 process.stalled_until = process.world.now
             process.writing_since = None

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from tests.simulation.duty_world import DutyWorld
 from tests.simulation.full_world import FullWorld
 from tests.simulation.raft_world import RaftWorld
 from tests.simulation.trace import Outcome, Trace, Violation
@@ -19,7 +20,11 @@ class World(Protocol):
         """To its end. Raises Violation, or what the real code raised."""
 
 
-WORLDS: Final[dict[str, Callable[[int, Trace], World]]] = {"full": FullWorld, "raft": RaftWorld}
+WORLDS: Final[dict[str, Callable[[int, Trace], World]]] = {
+    "duties": DutyWorld,
+    "full": FullWorld,
+    "raft": RaftWorld,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

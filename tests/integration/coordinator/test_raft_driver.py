@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from rocksdict import Rdict
 
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import ConfState, Message, MessageType
 from minkad.coordinator import raft_driver
 from minkad.coordinator.raft_driver import RaftDriver
@@ -262,5 +262,23 @@ def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(tmp_pat
             assert leader.machine.commands == [command] * 400
             steps = sorted(seen | {400})
             assert max(after - before for before, after in pairwise(steps)) <= 5
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_for_logs_hears_when_the_leadership_is_lost(tmp_path: Path) -> None:
+    """Nobody tells a former leader who has what."""
+
+    async def scenario() -> None:
+        async with group(tmp_path, 3) as nodes:
+            leader = await leader_of(nodes)
+            leader.dead = True  # it hears nothing any more
+            waiting = asyncio.ensure_future(leader.driver.logged_by([99]))
+            other = next(raft_id for raft_id, node in nodes.items() if node is not leader)
+            await until(lambda: not leader.driver.is_leader or nodes[other].driver.is_leader)
+            leader.dead = False
+            with pytest.raises(MinkaError) as lost:
+                await asyncio.wait_for(waiting, 10)
+            assert lost.value.code is Code.OUTCOME_UNKNOWN
 
     asyncio.run(scenario())

@@ -495,3 +495,45 @@ def test_the_next_controller_goes_on_where_a_shard_is_half_failed(grace_ms: int,
         world.settle()
         assert world.counts() == {"s1": 600, "s2": 0}
     world.check_tables()
+
+
+def test_what_a_target_prepares_for_it_gets_when_the_source_dies(world: DutyWorld) -> None:
+    world.change_pallet("feeds", warm=True, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
+    world.join("s1")
+    world.create("feeds", TEN)
+    world.settle()
+    world.join("s2")
+    world.rebalance("feeds")
+    world.follow()
+    world.kill("s1")
+    world.settle()
+    assert world.counts() == {"s2": 10}
+    assert not world.state.unended_operations()
+    world.check_tables()
+
+
+def test_a_duty_for_which_a_shard_prepares_is_not_moved_besides(world: DutyWorld) -> None:
+    """A drained node's shard is left by warm hand-overs, while its pallet is rebalanced."""
+    world.change_pallet("feeds", warm=True, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
+    world.join("s1", node="athens")
+    world.create("feeds", TEN)
+    world.settle()
+    world.join("s2")
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
+    world.now_ms += 1000
+    world.follow()
+    assert world.duties.on_shard["s2"]
+    assert world.rebalance("feeds")
+    world.settle()
+    assert world.counts() == {"s1": 0, "s2": 10}
+    assert not world.state.unended_operations()
+    world.check_tables()
+
+
+def test_a_canary_whose_version_runs_everywhere_divides_nothing(world: DutyWorld) -> None:
+    world.change_pallet("feeds", canary=Canary(version="2", percent=5))
+    world.join("s1", version="2")
+    world.create("feeds", TEN)
+    world.settle()
+    assert world.counts() == {"s1": 10}

@@ -40,11 +40,12 @@ class DutyMover:
         return _no_target(state, migration)
 
     def obstacle(self, state: State, migration: Migration) -> str | None:
-        """Its source releases or keeps it for another reason."""
+        """Its source releases or keeps it for another reason, or another shard is about to get it."""
         holder = state.duties.holder(migration.duty)
         if holder is None or holder.state not in (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED):
             return f"{migration.source} is releasing it, or away"
-        return None
+        others = [one.shard for one in state.duties.of_duty[migration.duty] if one.shard != holder.shard]
+        return f"{others[0]} prepares for it" if others else None
 
     def most(self, state: State, migration: Migration, caps: MigrationCaps) -> Most:
         """As the pallet says."""

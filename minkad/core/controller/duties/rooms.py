@@ -149,14 +149,17 @@ def settings_of(balancer: Balancer) -> BalancerSettings:
 def groups(
     state: State, pallet: Pallet, duties: Sequence[Duty], found: list[ShardRoom]
 ) -> list[tuple[list[Duty], list[ShardRoom]]]:
-    """Which of the duties go to which of the shards: with a canary, its share to those of its version."""
+    """Which of the duties go to which of the shards: with a canary, its share to those of its version. Where all
+    shards that accept duties run that version, or none does, there is nothing to divide.
+    """
     if not pallet.HasField("canary"):
         return [(list(duties), found)]
     canary = pallet.canary
     with_version = [room.name for room in found if state.duties.shards[room.name].version == canary.version]
-    if not any(room.accepts for room in found if room.name in with_version):
-        return [(list(duties), found)]
     others = [room.name for room in found if room.name not in with_version]
+    open_ = {room.name for room in found if room.accepts}
+    if not (open_ & set(with_version) and open_ & set(others)):
+        return [(list(duties), found)]
     chosen = [duty for duty in duties if is_canary(duty, canary)]
     rest = [duty for duty in duties if not is_canary(duty, canary)]
     return [(chosen, without(found, with_version)), (rest, without(found, others))]

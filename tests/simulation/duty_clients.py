@@ -1,0 +1,419 @@
+"""What clients and people ask of pallets and duties, and what they were told."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import (
+    ApplyPlanRequest,
+    CancelOperationRequest,
+    PauseOperationRequest,
+    ResumeOperationRequest,
+)
+from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, FillBy, OnFailure, Pallet
+from minka.v1.duty_api_pb2 import (
+    ChangeDutiesRequest,
+    ChangePalletsRequest,
+    ComparePalletRequest,
+    Consistency,
+    DutyChange,
+    DutyName,
+    DutyPin,
+    DutySpec,
+    ExplainDutyRequest,
+    GetDutiesRequest,
+    GetPalletsRequest,
+    GetShardsRequest,
+    PalletChange,
+    PlanRebalanceRequest,
+)
+from minka.v1.shards_pb2 import HeldDuty
+from minkad.core.controller import held_back, plan_rebalance, rooms
+from minkad.core.state import DutyState, State
+from tests.simulation.process import Process
+from tests.simulation.shard_stream import ShardDoors
+from tests.simulation.trace import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.duty_world import DutyWorld
+
+_REFUSALS: Final = (
+    *(Code.UNKNOWN_PALLET, Code.PALLET_EXISTS, Code.PALLET_IN_USE, Code.UNKNOWN_DUTY, Code.DUTY_EXISTS),
+    *(Code.UNKNOWN_SHARD, Code.VERSION_MISMATCH, Code.INVALID_DUTY, Code.INVALID_ARGUMENT),
+)
+_TRY_AGAIN: Final = 0.3  # seconds after an answer that leaves the outcome open
+_MAX_DUTIES: Final = 12  # of a pallet
+_LEVELS: Final = (
+    Consistency.CONSISTENCY_UNSPECIFIED,
+    Consistency.CONSISTENCY_QUORUM,
+    Consistency.CONSISTENCY_LEADER,
+    Consistency.CONSISTENCY_VOTERS,
+    Consistency.CONSISTENCY_ALL,
+)
+
+Name = tuple[str, str]
+NOTHING: Final = b""  # of a duty: it isn't there
+
+
+class DutyClients:
+    """One change of a name at a time, repeated until its outcome is known; then it is there, or it isn't."""
+
+    def __init__(self, world: "DutyWorld") -> None:
+        self._world = world
+        self._rng = rng = world.duty_rng
+        self._pause = rng.choice((0.05, 0.1, 0.3))
+        self._payloads = 0
+        self._names = [(pallet, f"d{n}") for pallet in world.pallets for n in range(rng.randint(2, _MAX_DUTIES))]
+        self._specs = {name: self._spec(name) for name in self._names}
+        self._expected: dict[Name, set[bytes]] = {name: {NOTHING} for name in self._names}  # payload ids
+        self._busy: set[Name] = set()
+        self._over: set[Name] = set()  # lazy ones that a delegate has ended at least once
+        self._pallets: dict[str, tuple[int, int]] = {}  # when the pallet was created, the last version acknowledged
+        self._ended = False
+
+    def _spec(self, name: Name) -> DutySpec:
+        rng = self._rng
+        kind = rng.choice(("synthetic", "stationary", "lazy", *("plain",) * 5))
+        return DutySpec(
+            pallet=name[0],
+            id=name[1],
+            synthetic=kind == "synthetic",
+            stationary=kind == "stationary",
+            lazy=kind == "lazy",
+        )
+
+    def begin(self) -> None:
+        """Load from now on."""
+        for pallet in self._world.pallets:
+            self._world.after(0.7, self._create_pallet, pallet)
+        self._world.after(1.0, self._next)
+
+    def end(self) -> None:
+        """No more load; nothing stays paused."""
+        self._ended = True
+        self._world.after(0.5, self._resume_all)
+
+    def ends(self, duty: HeldDuty) -> None:
+        """A delegate ceases to report a lazy duty."""
+        self._over.add((duty.pallet, duty.id))
+
+    # Asking
+
+    def _doors(self) -> tuple[Process, ShardDoors] | None:
+        """Those of somebody who may be the controller."""
+        world, processes = self._world, self._world.processes()
+        active = world.active()
+        process = active if active is not None and self._rng.random() < 0.9 else None
+        if process is None and processes:
+            process = self._rng.choice(processes)
+        if process is None or world.now < process.machine.stopped_until:
+            return None
+        assert process.doors is not None
+        return process, process.doors
+
+    def _ask(
+        self,
+        ask: Callable[[Process, ShardDoors], Awaitable[object]],
+        told: Callable[[MinkaError | None], None] = lambda _: None,
+    ) -> None:
+        """`told` hears once of the outcome; None: it is done."""
+        found = self._doors()
+        is_told = False
+
+        def tell(outcome: MinkaError | None) -> None:
+            nonlocal is_told
+            if not is_told:
+                is_told = True
+                told(outcome)
+
+        unknown = MinkaError(Code.OUTCOME_UNKNOWN, "no answer")
+        if found is None:
+            self._world.after(0.05, tell, unknown)
+            return
+        process, doors = found
+
+        async def asking() -> None:
+            try:
+                await ask(process, doors)
+            except MinkaError as error:
+                if process.alive:
+                    tell(error)
+            else:
+                if process.alive:
+                    tell(None)
+
+        def give_up() -> None:
+            """Only when whoever was asked can't do it any more."""
+            if process.alive and process.machine.process is process and not is_told:
+                self._world.after(1.0, give_up)
+            else:
+                tell(unknown)
+
+        process.spawn(asking())
+        self._world.after(1.0, give_up)
+
+    def _next(self) -> None:
+        if self._ended:
+            return
+        self._world.after(self._rng.expovariate(1 / self._pause), self._next)
+        changes = (self._create, self._create, self._update, self._delete, self._pin)
+        people = (self._rebalance, self._rebalance, self._pause_operation, self._cancel, self._look)
+        others = (self._change_pallet, self._delete_pallet, *people)
+        self._rng.choice(changes if self._rng.random() < 0.7 else others)()
+
+    # Duties
+
+    def _free(self, *, there: bool) -> list[Name]:
+        free = [name for name in self._names if name not in self._busy]
+        return [name for name in free if (self._expected[name] != {NOTHING}) == there]
+
+    def _payload_id(self) -> bytes:
+        self._payloads += 1
+        return self._payloads.to_bytes(16, "big")
+
+    def _create(self) -> None:
+        names = self._free(there=False)
+        some = self._rng.sample(names, min(len(names), self._rng.choice((1, 2, 6))))
+        payloads = {name: self._payload_id() for name in some}
+        specs = [self._with(name, payloads[name], weight=True) for name in some]
+        self._change([DutyChange(create=spec) for spec in specs], payloads)
+
+    def _with(self, name: Name, payload_id: bytes, *, weight: bool) -> DutySpec:
+        spec = DutySpec()
+        spec.CopyFrom(self._specs[name])
+        spec.payload_id, spec.payload_bytes = payload_id, len(payload_id)
+        if weight:
+            spec.weight = self._rng.choice((1, 1, 2, 5, 9))
+        return spec
+
+    def _update(self) -> None:
+        names = self._free(there=True)
+        some = self._rng.sample(names, min(len(names), self._rng.choice((1, 1, 3))))
+        payloads = {name: self._payload_id() for name in some}
+        specs = [self._with(name, payloads[name], weight=self._rng.random() < 0.5) for name in some]
+        self._change([DutyChange(update=spec) for spec in specs], payloads)
+
+    def _delete(self) -> None:
+        if names := self._free(there=True):
+            name = self._rng.choice(names)
+            self._change([DutyChange(delete=DutyName(pallet=name[0], id=name[1]))], {name: NOTHING})
+
+    def _pin(self) -> None:
+        names = [name for name in self._free(there=True) if not self._specs[name].synthetic]
+        shards = list(self._world.checks.duties.shards)
+        if not names or not shards:
+            return
+        name, shard = self._rng.choice(names), self._rng.choice(["", *shards, *shards])
+        pin = DutyPin(duty=DutyName(pallet=name[0], id=name[1]), shard=shard)
+        self._ask(lambda _, to: to.duty_requests.change_duties(ChangeDutiesRequest(changes=[DutyChange(pin=pin)])))
+
+    def _change(self, changes: list[DutyChange], payloads: dict[Name, bytes]) -> None:
+        """All of them or none; asked again until it is known."""
+        if not changes:
+            return
+        request = ChangeDutiesRequest(changes=changes, consistency=self._rng.choice(_LEVELS))
+        before = {name: set(self._expected[name]) for name in payloads}
+        self._busy |= set(payloads)
+        is_open = False  # whether some try may have had its way
+
+        def told(error: MinkaError | None) -> None:
+            nonlocal is_open
+            if error is not None and error.code is Code.CONSISTENCY_NOT_REACHED:
+                error = None  # a majority has it
+            if error is not None and error.code not in _REFUSALS:
+                is_open = True
+                for name, payload_id in payloads.items():
+                    self._expected[name] = before[name] | {payload_id}
+                self._world.after(_TRY_AGAIN, ask)
+                return
+            self._busy -= set(payloads)
+            if error is None:
+                self._world.say("client", "changed", f"{sorted(payloads)} {changes[0].WhichOneof('change')}")
+            may_be_lost = error is None and request.consistency == Consistency.CONSISTENCY_LEADER
+            for name, payload_id in payloads.items():
+                possible = before[name] | {payload_id} if is_open or may_be_lost else before[name]
+                if error is None and not may_be_lost:
+                    possible = {payload_id}
+                elif error is not None and error.code is Code.UNKNOWN_DUTY and len(payloads) == 1:
+                    self._check_gone(name, possible)
+                    possible = {NOTHING}
+                self._expected[name] = possible
+
+        def ask() -> None:
+            self._ask(lambda process, to: self._ask_change(process, to, request), told)
+
+        ask()
+
+    async def _ask_change(self, process: Process, to: ShardDoors, request: ChangeDutiesRequest) -> None:
+        level = request.consistency
+        asked = self._members(process, everybody=level == Consistency.CONSISTENCY_ALL)
+        await to.duty_requests.change_duties(request)
+        if process.alive and level in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL):
+            still = asked & self._members(process, everybody=level == Consistency.CONSISTENCY_ALL)
+            self._check_durable(sorted(still), [_payload_of(change) for change in request.changes])
+
+    def _members(self, process: Process, *, everybody: bool) -> set[int]:
+        conf_state = process.driver.conf_state
+        return {*conf_state.voters, *(conf_state.learners if everybody else ())}
+
+    def _check_durable(self, members: list[int], payloads: list[bytes]) -> None:
+        """Whoever was to have it has it on its disk."""
+        world = self._world
+        for payload_id in payloads:
+            index = world.checks.recorded_at.get(payload_id)
+            for raft_id in members if index is not None else ():
+                machine = world.machine_with(raft_id)
+                assert index is not None
+                if machine is not None and not machine.disk.has(index, world.oracle.terms[index]):
+                    raise Violation(
+                        "who was to have a change has it",
+                        f"a client was told that {machine.id} has payload {payload_id.hex()}, recorded at {index}",
+                    )
+
+    def _check_gone(self, name: Name, possible: set[bytes]) -> None:
+        """A client is told that there is no such duty."""
+        if NOTHING not in possible and name not in self._over:
+            raise Violation("an acknowledged change is not lost", f"{'/'.join(name)} is gone")
+
+    # Pallets
+
+    def _create_pallet(self, pallet: str) -> None:
+        row = self._pallet(pallet)
+
+        def told(error: MinkaError | None) -> None:
+            if error is not None and error.code is not Code.PALLET_EXISTS:
+                self._world.after(_TRY_AGAIN, self._create_pallet, pallet)
+
+        request = ChangePalletsRequest(changes=[PalletChange(create=row)])
+        self._ask(lambda _, to: to.duty_requests.change_pallets(request), told)
+
+    def _pallet(self, pallet: str) -> Pallet:
+        rng = self._rng
+        kind = rng.choice([kind for kind in BalancerKind.values() if kind])
+        fill_by = rng.choice(FillBy.values())
+        row = Pallet(
+            id=pallet,
+            balancer=Balancer(kind=kind, max_difference=rng.choice((0, 1, 2)), fill_by=fill_by, fill_limit=20),
+            manual=rng.random() < 0.1,
+            on_failure=rng.choice((OnFailure.ON_FAILURE_UNSPECIFIED, OnFailure.ON_FAILURE_LEAVE)),
+            warm=rng.random() < 0.4,
+            moves_per_shard=rng.choice((0, 1, 2)),
+        )
+        if rng.random() < 0.1:
+            row.canary.CopyFrom(Canary(version="v2", percent=rng.choice((5, 50, 100))))
+        return row
+
+    def _change_pallet(self) -> None:
+        row = self._pallet(self._rng.choice(self._world.pallets))
+        request = ChangePalletsRequest(changes=[PalletChange(update=row)], consistency=self._rng.choice(_LEVELS))
+
+        async def change(process: Process, to: ShardDoors) -> None:
+            (now,) = (await to.duty_requests.change_pallets(request)).pallets
+            if process.alive and request.consistency != Consistency.CONSISTENCY_LEADER:
+                self._pallets[now.id] = max(self._pallets.get(now.id, (0, 0)), (now.created_ms, now.version))
+
+        self._ask(change)
+
+    def _delete_pallet(self) -> None:
+        """One that has duties is refused; it comes back in any case."""
+        pallet = self._rng.choice(self._world.pallets)
+        request = ChangePalletsRequest(changes=[PalletChange(delete=pallet)])
+        self._ask(lambda _, to: to.duty_requests.change_pallets(request), lambda _: self._create_pallet(pallet))
+
+    # Plans and operations
+
+    def _rebalance(self) -> None:
+        request = PlanRebalanceRequest(pallet=self._rng.choice(self._world.pallets), reason="simulation")
+
+        async def rebalance(process: Process, to: ShardDoors) -> None:
+            plan = await to.duty_requests.plan_rebalance(request)
+            await process.admin_requests.apply_plan(ApplyPlanRequest(plan=plan, requested_by="simulation"))
+
+        self._ask(rebalance)
+
+    def _pause_operation(self) -> None:
+        async def pause(process: Process, _: ShardDoors) -> None:
+            running = process.coordinator.controller().decided.running_operations()
+            if running:
+                request = PauseOperationRequest(id=running[-1].id)
+                await process.admin_requests.pause_operation(request)
+
+        self._ask(pause)
+
+    def _cancel(self) -> None:
+        async def cancel(process: Process, _: ShardDoors) -> None:
+            for operation in process.coordinator.controller().decided.running_operations():
+                if operation.rebalance.pallet:
+                    request = CancelOperationRequest(id=operation.id, requested_by="simulation")
+                    await process.admin_requests.cancel_operation(request)
+
+        self._ask(cancel)
+
+    def _resume_all(self) -> None:
+        self._world.after(0.5, self._resume_all)
+
+        async def resume(process: Process, _: ShardDoors) -> None:
+            for operation in process.coordinator.controller().decided.running_operations():
+                if operation.paused:
+                    await process.admin_requests.resume_operation(ResumeOperationRequest(id=operation.id))
+
+        self._ask(resume)
+
+    def _look(self) -> None:
+        """What people look at is found in any state of things."""
+        pallet, rng = self._rng.choice(self._world.pallets), self._rng
+        duties = list(self._world.checks.duties.duties.values())
+
+        async def look(_: Process, to: ShardDoors) -> None:
+            await to.duty_requests.get_pallets(GetPalletsRequest())
+            await to.duty_requests.get_duties(GetDutiesRequest(pallet=pallet, unplaced=rng.random() < 0.5))
+            await to.duty_requests.get_shards(GetShardsRequest())
+            await to.duty_requests.compare_pallet(ComparePalletRequest(pallet=pallet))
+            if duties:
+                row = rng.choice(duties)
+                name = DutyName(pallet=row.pallet, id=row.id)
+                await to.duty_requests.explain_duty(ExplainDutyRequest(name=name))
+
+        self._ask(look)
+
+    # The end
+
+    def missing(self, state: State) -> str:
+        """What a client was told and is not so, and what is out of balance."""
+        if self._busy:
+            return f"the change of {sorted(self._busy)[0]} has no outcome"
+        for pallet in self._world.pallets:
+            if (row := state.duties.pallets.get(pallet)) is None:
+                return f"pallet {pallet} is not created"
+            if (row.created_ms, row.version) < self._pallets.get(pallet, (0, 0)):
+                raise Violation("an acknowledged change is not lost", f"pallet {pallet} has version {row.version}")
+        for name in self._names:
+            self._check(state.duties, name)
+        for pallet in state.duties.pallets:
+            if unbalanced := self._unbalanced(state, pallet):
+                return unbalanced
+        return ""
+
+    def _check(self, duties: DutyState, name: Name) -> None:
+        row = duties.named(*name)
+        is_now, expected = row.payload_id if row is not None else NOTHING, set(self._expected[name])
+        if name in self._over:
+            expected.add(NOTHING)
+        if is_now not in expected:
+            raise Violation(
+                "an acknowledged change is not lost",
+                f"{'/'.join(name)} has payload {is_now.hex() or 'none, it is gone'}; a client was told "
+                f"{sorted(one.hex() for one in expected)}",
+            )
+
+    def _unbalanced(self, state: State, pallet: str) -> str:
+        row, now_ms = state.duties.pallets[pallet], self._world.unix_ms()
+        if held_back(state, row, rooms(state, pallet, now_ms)):
+            return ""
+        plan = plan_rebalance(state, PlanRebalanceRequest(pallet=pallet), now_ms)
+        return f"pallet {pallet} is out of balance by {len(plan.moves)} moves" if plan.moves else ""
+
+
+def _payload_of(change: DutyChange) -> bytes:
+    kind = change.WhichOneof("change")
+    return change.create.payload_id if kind == "create" else change.update.payload_id

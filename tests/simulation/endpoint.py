@@ -1,0 +1,96 @@
+"""What every simulated process has: a loop on its machine's clock, and what arrives from other processes."""
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tests.simulation.loop import DriftingClock, ProcessLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.full_world import FullWorld
+
+
+class Host(Protocol):
+    """The machine, which outlives the process."""
+
+    number: int
+    id: str
+    clock: DriftingClock
+    stopped_until: float
+
+
+class Endpoint:
+    """A process, from its start to its end."""
+
+    machine: Host
+
+    def __init__(self, world: "FullWorld") -> None:
+        self.world = world
+        self.alive = True
+        self.built = False  # it takes what others send
+        self.wake: float | None = None
+        self.loop = ProcessLoop(self.now, self.loop_wake)
+
+    def now(self) -> float:
+        """Seconds of the machine's monotonic clock."""
+        return self.machine.clock.at(self.world.now)
+
+    def loop_wake(self, local: float) -> None:
+        """Its loop has something to do when its clock shows this."""
+        self.world.wake(self, self.machine.clock.true_at(local))
+
+    def turned(self) -> None:
+        """Its loop had a turn."""
+
+    async def pause(self, seconds: float) -> None:
+        """So long by its own clock."""
+        future = self.loop.create_future()
+        self.loop.call_later(seconds, lambda: None if future.done() else future.set_result(None))
+        await future
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it as a task of this process."""
+        self.loop.create_task(coroutine)
+
+    def die(self) -> None:
+        """Nothing that this process does has any effect from here on."""
+        self.alive = False
+        self.loop.halted = True
+
+    # The network
+
+    def if_alive(self, act: Callable[[], object]) -> None:
+        """Something arrives at this process; one that is stopped takes it in when it goes on."""
+        if self.alive:
+            self.loop.call_soon(act)
+
+    def deliver(
+        self,
+        to: "Endpoint",
+        act: Callable[[], object],
+        broken: Callable[[], object] | None = None,
+    ) -> None:
+        """Let `act` happen there after some time; `broken` here if that process has died meanwhile.
+
+        What is on a link that is cut waits, so the caller hears nothing for long, and what it said may come late.
+        """
+        world, here, there = self.world, self.machine.number, to.machine.number
+
+        def break_off() -> None:
+            if broken is not None:
+                self.if_alive(broken)
+
+        def arrive() -> None:
+            if to.alive and (to.built or broken is None):  # who joins gets answers only
+                to.if_alive(act)
+            else:  # the other machine says that nobody listens
+                world.after(world.network.delay(), world.through, (there, here), break_off, break_off)
+
+        if self.alive:
+            world.after(world.network.delay(), world.through, (here, there), arrive, break_off)
+
+    def refused(self, address: str, broken: Callable[[], object]) -> None:
+        """No process listens at the address, as the machine there says if it is reached."""
+        world, machine = self.world, self.world.machine_at(address)
+        back = (machine.number, self.machine.number) if machine is not None else (0, 0)
+        world.after(0.01, world.through, back, partial(self.if_alive, broken), partial(self.if_alive, broken))

@@ -1,0 +1,220 @@
+"""Bugs in how duties are handed out: in the controller, in the sessions of nodes, and in the SDK."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from minka.duties import _machine
+from minka.duties._events import Connected, Received
+from minka.duties._machine import ShardMachine
+from minka.duties._reports import Reports
+from minka.v1.duties_pb2 import AssignmentsChanged, AssignmentState, Shard
+from minka.v1.records_pb2 import Record
+from minka.v1.shards_pb2 import Holding, ShardGrant, ShardHeartbeatsRequest, ShardHeartbeatsResponse
+from minkad.coordinator.duty_requests import DutyRequests
+from minkad.coordinator.shard_control import ShardControl
+from minkad.core.controller.duties import changes, distribution, mover, reports, rows
+from minkad.core.state import Assignment, DutyState
+from minkad.duties.sessions import ShardSessions
+from tests.simulation.mutations_full import Patch
+
+_A = AssignmentState
+
+
+# The controller
+
+
+def confirm_nothing() -> Sequence[Patch]:
+    """What all voters were to have counts as acknowledged when a majority has it."""
+
+    async def confirmed_by(_: DutyRequests, _consistency: Any) -> None:
+        pass
+
+    return [(DutyRequests, "_confirmed_by", confirmed_by)]
+
+
+def fail_the_late() -> Sequence[Patch]:
+    """A shard whose heartbeat is late may hold its clearance still."""
+    original = ShardControl.__init__
+
+    def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        self._detector.timeout = 0.6 * self.settings.clearance
+
+    return [(ShardControl, "__init__", init)]
+
+
+def no_wait_after_failover() -> Sequence[Patch]:
+    """What a former controller has granted is forgotten."""
+    original = ShardControl.__init__
+
+    def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        detector = self._detector
+        detector.clearances_end = detector.started_at
+        detector._since = detector.started_at - detector.timeout
+
+    return [(ShardControl, "__init__", init)]
+
+
+def grant_unconfirmed() -> Sequence[Patch]:
+    """The whole clearance, although nobody has confirmed for a while that this node leads."""
+    original = ShardControl.heartbeats
+
+    def heartbeats(self: ShardControl, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
+        response = original(self, request)
+        response.clearance_ms = int(self.settings.clearance * 1000)
+        return response
+
+    return [(ShardControl, "heartbeats", heartbeats), *_no_chance()]
+
+
+def _no_chance() -> Sequence[Patch]:
+    """A new controller waits for the end of what was granted, and no longer."""
+    original = ShardControl.__init__
+
+    def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        self._detector._since = self._detector.started_at - self._detector.timeout
+
+    return [(ShardControl, "__init__", init)]
+
+
+def take_the_name() -> Sequence[Patch]:
+    """Who comes under a name has it at once."""
+    return [(ShardControl, "is_alive", lambda *_: False)]
+
+
+def same_epoch_again() -> Sequence[Patch]:
+    """What was kept is attached again at the epoch that it had."""
+    original = DutyState._assignment
+
+    def assignment(
+        self: DutyState, old: Assignment | None, changed: AssignmentsChanged, number: int, epoch: int
+    ) -> Assignment:
+        new = original(self, old, changed, number, epoch)
+        is_back = old is not None and old.state == _A.ASSIGNMENT_STATE_KEPT
+        return new._replace(epoch=old.epoch) if is_back and old is not None and epoch else new
+
+    return [(DutyState, "_assignment", assignment)]
+
+
+def give_away_at_once() -> Sequence[Patch]:
+    """What is to be released counts as released."""
+    original = rows.in_state
+
+    def in_state(
+        shard: str, state: AssignmentState.ValueType, duties: Iterable[int], now_ms: int, reason: str = ""
+    ) -> Iterator[Record]:
+        is_released = state == _A.ASSIGNMENT_STATE_RELEASING
+        return original(shard, _A.ASSIGNMENT_STATE_UNSPECIFIED if is_released else state, duties, now_ms, reason)
+
+    return [(distribution, "in_state", in_state), (mover, "in_state", in_state)]
+
+
+def any_epoch() -> Sequence[Patch]:
+    """A report counts for whatever assignment there is."""
+
+    def meant(duties: DutyState, shard: Shard, said: Iterable[Holding], is_in: Any) -> Iterator[Assignment]:
+        for holding in {one.duty: one for one in said}.values():
+            one = duties.assignment(holding.duty, shard.name)
+            if one is not None and is_in(one.state):
+                yield one
+
+    return [(reports, "_meant", meant)]
+
+
+def no_grace() -> Sequence[Patch]:
+    """What is kept for a shard is given away before its grace ends."""
+    original = distribution._tidy_shard
+
+    def tidy_shard(state: Any, shard: Shard, now_ms: int) -> Iterator[Record]:
+        return original(state, shard, now_ms + shard.grace_ms // 2)
+
+    return [(distribution, "_tidy_shard", tidy_shard)]
+
+
+def forget_the_deleted() -> Sequence[Patch]:
+    """A duty is deleted before its shard has released it."""
+    original = changes._Batch._delete
+
+    def delete(self: changes._Batch, row: Any) -> None:
+        original(self, row)
+        for one in self._state.of_duty.get(row.number, ()):
+            self._released.pop(one.shard, None)
+            self._dropped.setdefault(one.shard, []).append(row.number)
+
+    return [(changes._Batch, "_delete", delete)]
+
+
+def forget_next_epoch() -> Sequence[Patch]:
+    """A snapshot doesn't say which epochs were given out."""
+    original = DutyState.pieces
+
+    def pieces(self: DutyState) -> Iterator[Any]:
+        for piece in original(self):
+            piece.ClearField("next_epoch")
+            yield piece
+
+    return [(DutyState, "pieces", pieces)]
+
+
+# Nodes
+
+
+def lagging_nodes() -> Sequence[Patch]:
+    """Whoever comes to a node is told what it knows, though the shard knows more."""
+
+    async def settled(self: ShardSessions, index: int) -> None:
+        pass
+
+    connected, received = ShardMachine._on_connected, ShardMachine._on_received
+
+    def on_connected(self: ShardMachine, event: Connected, now: float) -> None:
+        self._known_index = 0
+        connected(self, event, now)
+
+    def on_received(self: ShardMachine, event: Received, now: float) -> None:
+        self._known_index = 0
+        received(self, event, now)
+
+    return [
+        (ShardSessions, "settled", settled),
+        (ShardMachine, "_on_connected", on_connected),
+        (ShardMachine, "_on_received", on_received),
+    ]
+
+
+# The SDK
+
+
+def count_from_receipt() -> Sequence[Patch]:
+    """A clearance is counted from when it was heard of."""
+    original = ShardMachine._on_grant
+
+    def on_grant(self: ShardMachine, grant: ShardGrant, now: float) -> None:
+        if grant.sequence in self._sent:
+            self._sent[grant.sequence] = now
+        original(self, grant, now)
+
+    return [(ShardMachine, "_on_grant", on_grant)]
+
+
+def release_too_late() -> Sequence[Patch]:
+    return [(_machine, "MARGIN", 0.0)]
+
+
+def report_once() -> Sequence[Patch]:
+    """What was said on a session that broke is not said again."""
+    return [(Reports, "again", lambda _: None)]
+
+
+def same_incarnation() -> Sequence[Patch]:
+    """Whom the cluster took for dead comes back as the process that it was."""
+    original = ShardMachine._renew
+
+    def renew(self: ShardMachine) -> None:
+        was = self.shard.incarnation
+        original(self)
+        self.shard.incarnation = was
+
+    return [(ShardMachine, "_renew", renew)]

@@ -1,0 +1,181 @@
+"""A shard's session with a node, on the simulated network: both directions keep their order, and lose nothing before
+the stream breaks. At the node the real `ShardSessions` serves it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from minka.duties._events import Disconnected, Received
+from minka.errors import Code, MinkaError
+from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
+from minkad.coordinator.duty_requests import DutyRequests
+from minkad.coordinator.shard_requests import ShardRequests
+from minkad.duties.relay import Relay
+from minkad.duties.sessions import SessionSettings, ShardSessions
+from minkad.memory import Memory
+from tests.simulation.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from tests.simulation.duty_world import DutyWorld
+    from tests.simulation.process import Process
+    from tests.simulation.shard_process import ShardProcess
+
+_MEMORY: Final = 64 * 1024 * 1024  # bytes
+
+
+class ShardDoors:
+    """What a daemon has for shards, wired as `minkad.daemon` wires it."""
+
+    def __init__(self, world: "DutyWorld", process: "Process") -> None:
+        self.shard_requests = ShardRequests(process.coordinator)
+        self.duty_requests = DutyRequests(process.coordinator)
+        self.memory = Memory(_MEMORY, process.now)
+        relay = Relay(process.member.ask, process.calls, world.heartbeat / 4)
+        self.sessions = ShardSessions(
+            relay,
+            _Payloads(process, Random(world.duty_rng.random())),
+            SessionSettings(world.shard_heartbeat, world.controller_settings.shards.failure_timeout),
+            node_id=process.machine.id,
+            state=lambda: process.coordinator.state,
+            settled_index=lambda: process.driver.settled_index,
+            has_clearance=process.member.has_clearance,
+        )
+        process.coordinator.on_shards_changed = self.sessions.changed
+        process.coordinator.on_restored = self.sessions.restored
+        process.spawn(relay.run())
+        process.spawn(self.sessions.run())
+
+
+def payload_of(payload_id: bytes) -> bytes:
+    """What is stored under the id."""
+    return payload_id[::-1]
+
+
+class _Payloads:
+    """They are there; to read them takes time, and fails sometimes."""
+
+    def __init__(self, process: "Process", rng: Random) -> None:
+        self._process = process
+        self._rng = rng
+
+    async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
+        await self._process.pause(self._rng.choice((0.0, 0.005, 0.05)))
+        if self._rng.random() < 0.02:
+            raise MinkaError(Code.UNREACHABLE, "the payloads can't be read")
+        return {id_: payload_of(id_) for id_ in ids}
+
+
+class ShardStream:
+    """From when the shard asks for it until it is over for both."""
+
+    def __init__(self, client: "ShardProcess", address: str) -> None:
+        self._client = client
+        server = client.world.process_at(address)
+        self._server = server if server is not None and server.built else None
+        self._address = address
+        self._ways: tuple[deque[_Message], deque[_Message]] = deque(), deque()  # what is under way, and back
+        self._heard: asyncio.Queue[ShardMessage] = asyncio.Queue()
+        self._serving: asyncio.Task[None] | None = None
+        self.is_open = True  # for the client
+        self._is_closed = False  # for the node
+
+    # The shard's end
+
+    def say(self, message: ShardMessage) -> None:
+        """To the node."""
+        if self._server is None:
+            self._client.refused(self._address, self._broken)
+            return
+        copy = ShardMessage()
+        copy.CopyFrom(message)  # as it is now
+        self._pass(self._ways[0], self._client, self._server, partial(self._take, copy), self._broken)
+
+    def close(self) -> None:
+        """The shard's, or its machine's when the process is gone: the node hears of it."""
+        self.is_open = False
+        if self._server is not None:
+            server, world = self._server, self._client.world
+            link = (self._client.machine.number, server.machine.number)
+            arrive = partial(server.if_alive, self._closed)
+            world.after(world.network.delay(), world.through, link, arrive, arrive)
+
+    def _broken(self) -> None:
+        self._ended(MinkaError(Code.UNREACHABLE, f"{self._address}: the session broke"))
+
+    def _ended(self, error: MinkaError) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._client.handle(Disconnected(error.code.name, error.message))
+            self._client.ended(self)
+
+    def _receive(self, instruction: ShardInstruction) -> None:
+        if not self.is_open:
+            return
+        if instruction.HasField("welcome"):
+            self._client.welcome(list(instruction.welcome.endpoints))
+        self._client.handle(Received(instruction))
+
+    # The node's end
+
+    def _take(self, message: ShardMessage) -> None:
+        if self._is_closed:
+            return
+        if self._serving is None:
+            assert self._server is not None
+            self._serving = self._server.loop.create_task(self._serve(self._server))
+        self._heard.put_nowait(message)
+
+    async def _serve(self, server: "Process") -> None:
+        doors = server.doors
+        assert doors is not None
+        error = MinkaError(Code.UNREACHABLE, f"{self._address}: the node ended the session")
+        try:
+            await doors.sessions.serve(self._messages(), self._write, doors.memory)
+        except MinkaError as why:
+            error = why
+        self._pass(self._ways[1], server, self._client, lambda: self._ended(error), None)
+
+    async def _messages(self) -> AsyncIterator[ShardMessage]:
+        while True:
+            yield await self._heard.get()
+
+    async def _write(self, instruction: ShardInstruction) -> None:
+        assert self._server is not None
+        copy = ShardInstruction()
+        copy.CopyFrom(instruction)
+        self._pass(self._ways[1], self._server, self._client, lambda: self._receive(copy), self._closed)
+
+    def _closed(self) -> None:
+        """The task of the call is ended by gRPC."""
+        self._is_closed = True
+        if self._serving is not None:
+            self._serving.cancel()
+
+    def _pass(
+        self,
+        way: "deque[_Message]",
+        sender: Endpoint,
+        to: Endpoint,
+        act: Callable[[], None],
+        broken: Callable[[], None] | None,
+    ) -> None:
+        message = _Message(act)
+        way.append(message)
+
+        def arrive() -> None:
+            message.is_there = True
+            while way and way[0].is_there:  # in the order in which they were sent
+                way.popleft().act()
+
+        sender.deliver(to, arrive, broken or (lambda: None))
+
+
+@dataclass(slots=True)
+class _Message:
+    act: Callable[[], None]
+    is_there: bool = False

@@ -1,6 +1,7 @@
 """A process with many shards, whose delegates do nothing but note when they were called.
 
-Its argument is `Shards` as JSON. It reads lines: "held" is answered with how many duties it has, "calls" with what was noted since the last time.
+Its argument is `Shards` as JSON. It reads lines: "held" is answered with how many duties it has, "calls" with what was
+noted since the last time.
 """
 
 import asyncio

@@ -75,7 +75,8 @@ def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int
 
 def _pending(state: State, operation: Operation) -> Iterator[Migration]:
     found = unfinished(list(state.migrations[operation.id].values()))
-    return (migration for migration in found if migration.state == MigrationState.MIGRATION_STATE_PENDING)
+    pending = MigrationState.MIGRATION_STATE_PENDING  # protobuf looks a name up each time, and slowly
+    return (migration for migration in found if migration.state == pending)
 
 
 def unfinished(migrations: list[Migration]) -> Iterator[Migration]:

@@ -38,6 +38,9 @@ ASSIGNMENT_TRANSITIONS: Final[dict[int, set[int]]] = {
 }
 WITH_NEW_EPOCH: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
 ROWS_A_PIECE: Final = 1000
+# Protobuf looks a name up each time, in Python: too slow for what is asked once or more for each of 100,000 duties.
+_RELEASING: Final[int] = _A.ASSIGNMENT_STATE_RELEASING
+_PREPARING: Final[int] = _A.ASSIGNMENT_STATE_PREPARING
 
 
 class Assignment(NamedTuple):
@@ -53,7 +56,7 @@ class Assignment(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether nobody else may have the duty, if it isn't synthetic."""
-        return self.state != _A.ASSIGNMENT_STATE_PREPARING
+        return self.state != _PREPARING
 
 
 class Load(NamedTuple):
@@ -283,7 +286,7 @@ class DutyState:
             count, weight = loads.get(duty.pallet, Load())
             sign = 1 if is_ else -1
             loads[duty.pallet] = Load(count + sign, weight + sign * weight_of(duty))
-        before, after = (one is not None and one.state == _A.ASSIGNMENT_STATE_RELEASING for one in (old, new))
+        before, after = (one is not None and one.state == _RELEASING for one in (old, new))
         if before != after:
             self.releasing[shard] = self.releasing.get(shard, 0) + (1 if after else -1)
         self._note_where(duty)

@@ -54,7 +54,7 @@ from minkad.core.controller import (
     unfinished,
     what_blocks,
 )
-from minkad.core.controller.duties.rows import DUTIES_A_RECORD
+from minkad.core.controller.duties.rows import is_whole
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import ALL, NotifyNode, Placed, State, is_up, slices
@@ -292,22 +292,22 @@ class ActiveController:
             return self._last_proposal
         piece: list[Record] = []
         for record in found:
-            if record.HasField("shard_changed") and _duties(piece) >= DUTIES_A_RECORD:
-                await self._propose_piece(piece)  # what shards have is changed shard by shard, each with its row
-                piece = []
+            if is_whole(piece, record):
+                piece = await self._propose_piece(piece)
             self.decided.apply(record)
             piece.append(record)
             if sum(len(one.partitions_changed.partitions) for one in piece) >= ROWS_A_RECORD:
-                await self._propose_piece(piece)
-                piece = []
+                piece = await self._propose_piece(piece)
         if piece:
             self._propose_all([piece])
         return self._last_proposal
 
-    async def _propose_piece(self, piece: list[Record]) -> None:
+    async def _propose_piece(self, piece: list[Record]) -> list[Record]:
+        """The next one, which is empty."""
         self._propose_all([piece])
         await turn()
         self._check_active()
+        return []
 
     async def _record_creation(self, creation: Creation) -> asyncio.Future[None] | None:
         """All or nothing: one Raft entry, whose commands are applied piece by piece."""
@@ -603,7 +603,3 @@ class ActiveController:
             stats = self.replicas.get((row.leader, row.id))
             if stats is not None:
                 yield stats
-
-
-def _duties(records: Iterable[Record]) -> int:
-    return sum(len(one.assignments_changed.duties) for one in records)

@@ -19,8 +19,9 @@ from minka.v1.duties_pb2 import (
     ShardState,
 )
 from minka.v1.records_pb2 import RecordBatch
+from minka.v1.shards_pb2 import Holding, ShardReport
 from minkad.core.controller import Command, CreateKeyspace, FailNodes, Register, facts
-from minkad.core.controller.duties.commands import FailShards
+from minkad.core.controller.duties.commands import FailShards, ReportShard
 from minkad.core.controller.duties.rows import DUTIES_A_RECORD
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import State, is_up
@@ -224,6 +225,21 @@ def test_shards_that_fail_together_are_failed_one_after_the_other() -> None:
             freed = [record.assignments_changed for record in records[1:]]
             assert {one.shard for one in freed} == {records[0].shard_changed.name}
             assert sum(len(one.duties) for one in freed) == DUTIES_A_RECORD + 1
+        h.controller.close()
+
+    asyncio.run(run())
+
+
+def test_a_long_report_of_a_shard_is_recorded_piece_by_piece() -> None:
+    async def run() -> None:
+        h = Watched(with_duties(shards=1, each=3 * DUTIES_A_RECORD))
+        await h.begin("a", "b", "c", replicas=3)
+        before = len(h.proposed)
+        said = [Holding(duty=one.duty, epoch=one.epoch) for one in h.state.duties.on_shard["s0"].values()]
+        await h.controller.submit(ReportShard("s0", "1", ShardReport(released=said)))
+        changed = [record.assignments_changed for (batch,) in h.proposed[before:] for record in batch.records]
+        assert [len(one.duties) for one in changed if not one.state] == 3 * [DUTIES_A_RECORD]
+        assert all(len(batch.records) == 1 for (batch,) in h.proposed[before : before + 3])
         h.controller.close()
 
     asyncio.run(run())

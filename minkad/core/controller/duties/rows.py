@@ -1,6 +1,6 @@
 """Records from rows of shards and duties."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from minka.v1.duties_pb2 import AssignmentState, DutiesChanged, Duty, Shard, ShardState
 from minka.v1.records_pb2 import Record
@@ -62,3 +62,12 @@ class Epochs:
             changed = assignments_changed(shard, state, some, now_ms, reason, self.next)
             self.next += len(some)
             yield Record(assignments_changed=changed)
+
+
+def is_whole(piece: Sequence[Record], following: Record) -> bool:
+    """Whether it has so many assignments that the next record is better proposed apart. What a shard that is gone had
+    stays together with its row: a new controller would not look for it.
+    """
+    duties = sum(len(one.assignments_changed.duties) for one in piece)
+    rows = any(one.HasField("shard_changed") for one in piece)
+    return duties >= DUTIES_A_RECORD and (not rows or following.HasField("shard_changed"))

@@ -293,21 +293,15 @@ class ActiveController:
         piece: list[Record] = []
         for record in found:
             if is_whole(piece, record):
-                piece = await self._propose_piece(piece)
+                self._propose_all([piece])
+                piece = []
+                await turn()
+                self._check_active()
             self.decided.apply(record)
             piece.append(record)
-            if sum(len(one.partitions_changed.partitions) for one in piece) >= ROWS_A_RECORD:
-                piece = await self._propose_piece(piece)
         if piece:
             self._propose_all([piece])
         return self._last_proposal
-
-    async def _propose_piece(self, piece: list[Record]) -> list[Record]:
-        """The next one, which is empty."""
-        self._propose_all([piece])
-        await turn()
-        self._check_active()
-        return []
 
     async def _record_creation(self, creation: Creation) -> asyncio.Future[None] | None:
         """All or nothing: one Raft entry, whose commands are applied piece by piece."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from minka.v1.duties_pb2 import AssignmentState, DutiesChanged, Duty, Shard, ShardState
 from minka.v1.records_pb2 import Record
+from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import assignments_changed, slices
 
 DUTIES_A_RECORD = 1000
@@ -65,9 +66,11 @@ class Epochs:
 
 
 def is_whole(piece: Sequence[Record], following: Record) -> bool:
-    """Whether it has so many assignments that the next record is better proposed apart. What a shard that is gone had
-    stays together with its row: a new controller would not look for it.
+    """Whether it has so many rows that the next record is better proposed apart. What a shard that is gone had stays
+    together with its row: a new controller would not look for it.
     """
+    if sum(len(one.partitions_changed.partitions) for one in piece) >= ROWS_A_RECORD:
+        return True
     duties = sum(len(one.assignments_changed.duties) for one in piece)
     rows = any(one.HasField("shard_changed") for one in piece)
     return duties >= DUTIES_A_RECORD and (not rows or following.HasField("shard_changed"))

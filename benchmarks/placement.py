@@ -98,9 +98,10 @@ def _uneven(name: str, loads: dict[str, tuple[int, int]], shards: Sequence[Shard
 def _minka(report: Report, world: World, name: str) -> None:
     balancer = BALANCERS[name]
     plan, took = _timed(partial(balancer.rebalance, world.duties, world.shards, _SETTINGS))
-    _add(report, MINKA, world, name, "all placed", took, uneven=_uneven(name, _loads(plan), world.shards))
+    left = {"without a place": len(plan.unplaced)} if plan.unplaced else {}
+    _add(report, MINKA, world, name, "all placed", took, uneven=_uneven(name, _loads(plan), world.shards), **left)
     there = {move.number: move.target for move in plan.moves}
-    placed = [replace(duty, shard=there[duty.number]) for duty in world.duties]
+    placed = [replace(duty, shard=there.get(duty.number, "")) for duty in world.duties]
     for what, shards in _changes(world):
         plan, took = _timed(partial(balancer.rebalance, placed, shards, _SETTINGS))
         _add(

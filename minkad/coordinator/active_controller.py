@@ -54,10 +54,9 @@ from minkad.core.controller import (
     unfinished,
     what_blocks,
 )
-from minkad.core.controller.duties.rows import is_whole
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.rows import ROWS_A_RECORD
-from minkad.core.state import ALL, NotifyNode, Placed, State, is_up, slices
+from minkad.core.state import ALL, Effect, NotifyShard, Placed, State, is_up, slices
 from minkad.failpoints import failpoint
 from minkad.turns import turn
 
@@ -292,13 +291,13 @@ class ActiveController:
             return self._last_proposal
         piece: list[Record] = []
         for record in found:
-            if is_whole(piece, record):
+            self.decided.apply(record)
+            piece.append(record)
+            if sum(map(_rows_in, piece)) >= ROWS_A_RECORD:
                 self._propose_all([piece])
                 piece = []
                 await turn()
                 self._check_active()
-            self.decided.apply(record)
-            piece.append(record)
         if piece:
             self._propose_all([piece])
         return self._last_proposal
@@ -360,10 +359,12 @@ class ActiveController:
 
     # Carrying out
 
-    def carry_out(self, effects: Collection[NotifyNode]) -> None:
-        """Tell nodes that are up about their rows; the others hear when they register."""
+    def carry_out(self, effects: Collection[Effect]) -> None:
+        """Tell nodes that are up about their rows; the others hear when they register. Shards hear from their nodes."""
         told: dict[str, list[int]] = {}
         for effect in effects:
+            if isinstance(effect, NotifyShard):
+                continue
             told.setdefault(effect.node, []).append(effect.partition_id)
         for name, outbox in list(self._outboxes.items()):
             node = self._committed.nodes.get(name)
@@ -597,3 +598,8 @@ class ActiveController:
             stats = self.replicas.get((row.leader, row.id))
             if stats is not None:
                 yield stats
+
+
+def _rows_in(record: Record) -> int:
+    """How much it is to decide and to apply: an assignment is a fifth of a partition's row."""
+    return len(record.partitions_changed.partitions) + len(record.assignments_changed.duties) // 5

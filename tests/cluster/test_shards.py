@@ -86,7 +86,8 @@ def test_nothing_happens_to_duties_when_the_node_of_the_session_dies(
     shards.wait_placed(names, [one])
     had = one.held()
     cluster.kill(victim)
-    client.create("node", "new", "made afterwards")
+    with Client([node.address for name, node in cluster.nodes.items() if name != victim], timeout=20.0) as others:
+        others.create("node", "new", "made afterwards")
     eventually("what is new", lambda: "node/new" in one.held())
     assert one.calls("detach") == []
     assert one.held().items() >= had.items()

@@ -94,7 +94,7 @@ def grant_unconfirmed() -> Sequence[Patch]:
     original = ActiveController.heartbeat
 
     def heartbeat(self: ActiveController, request: HeartbeatRequest) -> HeartbeatResponse:
-        self._confirmed_at = self._now()
+        self.confirmed_at = self._now()
         return original(self, request)
 
     return [(ActiveController, "heartbeat", heartbeat)]
@@ -142,7 +142,7 @@ def judge_at_once() -> Sequence[Patch]:
 def judge_itself() -> Sequence[Patch]:
     def silent_nodes(self: ActiveController) -> list[str]:
         up = [node.id for node in self.decided.nodes.values() if is_up(node)]
-        return self.detector.silent(up, self._confirmed_at)
+        return self.detector.silent(up, self.confirmed_at)
 
     return [(ActiveController, "_silent_nodes", silent_nodes), *no_chance()]
 

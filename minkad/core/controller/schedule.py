@@ -75,8 +75,7 @@ def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int
 
 def _pending(state: State, operation: Operation) -> Iterator[Migration]:
     found = unfinished(list(state.migrations[operation.id].values()))
-    pending = MigrationState.MIGRATION_STATE_PENDING  # protobuf looks a name up each time, and slowly
-    return (migration for migration in found if migration.state == pending)
+    return (migration for migration in found if migration.state == MigrationState.MIGRATION_STATE_PENDING)
 
 
 def unfinished(migrations: list[Migration]) -> Iterator[Migration]:

@@ -31,7 +31,7 @@ from minkad.core.controller import (
     SpreadLoad,
 )
 from minkad.core.placement import plan_reassign
-from minkad.core.state import NotifyNode, State, is_up
+from minkad.core.state import State, is_up
 
 SETTINGS = ControllerSettings(1.0, 3600.0, 60.0, MigrationCaps(4, 32))
 
@@ -112,8 +112,7 @@ class Harness:
     def commit(self, data: tuple[bytes, ...], future: asyncio.Future[None]) -> None:
         for one in data:
             self.batches.append(RecordBatch.FromString(one))
-            effects = self.state.apply_batch(self.batches[-1])
-            self.controller.carry_out([effect for effect in effects if isinstance(effect, NotifyNode)])
+            self.controller.carry_out(self.state.apply_batch(self.batches[-1]))
         future.set_result(None)
 
     async def update_replicas(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:

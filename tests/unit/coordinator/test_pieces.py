@@ -8,21 +8,8 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability, HashFunction, Node, Partition, PartitionState
 from minka.v1.coordinator_pb2 import HeartbeatRequest, UpdateReplicasRequest, UpdateReplicasResponse
-from minka.v1.duties_pb2 import (
-    AssignmentsChanged,
-    AssignmentState,
-    DutiesChanged,
-    Duty,
-    Pallet,
-    PalletCapacity,
-    Shard,
-    ShardState,
-)
 from minka.v1.records_pb2 import RecordBatch
-from minka.v1.shards_pb2 import Holding, ShardReport
 from minkad.core.controller import Command, CreateKeyspace, FailNodes, Register, facts
-from minkad.core.controller.duties.commands import FailShards, ReportShard
-from minkad.core.controller.duties.rows import DUTIES_A_RECORD
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import State, is_up
 from tests.unit.coordinator.test_active_controller import Harness, until
@@ -208,57 +195,3 @@ def test_the_next_controller_goes_on_from_each_piece(replicas: int, durability: 
 
 def rows(state: State) -> list[Partition]:
     return list(state.partitions.values())
-
-
-def test_shards_that_fail_together_are_failed_one_after_the_other() -> None:
-    """Each with all that it had, so that no new controller finds a shard that is gone and has duties."""
-
-    async def run() -> None:
-        h = Watched(with_duties(shards=4, each=DUTIES_A_RECORD + 1))
-        await h.begin("a", "b", "c", replicas=3)
-        before = len(h.proposed)
-        await h.controller.submit(FailShards({f"s{number}": "silent" for number in range(4)}))
-        failed = [batch.records for (batch,) in h.proposed[before:]]
-        pieces = [records for records in failed if any(record.HasField("shard_changed") for record in records)]
-        assert [records[0].shard_changed.name for records in pieces] == ["s0", "s1", "s2", "s3"]
-        for records in pieces:
-            freed = [record.assignments_changed for record in records[1:]]
-            assert {one.shard for one in freed} == {records[0].shard_changed.name}
-            assert sum(len(one.duties) for one in freed) == DUTIES_A_RECORD + 1
-        h.controller.close()
-
-    asyncio.run(run())
-
-
-def test_a_long_report_of_a_shard_is_recorded_piece_by_piece() -> None:
-    async def run() -> None:
-        h = Watched(with_duties(shards=1, each=3 * DUTIES_A_RECORD))
-        await h.begin("a", "b", "c", replicas=3)
-        before = len(h.proposed)
-        said = [Holding(duty=one.duty, epoch=one.epoch) for one in h.state.duties.on_shard["s0"].values()]
-        await h.controller.submit(ReportShard("s0", "1", ShardReport(released=said)))
-        changed = [record.assignments_changed for (batch,) in h.proposed[before:] for record in batch.records]
-        assert [len(one.duties) for one in changed if not one.state] == 3 * [DUTIES_A_RECORD]
-        assert all(len(batch.records) == 1 for (batch,) in h.proposed[before : before + 3])
-        h.controller.close()
-
-    asyncio.run(run())
-
-
-def with_duties(shards: int, each: int) -> State:
-    """Shards with so many duties each, attached."""
-    state = State()
-    state.duties.put_pallet(Pallet(id="p", version=1, manual=True))
-    takes = [PalletCapacity(pallet="p")]
-    for place in range(shards):
-        name, first = f"s{place}", 1 + place * each
-        numbers = range(first, first + each)
-        state.duties.put_shard(Shard(name=name, incarnation="1", state=ShardState.SHARD_STATE_LIVE, pallets=takes))
-        state.duties.change_duties(
-            DutiesChanged(duties=[Duty(number=n, pallet="p", id=f"d{n}", version=1, weight=1) for n in numbers])
-        )
-        for now in (AssignmentState.ASSIGNMENT_STATE_ASSIGNED, AssignmentState.ASSIGNMENT_STATE_ATTACHED):
-            state.duties.change_assignments(
-                AssignmentsChanged(shard=name, state=now, duties=numbers, first_epoch=first, time_ms=1)
-            )
-    return state

@@ -10,7 +10,7 @@ from minka.errors import MinkaError
 from minka.v1.duties_pb2 import Balancer, BalancerKind, ShardState
 from minka.v1.duty_api_pb2 import DutyChange, DutySpec
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
-from minkad.core.controller import ChangeDuties, NoteFlap, PauseOperation, ReportShard
+from minkad.core.controller import ChangeDuties, NoteFlap, PauseOperation
 from minkad.core.controller.commands import CancelOperation
 from minkad.core.controller.duties.health import HALF_LIFE_MS
 from tests.unit.core.duty_world import DutyWorld
@@ -116,7 +116,7 @@ class Duties(RuleBasedStateMachine):
             old = Holding(duty=number, epoch=process.held[number] - 1)
             report = ShardReport(released=[old], finished=[old], failed=[FailedDuty(holding=old)])
             before = self.world.duties.of_duty.get(number)
-            self.world.do(ReportShard(name, process.incarnation, report))
+            self.world.report(process, report)
             assert self.world.duties.of_duty.get(number) == before
 
     @rule()

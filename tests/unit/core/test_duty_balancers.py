@@ -146,7 +146,51 @@ def test_the_healthier_one_of_equals_is_preferred() -> None:
         assert move.target == "b"
 
 
+def test_the_next_one_gives_when_the_highest_can_not() -> None:
+    shards = shards_of(a=500, b=500, c=500)
+    fixed = [replace(duty, is_fixed=True) for duty in duties_of([10] * 9, "a")]
+    duties = fixed + duties_of([10] * 6, "b", first=9)
+    for balancer in (ROUND_ROBIN, FAIR, CAPACITY):
+        after = applied(duties, balancer.rebalance(duties, shards, DEFAULTS))
+        assert counts(after, shards) == {"a": 9, "b": 3, "c": 3}
+
+
+def test_the_last_bit_of_room_is_used() -> None:
+    """The shard that lacks most has no room for the heavier duty; the lighter one just fits."""
+    shards = [ShardRoom("a", 10, weight=8), ShardRoom("b", None, weight=20), ShardRoom("c", None, weight=20)]
+    plan = CAPACITY.place(duties_of([3, 2]), shards, DEFAULTS)
+    assert [(move.number, move.target) for move in plan.moves] == [(0, "b"), (1, "a")]
+
+
 # What a weight that changes moves
+
+
+def test_a_shard_within_5_percent_is_left_alone_and_another_one_brought_within_1() -> None:
+    shards = shards_of(a=10_000, b=10_000)
+    for on_a, moves in ((1000, 0), (1049, 0), (1060, 50)):
+        duties = duties_of([1] * on_a, "a") + duties_of([1] * (2000 - on_a), "b", first=on_a)
+        for balancer in (FAIR, CAPACITY):
+            assert len(balancer.rebalance(duties, shards, DEFAULTS).moves) == moves
+
+
+def test_no_more_is_moved_than_brings_the_one_that_is_off_within_1_percent() -> None:
+    shards = [ShardRoom(name, 10_000) for name in "abcdefgh"]
+    duties = duties_of([1] * 1120, "a")
+    for shard, count in zip("bcdefgh", (1040, 1030, 980, 960, 960, 960, 950), strict=True):
+        duties += duties_of([1] * count, shard, first=len(duties))
+    for balancer in (FAIR, CAPACITY):
+        moves = balancer.rebalance(duties, shards, DEFAULTS).moves
+        assert {move.source for move in moves} == {"a"}
+        assert len(moves) == 110
+
+
+def test_the_share_is_of_what_fixed_duties_leave() -> None:
+    """One shard has more than the mean whatever is done; the others are within 5 % of what they can have."""
+    shards = shards_of(a=10_000, b=10_000, c=10_000)
+    fixed = [replace(duty, is_fixed=True) for duty in duties_of([5000], "a")]
+    duties = fixed + duties_of([1] * 103, "b", first=1) + duties_of([1] * 97, "c", first=200)
+    for balancer in (FAIR, CAPACITY):
+        assert balancer.rebalance(duties, shards, DEFAULTS).moves == ()
 
 
 @pytest.mark.parametrize("balancer", [FAIR, CAPACITY], ids=lambda balancer: str(balancer.name))

@@ -1,13 +1,12 @@
 """Records from rows of shards and duties."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from minka.v1.duties_pb2 import AssignmentState, DutiesChanged, Duty, Shard, ShardState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import assignments_changed, slices
 
-DUTIES_A_RECORD = 1000
+DUTIES_A_RECORD = 250  # a few milliseconds to apply
 
 
 def shard_with(shard: Shard, change: Callable[[Shard], None]) -> Record:
@@ -63,14 +62,3 @@ class Epochs:
             changed = assignments_changed(shard, state, some, now_ms, reason, self.next)
             self.next += len(some)
             yield Record(assignments_changed=changed)
-
-
-def is_whole(piece: Sequence[Record], following: Record) -> bool:
-    """Whether it has so many rows that the next record is better proposed apart. What a shard that is gone had stays
-    together with its row: a new controller would not look for it.
-    """
-    if sum(len(one.partitions_changed.partitions) for one in piece) >= ROWS_A_RECORD:
-        return True
-    duties = sum(len(one.assignments_changed.duties) for one in piece)
-    rows = any(one.HasField("shard_changed") for one in piece)
-    return duties >= DUTIES_A_RECORD and (not rows or following.HasField("shard_changed"))

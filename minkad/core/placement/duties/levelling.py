@@ -17,8 +17,8 @@ class Levelling:
 
     A duty goes from the highest to the lowest shard, if they differ by less afterwards, by at least the duty's size. So
     it comes to an end, and a duty comes back only after a change of about twice its size. A shard is off once its
-    height exceeds its tolerance, until that is no more than `settled` times its tolerance; between two shards that are
-    not off nothing moves. Without tolerances all are off. Nothing moves between two that differ by less than `least_gap`.
+    height exceeds its tolerance, until that is no more than `settled` times its tolerance. Nothing moves between two
+    shards that are not off, or that differ by less than `least_gap`. Without tolerances all are off.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Levelling:
         return None
 
     def _targets(self, source: str) -> Iterator[str]:
-        """The lowest first."""
-        if source in self._off:
+        """The lowest first. A move is for one that is off: it gives if it is too high, and gets if it is too low."""
+        if source in self._off and self._height[source] > 0:
             return (name for _, _, name in self._ranks)
-        return (name for _, _, name in sorted(map(self._rank, self._off)))
+        return (name for height, _, name in sorted(map(self._rank, self._off)) if height < 0)
 
     def _duty(self, source: str, target: str, gap: float) -> PlacedDuty | None:
         """The heaviest that takes neither of them beyond its ideal; else the lightest, if it is worth it."""

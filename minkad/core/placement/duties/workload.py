@@ -70,11 +70,8 @@ class Workload:
         layout = self._layout
         total = sum(layout.used[name] for name in layout.open)
         floors = {name: float(layout.used[name] - layout.movable[name]) for name in layout.open}
-        for duty in () if placed else layout.waiting:
-            if duty.shard in floors:
-                floors[duty.shard] -= duty.weight
-            else:
-                total += duty.weight
+        if not placed:
+            total += sum(duty.weight for duty in layout.waiting if duty.shard not in floors)
         return level_shares(total, self._parts, floors, layout.limits)
 
     def _level(self) -> bool:

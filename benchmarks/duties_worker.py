@@ -65,7 +65,9 @@ class Noting(Delegate):
 async def host(shards: Shards) -> None:
     """Until it is told to stop, and its duties are elsewhere."""
     noting, loop = Noting(), asyncio.get_running_loop()
-    hosted = [Shard(noting, {PALLET: Capacity(shards.capacity)}, shards.endpoints, name=name) for name in shards.names]
+    pallets = {PALLET: Capacity(shards.capacity)}
+    # Were one of them stuck, it would end all the others of this process: "report".
+    hosted = [Shard(noting, pallets, shards.endpoints, name=name, on_stuck="report") for name in shards.names]
 
     async def listen() -> None:
         while line := await asyncio.to_thread(sys.stdin.readline):

@@ -71,7 +71,7 @@ test: lint ## Install, lint, and run every test, real daemons included (5 to 6 m
 unit: install ## Run the tests that need no daemon (a minute)
 	$(PY) -m pytest --numprocesses=auto --dist=loadfile tests/unit
 
-demo: $(VENV)/.demo-data ## Start a cluster, load 336,776 flights, add a node, move partitions to it, prove nothing was lost
+demo: $(VENV)/.demo-data ## A cluster: 336,776 flights, a node that joins, partitions that move, duties that survive a kill; with proof
 	PYTHONPATH=$(VENV)/demo-data $(PY) demo/run.py
 
 soak: FIRST := $(FIRST_SEED)

@@ -4,6 +4,7 @@ import sys
 from typing import Final
 
 from benchmarks import (
+    duties,
     failover,
     keyspace,
     kv,
@@ -33,6 +34,7 @@ ALL: Final = (
     ("ranges_load", ranges_load.run),
     ("sizes", sizes.run),
     ("placement", placement.run),
+    ("duties", duties.run),
 )
 
 

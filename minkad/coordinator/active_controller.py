@@ -602,4 +602,5 @@ class ActiveController:
 
 def _rows_in(record: Record) -> int:
     """How much it is to decide and to apply: an assignment is a fifth of a partition's row."""
-    return len(record.partitions_changed.partitions) + len(record.assignments_changed.duties) // 5
+    duties = len(record.assignments_changed.duties)
+    return len(record.partitions_changed.partitions) + (duties + 9) // 5 * bool(duties)

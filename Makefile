@@ -8,7 +8,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input --quiet
 # Folders appear in the tree one by one; the checkers refuse a missing one.
-CHECKED := $(wildcard minka minkad minkactl tests benchmarks demo tools/*.py)
+CHECKED := $(wildcard minka minkad minkactl tests benchmarks demo examples tools/*.py)
 
 # Compiled once, not again by each daemon that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
@@ -71,7 +71,7 @@ test: lint ## Install, lint, and run every test, real daemons included (5 to 6 m
 unit: install ## Run the tests that need no daemon (a minute)
 	$(PY) -m pytest --numprocesses=auto --dist=loadfile tests/unit
 
-demo: $(VENV)/.demo-data ## Start a cluster, load 336,776 flights, add a node, move partitions to it, prove nothing was lost
+demo: $(VENV)/.demo-data ## A cluster: 336,776 flights, a node that joins, partitions that move, duties that survive a kill; with proof
 	PYTHONPATH=$(VENV)/demo-data $(PY) demo/run.py
 
 soak: FIRST := $(FIRST_SEED)

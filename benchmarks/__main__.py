@@ -3,7 +3,21 @@
 import sys
 from typing import Final
 
-from benchmarks import failover, keyspace, kv, move, raft, raft_restart, ranges, ranges_load, reassign, sizes, status
+from benchmarks import (
+    duties,
+    failover,
+    keyspace,
+    kv,
+    move,
+    placement,
+    raft,
+    raft_restart,
+    ranges,
+    ranges_load,
+    reassign,
+    sizes,
+    status,
+)
 from benchmarks.measure import measure, parse
 from minka.errors import MinkaError
 
@@ -19,6 +33,8 @@ ALL: Final = (
     ("ranges", ranges.run),
     ("ranges_load", ranges_load.run),
     ("sizes", sizes.run),
+    ("placement", placement.run),
+    ("duties", duties.run),
 )
 
 

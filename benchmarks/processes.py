@@ -88,6 +88,7 @@ class Talk:
     def __init__(self, group: Group, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None, "it was started with pipes"
         assert process.stdout is not None, "it was started with pipes"
+        self.process: Final = process
         self._group = group
         self._in, self._out = process.stdin, process.stdout
 

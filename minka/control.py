@@ -13,8 +13,9 @@ from minka._grpc import channel_credentials, channel_options, checked_endpoints,
 from minka.errors import Code, MinkaError
 from minka.table_changes import with_changes
 from minka.tls import Tls
-from minka.v1 import admin_pb2, cluster_pb2
+from minka.v1 import admin_pb2, cluster_pb2, duty_api_pb2
 from minka.v1.admin_pb2_grpc import AdminStub, InventoryStub, MetadataStub
+from minka.v1.duty_api_pb2_grpc import DutiesStub
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -252,6 +253,16 @@ class Control:
         """What would happen if the node stopped now, as the active controller sees it."""
         request = admin_pb2.GetDrainStatusRequest(node=node)
         return self._call(lambda channel: AdminStub(channel).GetDrainStatus, request, repeatable=True)
+
+    def pallets(self, timeout: float) -> duty_api_pb2.GetPalletsResponse:
+        """All pallets of duties, with what they add up to; within `timeout` seconds."""
+        request = duty_api_pb2.GetPalletsRequest()
+        return self._call(lambda channel: DutiesStub(channel).GetPallets, request, repeatable=True, timeout=timeout)
+
+    def shards(self, timeout: float) -> duty_api_pb2.GetShardsResponse:
+        """All shards, with what they hold; within `timeout` seconds."""
+        request = duty_api_pb2.GetShardsRequest()
+        return self._call(lambda channel: DutiesStub(channel).GetShards, request, repeatable=True, timeout=timeout)
 
     def split_blockers(self, partition_id: int) -> admin_pb2.GetSplitBlockersResponse:
         """What keeps the partition from being split now, as the active controller decides it. Raises

@@ -125,9 +125,7 @@ class Code(Enum):
         False,
         "ALREADY_EXISTS",
     )
-    INVALID_DUTY = CodeInfo(
-        "A duty can't be like this.", "Do what the message says.", False, "INVALID_ARGUMENT"
-    )
+    INVALID_DUTY = CodeInfo("A duty can't be like this.", "Do what the message says.", False, "INVALID_ARGUMENT")
     VERSION_MISMATCH = CodeInfo(
         "Somebody else has changed it since this version was read.",
         "Read it again, and decide again.",
@@ -146,7 +144,7 @@ class Code(Enum):
         "None needed: the shard releases what it has, and registers again by itself.",
     )
     CONSISTENCY_NOT_REACHED = CodeInfo(
-        "The change is committed by a majority, and not all whom the consistency level asks for have confirmed it in time.",
+        "The change is committed by a majority, but not all whom the consistency level asks for have it by now.",
         "It is done; minkactl raft status shows who lags. Ask for less where that is enough.",
     )
 

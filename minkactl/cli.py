@@ -31,7 +31,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "split": "split",
         "merge": "merge",
         "reassign": "reassign",
-        "apply": "reassign",
+        "apply": "apply",
         "drain": "drain",
         "undrain": "drain",
         "elect-leaders": "elect_leaders",

@@ -229,15 +229,15 @@ def _load_row(load: Row) -> Row:
     return {**load, "load_percent": 100 * load["weight"] // capacity if capacity else None}
 
 
-def shards_page(response: GetShardsResponse) -> Page:
-    """What each has of each pallet beside its capacity; then what moved lately, and why."""
+def shards_page(response: GetShardsResponse, name: str = "") -> Page:
+    """What each has of each pallet beside its capacity; then what moved lately, and why: to and from the one named."""
     shards = [_plain(documents.shard_view(one)) for one in response.shards]
     rows: list[Row] = []
     for shard in shards:
         own = {**shard, "shard": shard["name"], "note": shard["state_reason"] if shard["state"] != "live" else ""}
         loads = shard["loads"] or [{"pallet": "", "duties": 0, "weight": 0, "capacity": None}]
         rows += [{**own, **_load_row({**load, "shard": shard["name"]})} for load in loads]
-    moves = [moved_row(one) for one in response.moves]
+    moves = [moved_row(one) for one in response.moves if name in ("", one.source, one.target)]
     listings = [Listing(LOAD_COLUMNS, rows, "No shard yet: a process becomes one with minka.duties.run_shard.")]
     if moves:
         listings.append(Listing(MOVED_COLUMNS, moves))
@@ -249,16 +249,28 @@ def _with_bars(listings: Sequence[Listing]) -> Any:
     def draw(wide: bool) -> "RenderableType":
         from minkactl import render
 
-        rest = [Listing(one.columns, one.rows[:MAX_MOVES], one.empty) for one in listings]
-        return render.stacked(
-            [
-                render.loads(whole, wide) if any(column.kind is Kind.PERCENT for column in whole.columns)
-                else render.table(short, wide)
-                for whole, short in zip(listings, rest, strict=True)
-            ]
-        )  # fmt: skip
+        drawn = []
+        for one in listings:
+            if any(column.kind is Kind.PERCENT for column in one.columns):
+                drawn.append(render.loads(one, wide))
+            else:
+                moved = one.columns is MOVED_COLUMNS and not wide
+                drawn.append(render.table(Listing(one.columns, _alike(one.rows)) if moved else one, wide))
+        return render.stacked(drawn)
 
     return draw
+
+
+def _alike(moves: Sequence[Row]) -> list[Row]:
+    """Those with one reason together, the newest first."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for move in moves:
+        groups.setdefault((move["source"], move["target"], move["reason"]), []).append(move)
+    rows: list[Row] = []
+    for group in list(groups.values())[:MAX_MOVES]:
+        more = f" and {len(group) - 1:,} more" if len(group) > 1 else ""
+        rows.append({**group[0], "name": group[0]["name"] + more})
+    return rows
 
 
 def moved_row(moved: DutyMoved) -> Row:

@@ -78,6 +78,7 @@ class Tracker:
 
     def __init__(self, names: Mapping[int, str], sizes: Mapping[int, int]) -> None:
         self._names = names
+        self._duties: dict[int, str] = {}  # names, by number
         self._sizes = dict(sizes)
         self._rates: dict[int, Rate] = {}
         self._whole = Rate()
@@ -85,6 +86,7 @@ class Tracker:
     def documents(self, response: GetOperationsResponse) -> list[dict[str, Any]]:
         """For each operation: {operation, progress, migrations, blockers}; the migrations by state, then name."""
         progress = {(one.partition_id, one.target): one for one in response.progress}
+        self._duties.update(response.duty_names)
         rows: dict[int, list[Row]] = {operation.id: [] for operation in response.operations}
         for migration in response.migrations:
             targets = [migration.target] if migration.target else migration.target_replicas
@@ -114,7 +116,7 @@ class Tracker:
         speed = self._rates.setdefault(partition_id, Rate()).update(now_ms, done) if state == "copying" else 0.0
         left = (total or 0) - done
         return row | {
-            "partition": self._names.get(partition_id, str(partition_id)),
+            "partition": self._name(migration),
             "phase": _phase(reported) if reported is not None and state == "copying" else "",
             "bytes_done": done,
             "bytes_total": total,
@@ -123,6 +125,12 @@ class Tracker:
             "eta_ms": round(left * 1000 / speed) if speed and left > 0 else None,
             "blocked_by": reported.blocked_by if reported is not None else "",
         }
+
+    def _name(self, migration: Migration) -> str:
+        """Of what is moved."""
+        if migration.HasField("duty"):
+            return self._duties.get(migration.duty, f"duty {migration.duty}")
+        return self._names.get(migration.partition_id, str(migration.partition_id))
 
     def _sum(self, rows: list[Row], created_ms: int, finished_ms: int, now_ms: int) -> dict[str, Any]:
         going = [row for row in rows if row["state"] != "cancelled"]

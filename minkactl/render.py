@@ -367,6 +367,7 @@ def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> Ren
         ("Coordinator", _coordinator(document["coordinator"], document["known"])),
         ("Served", _served(document["served"])),
         ("Partitions", _partitions(document["partitions"], remembered)),
+        *([("Duties", _duties(document["duties"]))] if _has_duties(document["duties"]) else []),
         ("Balance", _balance(document["balance"])),
         ("Operations", _operations(document["operations"]) if remembered is None else NOTHING),
     ]
@@ -413,6 +414,21 @@ def _partitions(states: Row, remembered: Row | None) -> Text:
     was = ", ".join(f"{number:,} {name}" for name, number in remembered["partitions"].items() if number)
     until = f" until {units.clock(remembered['until_ms'])}" if remembered["until_ms"] else ""
     return Text(f"not known; {remembered['by']} remembers: {was or 'none'}{until}", "yellow")
+
+
+def _has_duties(duties: Row | None) -> bool:
+    return duties is not None and bool(duties["pallets"] or duties["shards"])
+
+
+def _duties(duties: Row) -> Text:
+    """How many there are, whether somebody has them, and the shards by state."""
+    text = Text(
+        f"{duties['duties']:,} in {units.counted(duties['pallets'], 'pallet')}, {duties['attached']:,} attached"
+    )
+    if duties["nowhere"]:
+        text.append(f", {duties['nowhere']:,} nowhere", "bold red")
+    shards = ", ".join(f"{number:,} {name}" for name, number in duties["shards"].items()) or "none"
+    return text.append(f" · shards: {shards}")
 
 
 def _health(document: Row) -> str:
@@ -477,7 +493,7 @@ def migrations(document: Row, above: int = 0) -> RenderableType:
         (" (paused)" if operation["paused"] and not operation["finished_ms"] else "", "yellow"),
         done,
         (f", {whole['cancelled']:,} cancelled" if whole["cancelled"] else "", "bold red"),
-        f"   {_amount(whole)}" if rows else "",
+        f"   {_amount(whole)}" if rows and rows[0].get("duty") is None else "",
         (f", at most {units.rate(operation['rate_limit'])} a node" if operation["rate_limit"] else "", "dim"),
         f"   {units.duration(whole['elapsed_ms'] / 1000)}",
     )

@@ -1,18 +1,40 @@
 """The document of `minkactl status`, from what every node says of itself."""
 
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
+from minka.control import Control
+from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
-from minkactl.documents import to_document
+from minka.v1.duties_pb2 import ShardState
+from minkactl.documents import enum_name, to_document
 from minkactl.output import Row
 from minkactl.problems import HEARD_LATELY_MS, problems
 from minkactl.progress import operation_document
 from minkactl.survey import Survey
 from minkactl.views import keyspace_rows, node_rows, remembered_states, states_of
 
+DUTIES_S: Final = 0.5  # for each of two questions
 
-def status_document(asked: Survey) -> dict[str, Any]:
+
+def duty_totals(control: Control) -> Row | None:
+    """What all pallets and shards add up to; None where nobody says it in time."""
+    try:
+        pallets, shards = control.pallets(DUTIES_S).pallets, control.shards(DUTIES_S).shards
+    except MinkaError:
+        return None
+    states = Counter(enum_name(ShardState.DESCRIPTOR, one.shard.state) for one in shards)
+    return {
+        "pallets": len(pallets),
+        "duties": sum(one.duties for one in pallets),
+        "attached": sum(one.attached for one in pallets),
+        "nowhere": sum(one.unplaced_count for one in pallets),
+        "shards": dict(sorted(states.items())),
+    }
+
+
+def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
     """Everything that `minkactl status` says. What only a memory of is there is null, and in `remembered`."""
     status = asked.status
     nodes, found = node_rows(status, asked), problems(asked)
@@ -30,6 +52,7 @@ def status_document(asked: Survey) -> dict[str, Any]:
         "keyspaces": keyspace_rows(status),
         "partitions": states_of(status, status.table.partitions),
         "remembered": None if asked.known else _remembered(asked),
+        "duties": duties,
         "balance": balance(nodes),
         "operations": [operation_document(operation) for operation in status.running],
     }

@@ -24,9 +24,9 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
-def counted(count: int, noun: str) -> str:
-    """1 move, 7 moves."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def counted(count: int, noun: str, many: str = "") -> str:
+    """1 move, 7 moves; 1 duty, 7 duties."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {many or noun + 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -74,6 +74,7 @@ KEYSPACE_COLUMNS = (
     Column("UNCLEAN", "unclean_election", wide=True),
     Column("MAX DATA", "max_bytes", Kind.BYTES, wide=True),
     Column("MAX OPS/S", "max_ops", Kind.NUMBER, wide=True),
+    Column("INTERNAL", "internal", wide=True),
     Column("CREATED", "created_ms", Kind.TIME, wide=True),
 )
 _OF_A_NEW_ONE = ("name", "partitions", "by", "replicas", "min_insync", "durability", "unclean_election", "id")
@@ -260,6 +261,7 @@ def keyspace_document(keyspace: Keyspace, partitions: int | None) -> dict[str, A
         "unclean_election": keyspace.unclean_election,
         "max_bytes": keyspace.max_bytes or None,
         "max_ops": keyspace.max_ops or None,
+        "internal": keyspace.name.startswith("_"),  # the cluster's own: of the payloads of duties
         "created_ms": keyspace.created_ms,
     }
 

@@ -8,6 +8,7 @@ from typing import Final
 from minka.in_sync import is_under_min_insync, missing_in_sync
 from minka.v1.admin_pb2 import DescribeNodeResponse, NodeCheck, VoterContact
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
+from minka.v1.duties_pb2 import ShardState
 from minkad.clock import boottime
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
@@ -186,6 +187,11 @@ class Health:
             clearance_remaining_seconds=self._member.clearance.remaining(boottime()),
             nodes=_by_state(Counter(n.state for n in state.nodes.values()), NodeState.items(), "NODE_STATE_"),
             partitions=_by_state(rows.states, PartitionState.items(), "PARTITION_STATE_"),
+            shards=_by_state(
+                Counter(shard.state for shard in state.duties.shards.values()), ShardState.items(), "SHARD_STATE_"
+            ),
+            duties={pallet: len(state.duties.in_pallet.get(pallet, ())) for pallet in state.duties.pallets},
+            duties_nowhere={pallet: len(state.duties.nowhere.get(pallet, ())) for pallet in state.duties.pallets},
             replicas=rows.roles,
             migrations_running=self._member.running_migrations(),
             under_replicated=rows.under_replicated,

@@ -720,11 +720,32 @@ Global___GetOperationsRequest: _TypeAlias = GetOperationsRequest  # noqa: Y015
 class GetOperationsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class DutyNamesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     OPERATIONS_FIELD_NUMBER: _builtins.int
     MIGRATIONS_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
     BLOCKERS_FIELD_NUMBER: _builtins.int
+    DUTY_NAMES_FIELD_NUMBER: _builtins.int
     now_ms: _builtins.int
     """the answering node's clock"""
     @_builtins.property
@@ -739,6 +760,10 @@ class GetOperationsResponse(_message.Message):
     def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
         """of the running ones, as the active controller sees it"""
 
+    @_builtins.property
+    def duty_names(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
+        """"feeds/bbc", by number: of the migrations' duties that are still there"""
+
     def __init__(
         self,
         *,
@@ -747,10 +772,11 @@ class GetOperationsResponse(_message.Message):
         progress: _abc.Iterable[_coordinator_pb2.MigrationProgress] | None = ...,
         now_ms: _builtins.int = ...,
         blockers: _abc.Iterable[Global___Blocker] | None = ...,
+        duty_names: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "migrations", b"migrations", "now_ms", b"now_ms", "operations", b"operations", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "duty_names", b"duty_names", "migrations", b"migrations", "now_ms", b"now_ms", "operations", b"operations", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

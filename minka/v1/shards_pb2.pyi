@@ -667,7 +667,7 @@ class ShardHeartbeatsResponse(_message.Message):
 Global___ShardHeartbeatsResponse: _TypeAlias = ShardHeartbeatsResponse  # noqa: Y015
 
 @_typing.final
-class ReportShardRequest(_message.Message):
+class ShardReported(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SHARD_FIELD_NUMBER: _builtins.int
@@ -690,27 +690,53 @@ class ReportShardRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportShardRequest: _TypeAlias = ReportShardRequest  # noqa: Y015
+Global___ShardReported: _TypeAlias = ShardReported  # noqa: Y015
 
 @_typing.final
-class ReportShardResponse(_message.Message):
+class ReportShardsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardReported]: ...
+    def __init__(
+        self,
+        *,
+        reports: _abc.Iterable[Global___ShardReported] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reports", b"reports"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportShardsRequest: _TypeAlias = ReportShardsRequest  # noqa: Y015
+
+@_typing.final
+class ReportShardsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: _builtins.int
+    FENCED_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """the applied index with which it is recorded"""
+    """the applied index with which they are recorded"""
+    @_builtins.property
+    def fenced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """shards that have to register: nothing that they said was recorded"""
+
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
+        fenced: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fenced", b"fenced", "index", b"index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportShardResponse: _TypeAlias = ReportShardResponse  # noqa: Y015
+Global___ReportShardsResponse: _TypeAlias = ReportShardsResponse  # noqa: Y015
 
 @_typing.final
 class LeaveShardRequest(_message.Message):

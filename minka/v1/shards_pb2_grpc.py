@@ -121,10 +121,10 @@ class ShardCoordinatorStub:
                 request_serializer=minka_dot_v1_dot_shards__pb2.ShardHeartbeatsRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_shards__pb2.ShardHeartbeatsResponse.FromString,
                 _registered_method=True)
-        self.ReportShard = channel.unary_unary(
-                '/minka.v1.ShardCoordinator/ReportShard',
-                request_serializer=minka_dot_v1_dot_shards__pb2.ReportShardRequest.SerializeToString,
-                response_deserializer=minka_dot_v1_dot_shards__pb2.ReportShardResponse.FromString,
+        self.ReportShards = channel.unary_unary(
+                '/minka.v1.ShardCoordinator/ReportShards',
+                request_serializer=minka_dot_v1_dot_shards__pb2.ReportShardsRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_shards__pb2.ReportShardsResponse.FromString,
                 _registered_method=True)
         self.LeaveShard = channel.unary_unary(
                 '/minka.v1.ShardCoordinator/LeaveShard',
@@ -150,8 +150,9 @@ class ShardCoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ReportShard(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def ReportShards(self, request, context):
+        """What all shards of the node have said since the call before.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -175,10 +176,10 @@ def add_ShardCoordinatorServicer_to_server(servicer, server):
                     request_deserializer=minka_dot_v1_dot_shards__pb2.ShardHeartbeatsRequest.FromString,
                     response_serializer=minka_dot_v1_dot_shards__pb2.ShardHeartbeatsResponse.SerializeToString,
             ),
-            'ReportShard': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportShard,
-                    request_deserializer=minka_dot_v1_dot_shards__pb2.ReportShardRequest.FromString,
-                    response_serializer=minka_dot_v1_dot_shards__pb2.ReportShardResponse.SerializeToString,
+            'ReportShards': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportShards,
+                    request_deserializer=minka_dot_v1_dot_shards__pb2.ReportShardsRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_shards__pb2.ReportShardsResponse.SerializeToString,
             ),
             'LeaveShard': grpc.unary_unary_rpc_method_handler(
                     servicer.LeaveShard,
@@ -252,7 +253,7 @@ class ShardCoordinator:
             _registered_method=True)
 
     @staticmethod
-    def ReportShard(request,
+    def ReportShards(request,
             target,
             options=(),
             channel_credentials=None,
@@ -265,9 +266,9 @@ class ShardCoordinator:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/minka.v1.ShardCoordinator/ReportShard',
-            minka_dot_v1_dot_shards__pb2.ReportShardRequest.SerializeToString,
-            minka_dot_v1_dot_shards__pb2.ReportShardResponse.FromString,
+            '/minka.v1.ShardCoordinator/ReportShards',
+            minka_dot_v1_dot_shards__pb2.ReportShardsRequest.SerializeToString,
+            minka_dot_v1_dot_shards__pb2.ReportShardsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -67,7 +67,8 @@ class ShardCoordinatorStub:
     RegisterShard: _grpc.UnaryUnaryMultiCallable[_shards_pb2.RegisterShardRequest, _shards_pb2.RegisterShardResponse]
     ShardHeartbeats: _grpc.UnaryUnaryMultiCallable[_shards_pb2.ShardHeartbeatsRequest, _shards_pb2.ShardHeartbeatsResponse]
     """Of all shards that have a session with the node; each answer renews their clearances."""
-    ReportShard: _grpc.UnaryUnaryMultiCallable[_shards_pb2.ReportShardRequest, _shards_pb2.ReportShardResponse]
+    ReportShards: _grpc.UnaryUnaryMultiCallable[_shards_pb2.ReportShardsRequest, _shards_pb2.ReportShardsResponse]
+    """What all shards of the node have said since the call before."""
     LeaveShard: _grpc.UnaryUnaryMultiCallable[_shards_pb2.LeaveShardRequest, _shards_pb2.LeaveShardResponse]
 
 @_typing.type_check_only
@@ -78,7 +79,8 @@ class ShardCoordinatorAsyncStub(ShardCoordinatorStub):
     RegisterShard: _aio.UnaryUnaryMultiCallable[_shards_pb2.RegisterShardRequest, _shards_pb2.RegisterShardResponse]  # type: ignore[assignment]
     ShardHeartbeats: _aio.UnaryUnaryMultiCallable[_shards_pb2.ShardHeartbeatsRequest, _shards_pb2.ShardHeartbeatsResponse]  # type: ignore[assignment]
     """Of all shards that have a session with the node; each answer renews their clearances."""
-    ReportShard: _aio.UnaryUnaryMultiCallable[_shards_pb2.ReportShardRequest, _shards_pb2.ReportShardResponse]  # type: ignore[assignment]
+    ReportShards: _aio.UnaryUnaryMultiCallable[_shards_pb2.ReportShardsRequest, _shards_pb2.ReportShardsResponse]  # type: ignore[assignment]
+    """What all shards of the node have said since the call before."""
     LeaveShard: _aio.UnaryUnaryMultiCallable[_shards_pb2.LeaveShardRequest, _shards_pb2.LeaveShardResponse]  # type: ignore[assignment]
 
 class ShardCoordinatorServicer(metaclass=_abc_1.ABCMeta):
@@ -100,11 +102,12 @@ class ShardCoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """Of all shards that have a session with the node; each answer renews their clearances."""
 
     @_abc_1.abstractmethod
-    def ReportShard(
+    def ReportShards(
         self,
-        request: _shards_pb2.ReportShardRequest,
+        request: _shards_pb2.ReportShardsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_shards_pb2.ReportShardResponse, _abc.Awaitable[_shards_pb2.ReportShardResponse]]: ...
+    ) -> _typing.Union[_shards_pb2.ReportShardsResponse, _abc.Awaitable[_shards_pb2.ReportShardsResponse]]:
+        """What all shards of the node have said since the call before."""
 
     @_abc_1.abstractmethod
     def LeaveShard(

@@ -33,6 +33,7 @@ DRAIN_COLUMNS = (
     Column("SAFE TO STOP", "safe_to_stop"),
     Column("BLOCKERS", "blocker_count", Kind.NUMBER),
 )
+SHARD_COLUMNS = (Column("SHARD ON IT", "shard"), Column("DUTIES", "duties", Kind.NUMBER))
 
 
 @options.command()
@@ -133,6 +134,8 @@ def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) 
     drain = drain_document(node, control.drain_status(node))
     document = looked | {"drain": drain}
     listings = [Listing(DRAIN_COLUMNS, [drain])]
+    shards = [Listing(SHARD_COLUMNS, drain["shards"])] if drain["shards"] else []
+    listings += shards
     if looked["migrations"]:
         listings.append(Listing(MIGRATION_COLUMNS, looked["migrations"]))
     if blockers := blockers_of(document):
@@ -142,7 +145,9 @@ def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) 
         from minkactl import render
 
         shown = looked | {"blockers": blockers}
-        return render.stacked([render.table(listings[0], wide), render.migrations(shown, above=3)])
+        own = [render.table(one, wide) for one in (listings[0], *shards)]
+        above = 3 + sum(2 + len(one.rows) for one in shards)
+        return render.stacked([*own, render.migrations(shown, above=above)])
 
     return Page(document, listings, [node], draw)
 
@@ -165,6 +170,8 @@ def blockers_of(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _say(document: dict[str, Any]) -> Exit:
     """The sentence at the end, and the exit status that goes with it."""
+    from minkactl.units import counted
+
     operation, drain = document["operation"], document["drain"]
     ended = bool(operation["finished_ms"])
     note(
@@ -173,6 +180,8 @@ def _say(document: dict[str, Any]) -> Exit:
     if ended and operation["state"] == "succeeded" and drain["safe_to_stop"]:
         note("safe to stop: yes")
         return Exit.OK
+    for one in drain["shards"][:MAX_NAMED]:
+        note(f"  shard {one['shard']} on this machine still has {counted(one['duties'], 'duty', 'duties')}")
     blockers = blockers_of(document)
     for blocker in blockers[:MAX_NAMED]:
         where = f"{blocker['partition']}: " if blocker["partition"] else ""

@@ -30,7 +30,10 @@ def _page(control: "Control", name: str | None = None) -> Page:
 @options.common()
 @options.pass_session
 def keyspaces(session: Session) -> None:
-    """List the keyspaces: partitions by state, keys, data."""
+    """List the keyspaces: partitions by state, keys, data.
+
+    One whose name begins with an underscore is the cluster's own: _duties has the payloads of duties.
+    """
     show(session, _page)
 
 

@@ -166,37 +166,6 @@ def _what_next(plan: "Plan", out: Path | None) -> str:
     return "Nothing was changed (--dry-run)."
 
 
-@options.command()
-@click.argument("plan_file", metavar="PLAN.json", type=click.File("rb"))
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.option("--reason", default="", metavar="TEXT", help="Why. Default: the plan's.")
-@click.option(
-    "--limit",
-    "rate_limit",
-    type=options.Size(),
-    metavar="BYTES_PER_S",
-    help="Each node ships at most so many bytes a second; 0: no limit. Default: the plan's.",
-)
-@options.common(watch=False)
-@options.pass_session
-def apply(session: Session, plan_file: Any, yes: bool, reason: str, rate_limit: int | None) -> Exit:
-    """Apply exactly the plan in the file ("-": stdin), or refuse it because what it moves has changed since (status 6).
-
-    The plan's own limit and reason hold, unless others are given. A file that is no plan, and a plan that was changed,
-    are refused before anything is shown or asked.
-
-    Examples:
-      minkactl reassign --limit 50MiB --reason "ephesus is new" --out plan.json
-      minkactl apply plan.json
-    """
-    plan = read_plan(plan_file.read(MAX_PLAN_BYTES + 1), getattr(plan_file, "name", "stdin"))
-    if not plan.moves:
-        note("The plan has no moves: there is nothing to apply.")
-        return Exit.OK
-    with session.control() as control:
-        return confirm_and_apply(session, control, plan, yes, reason, rate_limit)
-
-
 def read_plan(content: bytes, name: str) -> "Plan":
     """The plan that `reassign --out` or `-o json` wrote.
 

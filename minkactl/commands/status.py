@@ -12,6 +12,7 @@ from minkactl.watch import show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from minka.control import Control
     from minkactl.survey import Survey
 
 DETAILS = ("address", "zone", "hash", "replicas")
@@ -48,9 +49,14 @@ def status(session: Session) -> Exit:
       minkactl status --watch
       minkactl status -o json | jq '.problems'
     """
+    from minkactl.status_views import duty_totals
     from minkactl.survey import survey
 
-    page = show(session, lambda control: status_page(survey(control)))
+    def fetch(control: "Control") -> Page:
+        asked = survey(control)
+        return status_page(asked, duty_totals(control) if asked.known else None)
+
+    page = show(session, fetch)
     return Exit.OK if page.document["healthy"] else Exit.UNHEALTHY
 
 
@@ -65,12 +71,12 @@ def problem_listing(problems: list[Row]) -> list[Listing]:
     return [Listing(PROBLEM_COLUMNS, rows)] if rows else []
 
 
-def status_page(asked: "Survey") -> Page:
-    """The page of what the nodes have said."""
+def status_page(asked: "Survey", duties: Row | None = None) -> Page:
+    """The page of what the nodes have said; `duties`: what all pallets add up to, None where that isn't known."""
     from minkactl.status_views import status_document
     from minkactl.views import KEYSPACE_COLUMNS, NODE_COLUMNS
 
-    document = status_document(asked)
+    document = status_document(asked, duties)
     nodes = Listing(_narrow(NODE_COLUMNS), document["nodes"], "No node yet.")
     keyspaces = Listing(
         _narrow(KEYSPACE_COLUMNS), document["keyspaces"], "No keyspace yet: minkactl keyspace create --help."

@@ -56,7 +56,7 @@ from minkad.core.controller import (
 )
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.rows import ROWS_A_RECORD
-from minkad.core.state import ALL, NotifyNode, Placed, State, is_up, slices
+from minkad.core.state import ALL, Effect, NotifyShard, Placed, State, is_up, slices
 from minkad.failpoints import failpoint
 from minkad.turns import turn
 
@@ -293,7 +293,7 @@ class ActiveController:
         for record in found:
             self.decided.apply(record)
             piece.append(record)
-            if sum(len(one.partitions_changed.partitions) for one in piece) >= ROWS_A_RECORD:
+            if sum(map(_rows_in, piece)) >= ROWS_A_RECORD:
                 self._propose_all([piece])
                 piece = []
                 await turn()
@@ -359,10 +359,12 @@ class ActiveController:
 
     # Carrying out
 
-    def carry_out(self, effects: Collection[NotifyNode]) -> None:
-        """Tell nodes that are up about their rows; the others hear when they register."""
+    def carry_out(self, effects: Collection[Effect]) -> None:
+        """Tell nodes that are up about their rows; the others hear when they register. Shards hear from their nodes."""
         told: dict[str, list[int]] = {}
         for effect in effects:
+            if isinstance(effect, NotifyShard):
+                continue
             told.setdefault(effect.node, []).append(effect.partition_id)
         for name, outbox in list(self._outboxes.items()):
             node = self._committed.nodes.get(name)
@@ -531,6 +533,8 @@ class ActiveController:
         """No migration may keep its operation from ending, unless a person has paused it."""
         now, advanced = self._now(), {}
         for operation in self.decided.moving_operations():
+            if operation.HasField("rebalance"):
+                continue  # a duty is copied nowhere, and once it is to be released there is no way back
             for migration in unfinished(list(self.decided.migrations[operation.id].values())):
                 if not self._can_stall(migration, operation.paused):
                     continue
@@ -594,3 +598,8 @@ class ActiveController:
             stats = self.replicas.get((row.leader, row.id))
             if stats is not None:
                 yield stats
+
+
+def _rows_in(record: Record) -> int:
+    """How much it is to decide and to apply: an assignment is a fifth of a partition's row."""
+    return len(record.partitions_changed.partitions) + len(record.assignments_changed.duties) // 5

@@ -24,7 +24,7 @@ from minkad.core.controller import (
     check_transfer,
     next_membership_change,
 )
-from minkad.core.state import NotifyNode, NotifyShard, State
+from minkad.core.state import NotifyShard, State
 from minkad.failpoints import failpoint
 
 log: Final = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Coordinator:
         self.history.note(batch, self.state)
         effects = self.state.apply_batch(batch, is_checked=True)
         if self.active is not None:
-            self.active.carry_out([effect for effect in effects if isinstance(effect, NotifyNode)])
+            self.active.carry_out(effects)
         if to_shards := [effect for effect in effects if isinstance(effect, NotifyShard)]:
             self.on_shards_changed(to_shards)
         if any(record.HasField("node_changed") for record in batch.records):

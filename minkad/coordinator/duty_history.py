@@ -11,7 +11,11 @@ from minkad.core.state import State
 
 KEPT_MOVES: Final = 1000
 KEPT_GAPS: Final = 10_000
-_A: Final = AssignmentState
+# Looked up once: this is asked for each duty that moves.
+_NONE: Final = AssignmentState.ASSIGNMENT_STATE_UNSPECIFIED
+_ASSIGNED: Final = AssignmentState.ASSIGNMENT_STATE_ASSIGNED
+_ATTACHED: Final = AssignmentState.ASSIGNMENT_STATE_ATTACHED
+_RELEASING: Final = AssignmentState.ASSIGNMENT_STATE_RELEASING
 
 
 class _Gap(NamedTuple):
@@ -40,17 +44,20 @@ class DutyHistory:
                     self._released_ms.pop(number, None)
 
     def _note(self, changed: AssignmentsChanged, before: State) -> None:
+        state = changed.state
+        if (state == _ASSIGNED and not self._left) or (state == _ATTACHED and not self._released_ms):
+            return
         for number in changed.duties:
             row = before.duties.duties.get(number)
             if row is None or row.synthetic:
                 continue
-            if changed.state == _A.ASSIGNMENT_STATE_UNSPECIFIED:
+            if state == _NONE:
                 old = before.duties.assignment(number, changed.shard)
                 if old is not None and old.holds:
                     self._left[number] = changed.shard
-                    if old.state == _A.ASSIGNMENT_STATE_RELEASING:
+                    if old.state == _RELEASING:
                         self._released_ms[number] = changed.time_ms
-            elif changed.state == _A.ASSIGNMENT_STATE_ASSIGNED and number in self._left:
+            elif state == _ASSIGNED and number in self._left:
                 self._moves.append(
                     DutyMoved(
                         time_ms=changed.time_ms,
@@ -61,7 +68,7 @@ class DutyHistory:
                         reason=changed.reason,
                     )
                 )
-            elif changed.state == _A.ASSIGNMENT_STATE_ATTACHED and number in self._released_ms:
+            elif state == _ATTACHED and number in self._released_ms:
                 gap = changed.time_ms - self._released_ms.pop(number) - self.took_ms.pop(number, 0)
                 self._gaps.append(_Gap(row.pallet, max(0, gap)))
 

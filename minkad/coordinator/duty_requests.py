@@ -1,6 +1,7 @@
 """What clients and people ask of the active controller about pallets, duties and shards: request → command → answer."""
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -168,19 +169,18 @@ class DutyRequests:
         if request.names:
             rows = [_named(state, name.pallet, name.id) for name in request.names]
             return GetDutiesResponse(duties=[_status(controller, state, row) for row in rows], total=len(rows))
-        response, limit = GetDutiesResponse(), request.limit or _DEFAULT_LIMIT
-        for place, number in enumerate(_meant(state.duties, request)):
+        numbers, limit = list(_meant(state.duties, request)), request.limit or _DEFAULT_LIMIT
+        response = GetDutiesResponse(total=len(numbers))
+        for place in range(bisect_right(numbers, request.after), len(numbers)):
             if place % _ROWS_A_TURN == 0:
                 await turn()
-            found = state.duties.duties.get(number)
+            found = state.duties.duties.get(numbers[place])
             if found is None:
                 continue
-            response.total += 1
-            if number > request.after:
-                if len(response.duties) < limit:
-                    response.duties.append(_status(controller, state, found))
-                else:
-                    response.more = True
+            if len(response.duties) == limit:
+                response.more = True
+                break
+            response.duties.append(_status(controller, state, found))
         return response
 
     async def get_shards(self, request: GetShardsRequest) -> GetShardsResponse:

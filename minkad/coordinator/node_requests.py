@@ -63,12 +63,13 @@ class NodeRequests:
         return await self._coordinator.controller().alter_isr(request)
 
     async def propose_split(self, request: ProposeSplitRequest) -> ProposeSplitResponse:
-        """Answers the rows of both halves."""
+        """Answers the rows of both halves; the child may be on its own by then."""
         command = ProposeSplit(request.node_id, request.partition_id, request.generation, request.key)
         await self._coordinator.controller().submit(command)
         partitions = self._coordinator.state.partitions
         parent = partitions[request.partition_id]
-        return ProposeSplitResponse(partitions=[parent, partitions[parent.split_to]])
+        halves = (parent, partitions.get(parent.split_to))
+        return ProposeSplitResponse(partitions=[row for row in halves if row is not None])
 
     async def finish_split(self, request: FinishSplitRequest) -> FinishSplitResponse:
         """Answers the rows of both halves; the parent may be gone by then."""

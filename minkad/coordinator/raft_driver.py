@@ -24,6 +24,7 @@ CAMPAIGN_TICKS: Final = 4  # from one voter's campaign to the next one's when th
 MAX_ENTRY_BYTES: Final = 256 * 1024  # of commands that share an entry; one alone may be larger
 MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # committed; beyond, it is applied before more is taken
 PIECE_BYTES: Final = 8 * 1024  # of commands that are applied before the loop gets its turn
+LEAST_BYTES: Final = 2 * 1024  # for which a command counts: some say much in few bytes
 
 _HEARTBEATS: Final = (MessageType.MSG_HEARTBEAT, MessageType.MSG_HEARTBEAT_RESP)
 
@@ -439,7 +440,7 @@ class RaftDriver:
                 if self._restores != restores:
                     return False
             self._machine.apply(command)
-            size += len(command)
+            size += max(len(command), LEAST_BYTES)
         return True
 
     def _fail_waiting(self, reason: str) -> None:

@@ -5,13 +5,14 @@ from minka.v1.shards_pb2 import (
     LeaveShardResponse,
     RegisterShardRequest,
     RegisterShardResponse,
-    ReportShardRequest,
-    ReportShardResponse,
+    ReportShardsRequest,
+    ReportShardsResponse,
     ShardHeartbeatsRequest,
     ShardHeartbeatsResponse,
+    ShardReport,
 )
 from minkad.coordinator.coordinator import Coordinator
-from minkad.core.controller import LeaveShard, ReportShard
+from minkad.core.controller import LeaveShard, ReportShards, is_process
 
 
 class ShardRequests:
@@ -31,14 +32,24 @@ class ShardRequests:
         """Processes are there."""
         return self._coordinator.controller().shards.heartbeats(request)
 
-    async def report_shard(self, request: ReportShardRequest) -> ReportShardResponse:
+    async def report_shards(self, request: ReportShardsRequest) -> ReportShardsResponse:
         """What has become of duties."""
-        took = self._coordinator.history.took_ms
-        attached = {holding.duty for holding in request.report.attached}
-        took.update((one.duty, one.took_ms) for one in request.report.times if one.duty in attached)
-        command = ReportShard(request.shard, request.incarnation, request.report)
-        await self._coordinator.controller().submit(command)
-        return ReportShardResponse(index=self._coordinator.driver.applied_index)
+        controller = self._coordinator.controller()
+        for one in request.reports:
+            self._note_times(one.report)
+        await controller.submit(ReportShards(request.reports))
+        shards = controller.decided.duties.shards
+        fenced = [
+            one.shard
+            for one in request.reports
+            if one.shard not in shards or not is_process(shards[one.shard], one.incarnation)
+        ]
+        return ReportShardsResponse(index=self._coordinator.driver.applied_index, fenced=fenced)
+
+    def _note_times(self, report: ShardReport) -> None:
+        attached = {holding.duty for holding in report.attached}
+        took = ((one.duty, one.took_ms) for one in report.times if one.duty in attached)
+        self._coordinator.history.took_ms.update(took)
 
     async def leave_shard(self, request: LeaveShardRequest) -> LeaveShardResponse:
         """A process is about to stop."""

@@ -1,9 +1,10 @@
 """What clients ask of duties, served by any node: it stores payloads, and asks the active controller for the rest.
 
 A request goes to the controller once, and again only where that can't do it twice: a refusal, or a connection that was
-never made, says that nothing was done. Where the outcome of a change is not known, only a request that creates duties
-and does nothing else is repeated: each of them has a payload id of its own, by which the gateway recognises its own
-rows. Any other change raises OUTCOME_UNKNOWN, since somebody else's may have come in between.
+never made, says that nothing was done. Where the outcome of a change is not known, a request is repeated only if all of
+its changes create a duty, or give a known version of one another payload: each of them has a payload id of its own, by
+which the controller recognises what it has done. Any other change raises OUTCOME_UNKNOWN, since somebody else's may
+have come in between.
 """
 
 import asyncio
@@ -27,7 +28,6 @@ from minka.v1.duty_api_pb2 import (
     ComparePalletResponse,
     Consistency,
     DutyChange,
-    DutyName,
     DutyStatus,
     ExplainDutyRequest,
     ExplainDutyResponse,
@@ -111,9 +111,9 @@ class DutyGateway:
         try:
             response: ChangeDutiesResponse = await self._forward("ChangeDuties", prepared, until, change=True)
         except MinkaError as error:
-            if error.code not in _UNKNOWN or not _only_creates(prepared):
+            if error.code not in _UNKNOWN or not all(map(_is_recognised, prepared.changes)):
                 raise
-            response = await self._create_again(prepared, until, error)
+            response = await self._again(prepared, until, error)
         if request.consistency != Consistency.CONSISTENCY_LEADER:  # what the leader alone has may be lost again
             self._payloads.delete_later(_unnamed(prepared, before, response.duties))
         return response
@@ -151,29 +151,16 @@ class DutyGateway:
         if unknown := [pallet for pallet in pallets if pallet not in known]:
             await self._forward("GetPallets", GetPalletsRequest(ids=unknown), until)
 
-    async def _create_again(
-        self, request: ChangeDutiesRequest, until: float, unknown: MinkaError
-    ) -> ChangeDutiesResponse:
-        """Raises `unknown` where it can't be found out either whether the first request was carried out."""
+    async def _again(self, request: ChangeDutiesRequest, until: float, unknown: MinkaError) -> ChangeDutiesResponse:
+        """Ask once more for what the controller recognises if it is done already. Raises `unknown` where that does not
+        settle it: somebody else has changed the duty meanwhile, or it was never this request's.
+        """
         try:
             response: ChangeDutiesResponse = await self._forward("ChangeDuties", request, until, change=True)
-            return response
         except MinkaError as refusal:
-            if refusal.code is not Code.DUTY_EXISTS:
-                raise (unknown if refusal.code in _UNKNOWN or refusal.code.info.retriable else refusal) from None
-            names = [DutyName(pallet=one.create.pallet, id=one.create.id) for one in request.changes]
-            try:
-                found = await self._forward("GetDuties", GetDutiesRequest(names=names), until)
-            except MinkaError:
-                raise unknown from None
-            rows = [status.duty for status in found.duties]
-            wanted = [one.create.payload_id for one in request.changes]
-            if any(row.version == 1 and row.payload_id != id_ for row, id_ in zip(rows, wanted, strict=True)):
-                raise  # somebody else's, so nothing of this request was done
-            certain = request.consistency not in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL)
-            if not certain or [row.payload_id for row in rows] != wanted:
-                raise unknown from None
-            return ChangeDutiesResponse(duties=rows)
+            unsettled = (*_UNKNOWN, Code.DUTY_EXISTS, Code.VERSION_MISMATCH)
+            raise (unknown if refusal.code in unsettled or refusal.code.info.retriable else refusal) from None
+        return response
 
     async def get_duties(self, request: GetDutiesRequest, timeout: float) -> GetDutiesResponse:
         """With payloads where they are asked for, and then no more duties than have 8 MiB of them; `more` says so."""
@@ -248,8 +235,10 @@ def _kind(change: DutyChange) -> str | None:
     return change.WhichOneof("change")
 
 
-def _only_creates(request: ChangeDutiesRequest) -> bool:
-    return all(_kind(change) == "create" for change in request.changes)
+def _is_recognised(change: DutyChange) -> bool:
+    """Whether the controller sees by the payload's id that it has done it before, and else refuses what is newer."""
+    kind = _kind(change)
+    return kind == "create" or (kind == "update" and bool(change.update.payload_id and change.if_version))
 
 
 def _unnamed(request: ChangeDutiesRequest, before: Sequence[Duty | None], after: Sequence[Duty]) -> Iterable[bytes]:

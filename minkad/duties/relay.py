@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from minka.errors import Code, MinkaError
@@ -11,11 +12,12 @@ from minka.v1.shards_pb2 import (
     LeaveShardRequest,
     RegisterShardRequest,
     RegisterShardResponse,
-    ReportShardRequest,
-    ReportShardResponse,
+    ReportShardsRequest,
+    ReportShardsResponse,
     ShardHeartbeatsRequest,
     ShardHeartbeatsResponse,
     ShardReport,
+    ShardReported,
     ShardSign,
 )
 
@@ -26,6 +28,8 @@ _TRY_AGAIN: Final = (
     *(Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED),
     *(Code.OVERLOADED, Code.SHUTTING_DOWN),
 )
+
+MAX_REPORTS: Final = 200  # in a call
 
 T = TypeVar("T")
 Call = Callable[[str, float], Awaitable[T]]
@@ -44,8 +48,8 @@ class ShardCoordinatorStub(Protocol):
     ) -> ShardHeartbeatsResponse:
         """ShardCoordinator.ShardHeartbeats."""
 
-    async def report_shard(self, address: str, request: ReportShardRequest, timeout: float) -> ReportShardResponse:
-        """ShardCoordinator.ReportShard."""
+    async def report_shards(self, address: str, request: ReportShardsRequest, timeout: float) -> ReportShardsResponse:
+        """ShardCoordinator.ReportShards."""
 
     async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
         """ShardCoordinator.LeaveShard."""
@@ -83,6 +87,8 @@ class Relay:
         self._hurry = hurry
         self._signs: dict[tuple[str, str], tuple[int, Heard]] = {}  # the last of each process, not told yet
         self._signed = asyncio.Event()
+        self._reports: deque[tuple[ShardReported, asyncio.Future[int]]] = deque()  # that are to be told
+        self._reported = asyncio.Event()
 
     def beat(self, shard: Shard, sequence: int, session: Heard) -> None:
         """The shard is there. All that come while a call is under way go together with the next one."""
@@ -90,7 +96,12 @@ class Relay:
         self._signed.set()
 
     async def run(self) -> None:
-        """Tell the controller of heartbeats, until cancelled."""
+        """Tell the controller of heartbeats and reports, until cancelled."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._tell_heartbeats(), name="heartbeats of shards")
+            both.create_task(self._tell_reports(), name="reports of shards")
+
+    async def _tell_heartbeats(self) -> None:
         while True:
             await self._signed.wait()
             self._signed.clear()
@@ -136,9 +147,35 @@ class Relay:
 
     async def report(self, shard: Shard, report: ShardReport) -> int:
         """The index with which it is recorded. Raises MinkaError: SHARD_FENCED, or what is wrong."""
-        request = ReportShardRequest(shard=shard.name, incarnation=shard.incarnation, report=report)
-        response = await self._patiently(lambda address, seconds: self._stub.report_shard(address, request, seconds))
-        return response.index
+        recorded: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        one = ShardReported(shard=shard.name, incarnation=shard.incarnation, report=report)
+        self._reports.append((one, recorded))
+        self._reported.set()
+        return await recorded
+
+    async def _tell_reports(self) -> None:
+        """All that come while a call is under way go together with the next one."""
+        while True:
+            await self._reported.wait()
+            self._reported.clear()
+            while self._reports:
+                some = [self._reports.popleft() for _ in range(min(len(self._reports), MAX_REPORTS))]
+                waiting = [(one, recorded) for one, recorded in some if not recorded.done()]
+                await self._tell(waiting)
+
+    async def _tell(self, waiting: Sequence[tuple[ShardReported, asyncio.Future[int]]]) -> None:
+        request = ReportShardsRequest(reports=[one for one, _ in waiting])
+        try:
+            response = await self._patiently(
+                lambda address, seconds: self._stub.report_shards(address, request, seconds)
+            )
+        except MinkaError as error:
+            refusal = error
+            _answer(waiting, lambda _: refusal)
+            return
+        fenced = set(response.fenced)
+        text = "the cluster has taken its process for dead"
+        _answer(waiting, lambda one: MinkaError(Code.SHARD_FENCED, text) if one.shard in fenced else response.index)
 
     async def leave(self, shard: Shard) -> None:
         """It is about to stop. Raises MinkaError: what is wrong."""
@@ -153,3 +190,18 @@ class Relay:
                 if error.code not in _TRY_AGAIN:
                     raise
             await asyncio.sleep(self._hurry)
+
+
+def _answer(
+    waiting: Sequence[tuple[ShardReported, asyncio.Future[int]]],
+    answer: Callable[[ShardReported], int | MinkaError],
+) -> None:
+    """Whoever still waits gets the index, or the error."""
+    for one, recorded in waiting:
+        if recorded.done():
+            continue
+        match answer(one):
+            case MinkaError() as error:
+                recorded.set_exception(error)
+            case index:
+                recorded.set_result(index)

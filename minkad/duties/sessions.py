@@ -163,12 +163,15 @@ class ShardSessions:
 
     async def run(self) -> None:
         """End the sessions that are of no use: this node is cut off, or the shard silent. Until cancelled."""
+        in_touch_at = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_S)
-            if not self._has_clearance():
+            now = time.monotonic()
+            if self._has_clearance():
+                in_touch_at = now
+            elif now - in_touch_at > self.settings.heartbeat_interval:  # not for a moment's sake: moving is work, too
                 self.end_all("this node is not in touch with the active controller")
                 continue
-            now = time.monotonic()
             for session in list(self._sessions.values()):
                 if now - session.heard_at > self.settings.silence:
                     session.end(MinkaError(Code.NO_CLEARANCE, "the shard is silent"))

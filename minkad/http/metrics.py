@@ -43,6 +43,12 @@ class Snapshot:
     """Nodes in the table by state, in lower case: live, failed, …"""
     partitions: Mapping[str, int] = field(default_factory=dict)
     """Partitions in the table by state, in lower case: assigned, online, offline."""
+    shards: Mapping[str, int] = field(default_factory=dict)
+    """Shards in the table by state, in lower case: live, quarantined, …"""
+    duties: Mapping[str, int] = field(default_factory=dict)
+    """Duties in the table by pallet."""
+    duties_nowhere: Mapping[str, int] = field(default_factory=dict)
+    """Those of them that no shard has, by pallet."""
     replicas: Mapping[str, int] = field(default_factory=dict)
     """Replicas that this node hosts, by role: leader, follower."""
     migrations_running: int = 0
@@ -146,6 +152,9 @@ def _gauges(now: Snapshot) -> Iterator[Metric]:
     )
     yield _by_label("minka_cluster_nodes", "Nodes in this node's copy of the table.", "state", now.nodes)
     yield _by_label("minka_cluster_partitions", "Partitions in this node's copy of the table.", "state", now.partitions)
+    yield _by_label("minka_cluster_shards", "Shards in this node's copy of the table.", "state", now.shards)
+    yield _by_label("minka_cluster_duties", "Duties in this node's copy of the table.", "pallet", now.duties)
+    yield _by_label("minka_cluster_duties_nowhere", "Those that no shard has.", "pallet", now.duties_nowhere)
     yield GaugeMetricFamily(
         "minka_cluster_under_replicated_partitions",
         "Partitions in this node's copy of the table of whose replicas some are not in sync.",

@@ -54,7 +54,7 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
         "info": {
             "title": "Minka: pallets and duties",
             "version": minka.__version__,
-            "description": "Served by every node on listen.http. See docs/duties.md.",
+            "description": "Served by every node on listen.http. See docs/duties-api.md.",
         },
         "paths": paths,
         "components": {"schemas": schemas},

@@ -89,6 +89,16 @@ class DutyPage(msgspec.Struct, frozen=True):
     total: int
 
 
+def _without(kind: type[msgspec.Struct], name: str, *left_out: str) -> Any:
+    """The same type without what the path says."""
+    kept = [(one.name, one.type, one.default) for one in msgspec.structs.fields(kind) if one.name not in left_out]
+    return msgspec.defstruct(name, kept, forbid_unknown_fields=True)
+
+
+_DUTY_BODY: Final = _without(DutyUpdate, "DutyContent", "pallet", "id")
+_PALLET_BODY: Final = _without(PalletUpdate, "PalletContent", "id")
+
+
 class Rest:
     """The handlers. `check` raises MinkaError for a request that breaks the rules of its fields."""
 
@@ -123,15 +133,15 @@ class Rest:
             Route("DELETE", "/v1/duties", "Delete all of a list", self._delete_duties, names, views, 200, once),
             Route("POST", "/v1/changes", "Make changes together", self._post_changes, Changes, views, 200, once),
             Route("GET", duty, "A duty, with its payload", self._get_duty, None, DutyView),
-            Route("PUT", duty, "Change a duty", self._put_duty, DutyUpdate, DutyView, 200, once, versioned),
+            Route("PUT", duty, "Change a duty", self._put_duty, _DUTY_BODY, DutyView, 200, once, versioned),
             Route("DELETE", duty, "Delete a duty", self._delete_duty, None, DutyView, 200, once, versioned),
             Route("PUT", pin, "Place a duty by hand", self._pin, Pin, DutyView, 200, once, versioned),
             Route("DELETE", pin, "Let it be moved again", self._unpin, None, DutyView, 200, once, versioned),
             Route("POST", "/v1/pallets", "Create one, or all of a list", self._post_pallets, pallets, rows, 201, once),
             Route("GET", "/v1/pallets", "List pallets", self._list_pallets, None, rows),
             Route("GET", pallet, "A pallet", self._get_pallet, None, PalletView),
-            Route("PUT", pallet, "Replace its settings", self._put_pallet, PalletUpdate, PalletView, 200, once, versioned),
-            Route("DELETE", pallet, "Delete an empty one", self._delete_pallet, None, PalletView, 200, once, versioned),
+            Route("PUT", pallet, "Change it", self._put_pallet, _PALLET_BODY, PalletView, 200, once, versioned),
+            Route("DELETE", pallet, "Delete it", self._delete_pallet, None, PalletView, 200, once, versioned),
             Route("GET", "/v1/shards", "List shards", self._list_shards, None, list[ShardView]),
         ]  # fmt: skip
 

@@ -49,7 +49,7 @@ from minkad.core.controller import (
     drains,
     split_blockers,
 )
-from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, State, slices
+from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, State, duty_name, slices
 from minkad.turns import turn
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -213,9 +213,12 @@ class AdminService(AdminServicer):
                 raise MinkaError(Code.UNKNOWN_OPERATION, f"there is no operation {operation_id}")
         operations = [state.operations[i] for i in ids]
         runs = any(o.state in OPERATIONS_UNENDED for o in operations)
+        migrations = [m for i in ids for m in state.migrations[i].values()] if request.with_migrations else []
+        moved = (state.duties.duties.get(m.duty) for m in migrations if m.HasField("duty"))
         return GetOperationsResponse(
             operations=operations,
-            migrations=[m for i in ids for m in state.migrations[i].values()] if request.with_migrations else [],
+            migrations=migrations,
+            duty_names={duty.number: duty_name(duty) for duty in moved if duty is not None},
             progress=active.progress() if active and runs else [],
             now_ms=unix_ms(),
             blockers=[

@@ -32,8 +32,8 @@ from minka.v1.shards_pb2 import (
     LeaveShardRequest,
     RegisterShardRequest,
     RegisterShardResponse,
-    ReportShardRequest,
-    ReportShardResponse,
+    ReportShardsRequest,
+    ReportShardsResponse,
     ShardHeartbeatsRequest,
     ShardHeartbeatsResponse,
 )
@@ -149,11 +149,11 @@ class Peers:
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=True) from error
 
-    async def report_shard(self, address: str, request: ReportShardRequest, timeout: float) -> ReportShardResponse:
-        """ShardCoordinator.ReportShard; repeating it is safe."""
+    async def report_shards(self, address: str, request: ReportShardsRequest, timeout: float) -> ReportShardsResponse:
+        """ShardCoordinator.ReportShards; repeating it is safe."""
         stub = self._shard_coordinator(address)
         try:
-            return await stub.ReportShard(request, timeout=timeout, metadata=self._channels.identity)
+            return await stub.ReportShards(request, timeout=timeout, metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=True) from error
 

@@ -104,7 +104,7 @@ REQUIRED: Final = frozenset(
         *("Pallet.id", "DutySpec.pallet", "DutySpec.id", "DutyName.pallet", "DutyName.id", "DutyPin.duty"),
         *("ExplainDutyRequest.name", "PlanRebalanceRequest.pallet", "ComparePalletRequest.pallet"),
         *("Shard.name", "Shard.incarnation", "PalletCapacity.pallet", "ShardHello.shard", "RegisterShardRequest.shard"),
-        *("ShardSign.shard", "ReportShardRequest.shard", "LeaveShardRequest.shard", "FailedDuty.holding"),
+        *("ShardSign.shard", "ShardReported.shard", "LeaveShardRequest.shard", "FailedDuty.holding"),
         "WeighedDuty.holding",
         *(
             f"{message}.node_id"
@@ -140,6 +140,7 @@ COUNTS: Final[dict[str, int]] = {
     "names": MAX_CHANGES,
     "shards": MANY,
     "signs": MANY,
+    "reports": FEW,
     "Shard.pallets": FEW,
     **dict.fromkeys(("holdings", "attached", "released", "finished", "failed", "prepared", "times"), MANY),
     "ShardReport.weights": MANY,

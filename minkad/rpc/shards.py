@@ -35,7 +35,7 @@ class ShardCoordinatorService(ShardCoordinatorServicer):
         self._requests = requests
 
     RegisterShard = answered_by(ShardRequests.register_shard)
-    ReportShard = answered_by(ShardRequests.report_shard)
+    ReportShards = answered_by(ShardRequests.report_shards)
     LeaveShard = answered_by(ShardRequests.leave_shard)
 
     async def ShardHeartbeats(self, request: ShardHeartbeatsRequest, context: _Context) -> ShardHeartbeatsResponse:

@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 
 from minka.errors import MinkaError
 from minka.plans import plan_digest
-from minka.v1 import admin_pb2, admin_pb2_grpc
+from minka.v1 import admin_pb2, admin_pb2_grpc, duty_api_pb2, duty_api_pb2_grpc
 from minka.v1.admin_pb2 import (
     DescribeNodeRequest,
     DescribeNodeResponse,
@@ -49,7 +49,10 @@ from minkactl.cli import cli
 
 _PORTS = itertools.count(20000 + os.getpid() * 41 % 10000)
 METHODS = frozenset(
-    method.name for service in admin_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods
+    method.name
+    for file in (admin_pb2.DESCRIPTOR, duty_api_pb2.DESCRIPTOR)
+    for service in file.services_by_name.values()
+    for method in service.methods
 )
 
 
@@ -197,6 +200,7 @@ def listening(answering: AnsweringNode) -> grpc.Server:
     admin_pb2_grpc.add_AdminServicer_to_server(answering, server)  # type: ignore[arg-type]  # answers by __getattr__
     admin_pb2_grpc.add_MetadataServicer_to_server(answering, server)  # type: ignore[arg-type]
     admin_pb2_grpc.add_InventoryServicer_to_server(answering, server)  # type: ignore[arg-type]
+    duty_api_pb2_grpc.add_DutiesServicer_to_server(answering, server)  # type: ignore[arg-type]
     for port in itertools.islice(_PORTS, 200):
         try:
             server.add_insecure_port(f"127.0.0.1:{port}")

@@ -15,6 +15,7 @@ from typing import Any
 from minka.duties import Capacity, Delegate, Duty, run_shard
 
 SAMPLE_S = 0.01
+BLOCKED_S = 2.5
 
 
 class Recorder(Delegate):
@@ -55,6 +56,21 @@ class Recorder(Delegate):
         self._write(before=now(), call=method, duties=some)
 
 
+class Stuck(Recorder):
+    """Never gets through with releasing."""
+
+    def detach(self, duties: Sequence[Duty]) -> None:
+        threading.Event().wait()
+
+
+class Blocking(Recorder):
+    """Blocks its event loop for longer than the clearance."""
+
+    async def attach(self, duties: Sequence[Duty]) -> None:  # type: ignore[override]  # a coroutine instead
+        time.sleep(BLOCKED_S)  # noqa: ASYNC251 - that is the point
+        super().attach(duties)
+
+
 def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -62,7 +78,8 @@ def now() -> float:
 def main(path: str, arguments: str) -> None:
     settings: dict[str, Any] = json.loads(arguments)
     pallets = {pallet: Capacity(capacity) for pallet, capacity in settings.pop("pallets").items()}
-    run_shard(Recorder(Path(path)), pallets, **settings)
+    delegate = {"Recorder": Recorder, "Stuck": Stuck, "Blocking": Blocking}[settings.pop("delegate", "Recorder")]
+    run_shard(delegate(Path(path)), pallets, **settings)
 
 
 if __name__ == "__main__":

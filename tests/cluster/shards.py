@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,14 @@ class Shards:
         return {duty: shard.name for shard in self.processes for duty in shard.held()}
 
     def wait_placed(self, names: set[str], on: Sequence[ShardProcess] = ()) -> None:
-        """Until each of these duties has a process that may act for it; `on` these, if any are given."""
+        """Until each of these duties has a process that may act for it; just these processes, each with some, if any
+        are given.
+        """
         shards = {shard.name for shard in on}
 
         def probe() -> bool:
             places = {name: place for name, place in self.places().items() if name in names}
-            return set(places) == names and (not shards or set(places.values()) <= shards)
+            return set(places) == names and (not shards or set(places.values()) == shards)
 
         eventually(f"{len(names)} duties in their places", probe)
 
@@ -98,7 +101,7 @@ class Shards:
                 spans.setdefault(name, []).append((first, last, shard.path.stem, epoch))
         for name, some in spans.items():
             some.sort()
-            for (_, last, shard_a, epoch_a), (first, _, shard_b, epoch_b) in zip(some, some[1:], strict=False):
+            for (_, last, shard_a, epoch_a), (first, _, shard_b, epoch_b) in pairwise(some):
                 assert first >= last, f"{name}: {shard_a} had it until {last}, {shard_b} from {first} on"
                 assert epoch_a < epoch_b, f"{name}: epoch {epoch_b} of {shard_b} after {epoch_a} of {shard_a}"
         return sum(map(len, spans.values()))

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import pytest
 
 from minka import Client, Tls
 from minka.control import Control
+from minka.duties import Client as Duties
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.admin_pb2_grpc import MetadataStub
@@ -102,6 +104,15 @@ def test_everything_works_with_tls(cluster: LocalCluster, tls: Tls, tmp_path: Pa
     assert minkactl("status", **environ).returncode == 0
     assert minkactl("kv", "get", "flights", "key-7", **environ).stdout == "value-7"
     assert minkactl("kv", "count", "flights", "-o", "name", **environ).returncode == 0
+
+
+def test_duties_and_their_payloads_with_tls(cluster: LocalCluster, tls: Tls) -> None:
+    with Duties(cluster.endpoints, tls=tls) as duties:
+        duties.create_pallet("feeds")
+        duties.create("feeds", "bbc", b"https://")
+        assert duties.get("feeds", "bbc").payload == b"https://"
+    with pytest.raises(urllib.error.HTTPError, match="404"):  # REST, which has no TLS, would let anybody in
+        urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/v1/pallets", timeout=5)
 
 
 def test_clients_without_the_right_certificate_are_refused(cluster: LocalCluster, tls: Tls, strange: Tls) -> None:

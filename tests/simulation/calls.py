@@ -32,8 +32,8 @@ from minka.v1.shards_pb2 import (
     LeaveShardRequest,
     RegisterShardRequest,
     RegisterShardResponse,
-    ReportShardRequest,
-    ReportShardResponse,
+    ReportShardsRequest,
+    ReportShardsResponse,
     ShardHeartbeatsRequest,
     ShardHeartbeatsResponse,
 )
@@ -116,9 +116,9 @@ class Calls:
 
         return await self._call(address, serve, timeout, Code.UNREACHABLE)
 
-    async def report_shard(self, address: str, request: ReportShardRequest, timeout: float) -> ReportShardResponse:
+    async def report_shards(self, address: str, request: ReportShardsRequest, timeout: float) -> ReportShardsResponse:
         """ShardCoordinator.ReportShard."""
-        return await self._call(address, lambda to: _doors(to).report_shard(request), timeout, Code.UNREACHABLE)
+        return await self._call(address, lambda to: _doors(to).report_shards(request), timeout, Code.UNREACHABLE)
 
     async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
         """ShardCoordinator.LeaveShard."""

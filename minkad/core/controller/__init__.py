@@ -35,13 +35,13 @@ from minkad.core.controller.duties.commands import (
     LeaveShard,
     NoteFlap,
     RegisterShard,
-    ReportShard,
+    ReportShards,
 )
 from minkad.core.controller.duties.distribution import Distributor, describe_unplaced
 from minkad.core.controller.duties.health import score
 from minkad.core.controller.duties.rebalance import BalancePallet, compare_pallet, held_back, plan_rebalance
 from minkad.core.controller.duties.rooms import rooms
-from minkad.core.controller.duties.shards import is_registered
+from minkad.core.controller.duties.shards import is_process, is_registered
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.isr import check_caller, isr_refusal
 from minkad.core.controller.load_balancer import SpreadLoad
@@ -89,7 +89,7 @@ __all__ = [
     "RegisterShard",
     "RemoveNode",
     "ReportReplicas",
-    "ReportShard",
+    "ReportShards",
     "Split",
     "SpreadLoad",
     "UndrainNode",
@@ -104,6 +104,7 @@ __all__ = [
     "describe_unplaced",
     "facts",
     "held_back",
+    "is_process",
     "is_registered",
     "isr_refusal",
     "next_membership_change",

@@ -12,7 +12,7 @@ from minkad.core.controller.duties.commands import (
     LeaveShard,
     NoteFlap,
     RegisterShard,
-    ReportShard,
+    ReportShards,
 )
 from minkad.core.controller.operation_kind import Begins
 from minkad.core.state import Placed
@@ -222,6 +222,6 @@ Command = (
     | FailShards
     | NoteFlap
     | LeaveShard
-    | ReportShard
+    | ReportShards
     | Begins
 )

@@ -46,7 +46,7 @@ from minkad.core.controller.duties.commands import (
     LeaveShard,
     NoteFlap,
     RegisterShard,
-    ReportShard,
+    ReportShards,
 )
 from minkad.core.controller.duties.decide import duty_facts
 from minkad.core.controller.operation_kind import Begins
@@ -113,7 +113,7 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
             return splits.finish(state, command)
         case FinishMerge():
             return merges.finish(state, command, now_ms)
-        case ChangePallets() | ChangeDuties() | ReportShard():
+        case ChangePallets() | ChangeDuties() | ReportShards():
             return duty_facts(state, command, now_ms)
         case RegisterShard() | FailShards() | NoteFlap() | LeaveShard():
             return duty_facts(state, command, now_ms)

@@ -36,6 +36,10 @@ ASSIGNMENT_TRANSITIONS: Final[dict[int, set[int]]] = {
     _A.ASSIGNMENT_STATE_KEPT: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_UNSPECIFIED},
     _A.ASSIGNMENT_STATE_PREPARING: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_UNSPECIFIED},
 }
+# A name of an enum is looked up by a function each time.
+_NONE: Final = int(_A.ASSIGNMENT_STATE_UNSPECIFIED)
+_RELEASING: Final = int(_A.ASSIGNMENT_STATE_RELEASING)
+_PREPARING: Final = int(_A.ASSIGNMENT_STATE_PREPARING)
 WITH_NEW_EPOCH: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
 ROWS_A_PIECE: Final = 1000
 
@@ -53,7 +57,7 @@ class Assignment(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether nobody else may have the duty, if it isn't synthetic."""
-        return self.state != _A.ASSIGNMENT_STATE_PREPARING
+        return self.state != _PREPARING
 
 
 class Load(NamedTuple):
@@ -246,7 +250,7 @@ class DutyState:
         self.revision += 1
         for place, number in enumerate(changed.duties):
             old = self.assignment(number, changed.shard)
-            assert changed.state in ASSIGNMENT_TRANSITIONS[old.state if old is not None else 0], (old, changed)
+            assert changed.state in ASSIGNMENT_TRANSITIONS[old.state if old is not None else _NONE], (old, changed)
             new = None
             if changed.state:
                 epoch = changed.first_epoch + place if changed.state in WITH_NEW_EPOCH else 0
@@ -277,13 +281,14 @@ class DutyState:
             if not others:
                 del self.of_duty[number]
             del self.on_shard[shard][number]
-        was, is_ = (one is not None and one.holds for one in (old, new))
+        was, is_ = old is not None and old.holds, new is not None and new.holds
         if was != is_ and not duty.synthetic:
             loads = self.loads.setdefault(shard, {})
             count, weight = loads.get(duty.pallet, Load())
             sign = 1 if is_ else -1
             loads[duty.pallet] = Load(count + sign, weight + sign * weight_of(duty))
-        before, after = (one is not None and one.state == _A.ASSIGNMENT_STATE_RELEASING for one in (old, new))
+        before = old is not None and old.state == _RELEASING
+        after = new is not None and new.state == _RELEASING
         if before != after:
             self.releasing[shard] = self.releasing.get(shard, 0) + (1 if after else -1)
         self._note_where(duty)

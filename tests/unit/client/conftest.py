@@ -16,7 +16,7 @@ from minka import wire
 from minka.errors import Code, MinkaError
 from minka.hashing import murmur3
 from minka.ranges import KeyRange, ranges_at
-from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
+from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, duty_api_pb2_grpc
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
 from minkactl.playground import free_addresses
 
@@ -61,6 +61,7 @@ def control_node() -> Iterator[Callable[[], ControlNode]]:
         admin_pb2_grpc.add_AdminServicer_to_server(node, server)
         admin_pb2_grpc.add_MetadataServicer_to_server(node, server)
         admin_pb2_grpc.add_InventoryServicer_to_server(node, server)
+        duty_api_pb2_grpc.add_DutiesServicer_to_server(node, server)
         node.address = _listen(server)
         server.start()
         servers.append(server)

@@ -123,7 +123,7 @@ def test_directories_are_made_for_the_user_of_the_service() -> None:
 def test_alerts_are_about_metrics_that_exist(exposition: str) -> None:
     groups = yaml.safe_load((CONFIGS / "alerts.yml").read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
-    names = set(re.findall(r"^([a-z_]+)", exposition, re.MULTILINE))
+    names = set(re.findall(r"^(?:# TYPE )?([a-z_]+)", exposition, re.MULTILINE))
     for rule in rules:
         used = set(re.findall(r"\b(?:minka|process)_[a-z_]+", rule["expr"]))
         assert used, rule["alert"]

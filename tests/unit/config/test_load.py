@@ -292,3 +292,19 @@ def test_describe_gives_every_key_with_its_origin(tmp_path: Path) -> None:
     assert parts["node.id"] == ["node.id: athens", f"{tmp_path}/minkad.yaml:2"]
     assert parts["node.zone"] == ['node.zone: ""', "default"]
     assert parts["cluster.bootstrap"][0] == "cluster.bootstrap: [{id: athens, address: 127.0.0.1:7400}]"
+
+
+@pytest.mark.parametrize(
+    ("listen", "served"),
+    [
+        ("{http: '127.0.0.1:7401'}", True),
+        ("{http: '[::1]:7401'}", True),
+        ("{http: 'localhost:7401'}", True),
+        ("{http: '0.0.0.0:7401'}", False),
+        ("{http: '10.0.0.1:7401'}", False),
+        ("{http: '0.0.0.0:7401', rest: true}", True),
+        ("{http: '127.0.0.1:7401', rest: false}", False),
+    ],
+)
+def test_rest_is_for_this_machine_unless_somebody_says_so(tmp_path: Path, listen: str, served: bool) -> None:
+    assert load(write(tmp_path, f"{GOOD}\nlisten: {listen}\n"), {}).serves_rest is served

@@ -1,68 +1,187 @@
-"""What the active controller does of its own accord for the balance of duties."""
+"""Clearances of shards, and what history says of hand-overs."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pytest
-
-from minka.v1.cluster_pb2 import Node, NodeState, Operation
-from minkad.coordinator import shard_control
+from minka.v1.cluster_pb2 import Operation
+from minka.v1.duties_pb2 import AssignmentState, DutiesChanged, Duty, Pallet, Shard, ShardState
+from minka.v1.records_pb2 import Record, RecordBatch
+from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardSign
+from minkad.coordinator.duty_history import DutyHistory
 from minkad.coordinator.shard_control import ShardControl, ShardSettings
-from minkad.core.controller import BalancePallet, Command
-from minkad.core.state import State
-from tests.unit.core.duty_world import DutyWorld
+from minkad.core.controller import Command, FailShards, NoteFlap
+from minkad.core.state import State, assignments_changed
+
+SETTINGS = ShardSettings(clearance=3.0, failure_timeout=3.6)
 
 
-class Controller:
-    """Decides by a state, and only notes which operations are to begin."""
+class FakeClock:
+    """Seconds, that go by when a test says so."""
 
-    def __init__(self, state: State) -> None:
-        self.decided = state
-        self.confirmed_at = 0.0
-        self.begun: asyncio.Queue[Command] = asyncio.Queue()
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Harness:
+    """The parts of an active controller that matter here."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.decided = State()
+        self.decided.duties.put_shard(Shard(name="s1", incarnation="a", state=ShardState.SHARD_STATE_LIVE))
+        self.confirmed_at = self.clock.now
+        self.nodes_are_silent = False
+        self.submitted: list[Command] = []
+        self.control = ShardControl(
+            self,
+            SETTINGS,
+            unconfirmed_since=self.clock.now - 10,
+            tick=0.05,
+            now=self.clock,
+            in_thread=_at_once,
+        )
 
     def suspects_itself(self) -> bool:
-        return False
+        """Whether many nodes are silent."""
+        return self.nodes_are_silent
 
     async def submit(self, command: Command) -> None:
-        raise AssertionError(command)
+        """Note it."""
+        self.submitted.append(command)
 
     async def begin(self, command: Command) -> Operation | None:
-        self.begun.put_nowait(command)
-        return None
+        """Never asked for here."""
+        raise AssertionError(command)
+
+    def beat(self, incarnation: str = "a") -> Any:
+        """The answer to a heartbeat of the shard."""
+        sign = ShardSign(shard="s1", incarnation=incarnation, sequence=1)
+        return self.control.heartbeats(ShardHeartbeatsRequest(signs=[sign]))
+
+    def pass_time(self, seconds: float, *, confirmed: bool = True) -> None:
+        """In ticks, so that the judge doesn't stand still; a quorum confirms the leadership in each."""
+        end = self.clock.now + seconds
+        while self.clock.now < end - 1e-9:
+            self.clock.now = min(end, self.clock.now + 0.05)
+            self.control.turn()
+            if confirmed:
+                self.confirmed_at = self.clock.now
+                self.control.judge()
+
+    def failed(self) -> bool:
+        """Whether the shard was failed."""
+        return any(isinstance(command, FailShards) for command in self.submitted)
 
 
-async def at_once(function: Any, *arguments: Any) -> Any:
+async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of its duties and shards has changed: it is the node's row that lets its shard have some."""
-    monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
-    monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
-    world = DutyWorld()
-    world.pallet("feeds")
-    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
-    world.join("s1", capacity=100)
-    world.join("s2", capacity=100, node="athens")
-    world.create("feeds", [f"d{number}" for number in range(10)])
-    world.settle()
-    assert world.counts() == {"s1": 10, "s2": 0}
+def run(test: Callable[[Harness], Awaitable[None]]) -> None:
+    """With a loop, on which tasks get their turns."""
 
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        controller = Controller(world.state)
-        control = ShardControl(
-            controller, ShardSettings(), unconfirmed_since=0.0, tick=0.05, now=loop.time, in_thread=at_once
-        )
-        async with asyncio.timeout(10):
-            while "feeds" not in control._balanced:  # noqa: ASYNC110 - nothing is to be moved, so nothing is said
-                await asyncio.sleep(0.001)
-            assert controller.begun.empty()
-            world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
-            command = await controller.begun.get()
-        control.close()
-        assert isinstance(command, BalancePallet)
-        assert {move.target for move in command.plan.moves} == {"s2"}
+    async def main() -> None:
+        harness = Harness()
+        try:
+            await test(harness)
+        finally:
+            harness.control.close()
 
-    asyncio.run(scenario())
+    asyncio.run(main())
+
+
+def test_a_grant_ends_with_the_last_confirmation() -> None:
+    async def test(h: Harness) -> None:
+        assert h.beat().clearance_ms == 3000
+        h.clock.now += 1.0
+        assert h.beat().clearance_ms == 2000
+        h.clock.now += 2.5
+        assert h.beat().clearance_ms == 0
+
+    run(test)
+
+
+def test_another_process_is_refused() -> None:
+    async def test(h: Harness) -> None:
+        answer = h.beat("b")
+        assert list(answer.refused) == ["s1"]
+
+    run(test)
+
+
+def test_a_silent_shard_is_failed_after_its_clearance_and_not_before() -> None:
+    async def test(h: Harness) -> None:
+        h.beat()
+        h.pass_time(3.5)
+        await asyncio.sleep(0)
+        assert not h.failed()
+        h.pass_time(0.2)
+        await asyncio.sleep(0)
+        assert h.failed()
+
+    run(test)
+
+
+def test_no_shard_is_failed_while_many_nodes_are_silent_or_nobody_confirms() -> None:
+    async def test(h: Harness) -> None:
+        h.beat()
+        h.nodes_are_silent = True
+        h.pass_time(10)
+        h.nodes_are_silent = False
+        h.pass_time(10, confirmed=False)
+        await asyncio.sleep(0)
+        assert not h.failed()
+
+    run(test)
+
+
+def test_a_late_heartbeat_is_a_flap() -> None:
+    async def test(h: Harness) -> None:
+        h.beat()
+        h.pass_time(2.0)
+        h.beat()
+        h.pass_time(2.6)
+        h.beat()
+        await asyncio.sleep(0)
+        assert h.submitted == [NoteFlap("s1", "a")]
+
+    run(test)
+
+
+def test_a_new_controller_gives_every_shard_the_time_to_find_it() -> None:
+    async def test(h: Harness) -> None:
+        h.pass_time(3.5)
+        await asyncio.sleep(0)
+        assert not h.failed()
+
+    run(test)
+
+
+def test_history_measures_planned_hand_overs_without_the_delegates_time() -> None:
+    state, history, a = State(), DutyHistory(), AssignmentState
+    state.duties.put_pallet(Pallet(id="feeds", version=1))
+    for name in ("s1", "s2"):
+        state.duties.put_shard(Shard(name=name))
+    state.duties.change_duties(DutiesChanged(duties=[Duty(number=1, pallet="feeds", id="a")]))
+    steps = [
+        ("s1", a.ASSIGNMENT_STATE_ASSIGNED, 1, 1000),
+        ("s1", a.ASSIGNMENT_STATE_ATTACHED, 0, 1010),
+        ("s1", a.ASSIGNMENT_STATE_RELEASING, 0, 2000),
+        ("s1", a.ASSIGNMENT_STATE_UNSPECIFIED, 0, 2500),
+        ("s2", a.ASSIGNMENT_STATE_ASSIGNED, 2, 2501),
+        ("s2", a.ASSIGNMENT_STATE_ATTACHED, 0, 2540),
+    ]
+    history.took_ms[1] = 15
+    for shard, now, epoch, time_ms in steps:
+        record = Record(assignments_changed=assignments_changed(shard, now, [1], time_ms, "why", epoch))
+        batch = RecordBatch(records=[record])
+        history.note(batch, state)
+        state.apply_batch(batch)
+    times = history.hand_overs("feeds")
+    assert (times.count, times.max_ms) == (1, 25)
+    (move,) = history.moves()
+    assert (move.source, move.target, move.reason) == ("s1", "s2", "why")

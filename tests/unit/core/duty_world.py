@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, PalletCapacity, Shard, ShardState
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutyPin, DutySpec, PalletChange, PlanRebalanceRequest
-from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport, WeighedDuty
+from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport, ShardReported, WeighedDuty
 from minkad.core.controller import (
     BalancePallet,
     ChangeDuties,
@@ -16,7 +16,7 @@ from minkad.core.controller import (
     LeaveShard,
     MigrationCaps,
     RegisterShard,
-    ReportShard,
+    ReportShards,
     decide,
     plan_rebalance,
     schedule,
@@ -166,11 +166,16 @@ class DutyWorld:
         has_news = bool(report.attached or report.released or report.prepared)
         before = self.duties.revision
         if has_news:
-            self.do(ReportShard(process.name, process.incarnation, report))
+            self.report(process, report)
         if self.duties.shards[process.name].state in (ShardState.SHARD_STATE_GONE, ShardState.SHARD_STATE_AWAY):
             assert not process.held
             del self.processes[process.name]
         return has_news and self.duties.revision != before
+
+    def report(self, process: Process, report: ShardReport) -> None:
+        """The process has something to say."""
+        said = ShardReported(shard=process.name, incarnation=process.incarnation, report=report)
+        self.do(ReportShards([said]))
 
     def _is_synthetic(self, number: int) -> bool:
         return self.duties.duties[number].synthetic
@@ -182,19 +187,19 @@ class DutyWorld:
         assert one is not None
         process.held.pop(row.number, None)
         failed = FailedDuty(holding=Holding(duty=row.number, epoch=one.epoch), reason="ValueError: no")
-        self.do(ReportShard(name, process.incarnation, ShardReport(failed=[failed])))
+        self.report(process, ShardReport(failed=[failed]))
 
     def finish(self, name: str, id_: str, pallet: str = "feeds") -> None:
         """The delegate doesn't report it any more."""
         row, process = self.row(id_, pallet), self.processes[name]
         holding = Holding(duty=row.number, epoch=process.held.pop(row.number))
-        self.do(ReportShard(name, process.incarnation, ShardReport(finished=[holding])))
+        self.report(process, ShardReport(finished=[holding]))
 
     def weigh(self, name: str, id_: str, weight: int, pallet: str = "feeds") -> None:
         """The delegate reports another weight."""
         row, process = self.row(id_, pallet), self.processes[name]
         weighed = WeighedDuty(holding=Holding(duty=row.number, epoch=process.held[row.number]), weight=weight)
-        self.do(ReportShard(name, process.incarnation, ShardReport(weights=[weighed])))
+        self.report(process, ShardReport(weights=[weighed]))
 
     # Looking
 

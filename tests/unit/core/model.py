@@ -23,7 +23,7 @@ from minkad.core.controller import (
     schedule,
 )
 from minkad.core.placement import plan_reassign
-from minkad.core.state import ALL, NotifyNode, State, is_up
+from minkad.core.state import ALL, Effect, NotifyNode, State, is_up
 
 
 def changed(partition: Partition, change: Callable[[Partition], None]) -> Partition:
@@ -73,8 +73,9 @@ class Controller:
                 self.undelivered += self._each(self.state.apply(record))
                 self.after_record()
 
-    def _each(self, effects: Sequence[NotifyNode]) -> Iterator[NotifyNode]:
+    def _each(self, effects: Sequence[Effect]) -> Iterator[NotifyNode]:
         for effect in effects:
+            assert isinstance(effect, NotifyNode), effect
             ids = self.state.copies.get(effect.node, ()) if effect.partition_id == ALL else [effect.partition_id]
             yield from (NotifyNode(effect.node, id_) for id_ in ids)
 

@@ -6,7 +6,8 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState, OperationState
 from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, OnFailure, ShardState
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec, PalletChange
-from minkad.core.controller import ChangeDuties, ChangePallets, LeaveShard, NoteFlap, score
+from minkad.core.controller import ChangeDuties, ChangePallets, FailShards, LeaveShard, NoteFlap, score
+from minkad.core.controller.duties.decide import duty_facts
 from minkad.core.controller.duties.distribution import TIMER_MS
 from minkad.core.controller.duties.health import HALF_LIFE_MS
 from tests.unit.core.duty_world import DutyWorld
@@ -471,6 +472,29 @@ def test_leaving_again_is_nothing(world: DutyWorld) -> None:
     world.settle()
     world.do(LeaveShard("s1", process.incarnation))
     assert world.duties.shards["s1"].state == ShardState.SHARD_STATE_GONE
+
+
+@pytest.mark.parametrize("grace_ms", [0, 10_000])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_the_next_controller_goes_on_where_a_shard_is_half_failed(grace_ms: int, pieces: int) -> None:
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.join("s1", grace_ms=grace_ms)
+    for start in range(0, 600, 200):
+        world.create("feeds", [f"d{start + number}" for number in range(200)])
+    world.settle()
+    world.join("s2")
+    facts = iter(duty_facts(world.state, FailShards({"s1": "silent"}), world.now_ms))
+    for _ in range(pieces):
+        world.state.apply(next(facts))
+    del world.processes["s1"]
+    world.settle()
+    assert world.counts() == ({"s2": 0} if grace_ms else {"s2": 600})
+    if grace_ms:
+        world.join("s1")
+        world.settle()
+        assert world.counts() == {"s1": 600, "s2": 0}
+    world.check_tables()
 
 
 def test_what_a_target_prepares_for_it_gets_when_the_source_dies(world: DutyWorld) -> None:

@@ -10,7 +10,7 @@ from minka.errors import MinkaError
 from minka.v1.duties_pb2 import Balancer, BalancerKind, ShardState
 from minka.v1.duty_api_pb2 import DutyChange, DutySpec
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
-from minkad.core.controller import ChangeDuties, NoteFlap, PauseOperation, ReportShard
+from minkad.core.controller import ChangeDuties, NoteFlap, PauseOperation
 from minkad.core.controller.commands import CancelOperation
 from minkad.core.controller.duties.health import HALF_LIFE_MS
 from tests.unit.core.duty_world import DutyWorld
@@ -30,6 +30,10 @@ class Duties(RuleBasedStateMachine):
     def begin(self, kind: BalancerKind.ValueType, warm: bool) -> None:
         self.world = DutyWorld()
         self.world.pallet("feeds", balancer=Balancer(kind=kind), warm=warm)
+        self.world.create("feeds", IDS[:8], weight=1)
+        for name in NAMES[:2]:
+            self.world.join(name)
+        self.world.settle()
 
     @rule(
         id_=ids,
@@ -98,7 +102,7 @@ class Duties(RuleBasedStateMachine):
             return
         number = sorted(process.held)[place % len(process.held)]
         row = self.world.duties.duties.get(number)
-        if row is None:
+        if row is None or not (fails or row.lazy):
             return
         (self.world.fail_to_attach if fails else self.world.finish)(name, row.id)
         process.held.pop(number, None)
@@ -112,7 +116,7 @@ class Duties(RuleBasedStateMachine):
             old = Holding(duty=number, epoch=process.held[number] - 1)
             report = ShardReport(released=[old], finished=[old], failed=[FailedDuty(holding=old)])
             before = self.world.duties.of_duty.get(number)
-            self.world.do(ReportShard(name, process.incarnation, report))
+            self.world.report(process, report)
             assert self.world.duties.of_duty.get(number) == before
 
     @rule()
@@ -151,7 +155,7 @@ class Duties(RuleBasedStateMachine):
         world.change_pallet("feeds", balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
         for operation in world.state.running_operations():
             world.do(PauseOperation(operation.id, False))
-        for number in list(world.duties.pinned):
+        for number in [number for number in world.duties.pinned if number not in world.duties.deleting]:
             world.pin("feeds", world.duties.duties[number].id, "")
         world.wait(10 * HALF_LIFE_MS)
         if "last" not in world.processes:

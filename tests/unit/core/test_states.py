@@ -15,7 +15,14 @@ from minkad.core.controller.selectors import (
     preferred_replica_partition_leader_selector,
     reassigned_partition_leader_selector,
 )
-from minkad.core.state import PARTITION_TRANSITIONS, REPLICA_TRANSITIONS, PartitionStateName, ReplicaStateName, State
+from minkad.core.state import (
+    PARTITION_TRANSITIONS,
+    REPLICA_TRANSITIONS,
+    NotifyNode,
+    PartitionStateName,
+    ReplicaStateName,
+    State,
+)
 from minkad.core.state.partition_states import is_valid_partition_change, partition_state
 from minkad.core.state.replica_states import invalid_replica_changes, replica_state
 
@@ -161,7 +168,7 @@ def test_who_hears_of_a_change() -> None:
 
     def told(new: Partition) -> list[str]:
         changes = Record(partitions_changed=PartitionsChanged(partitions=[new]))
-        return [effect.node for effect in a_state(assigned).apply(changes)]
+        return [effect.node for effect in a_state(assigned).apply(changes) if isinstance(effect, NotifyNode)]
 
     assert told(online) == ["a"]
     assert told(handed_over) == ["a", "b", "c"]

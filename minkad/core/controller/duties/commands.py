@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from minka.v1.duties_pb2 import Shard
 from minka.v1.duty_api_pb2 import DutyChange, PalletChange
-from minka.v1.shards_pb2 import ShardReport
+from minka.v1.shards_pb2 import ShardReported
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,7 @@ class LeaveShard:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportShard:
-    """What has become of duties on a shard."""
+class ReportShards:
+    """What has become of duties on shards. What is said for a process that isn't registered means nothing."""
 
-    shard: str
-    incarnation: str
-    report: ShardReport
+    reports: Sequence[ShardReported]

@@ -11,11 +11,11 @@ from minkad.core.controller.duties.commands import (
     LeaveShard,
     NoteFlap,
     RegisterShard,
-    ReportShard,
+    ReportShards,
 )
 from minkad.core.state import State
 
-DutyCommand = ChangePallets | ChangeDuties | RegisterShard | FailShards | NoteFlap | LeaveShard | ReportShard
+DutyCommand = ChangePallets | ChangeDuties | RegisterShard | FailShards | NoteFlap | LeaveShard | ReportShards
 
 
 def duty_facts(state: State, command: DutyCommand, now_ms: int) -> Iterable[Record]:
@@ -25,7 +25,7 @@ def duty_facts(state: State, command: DutyCommand, now_ms: int) -> Iterable[Reco
             return changes.change_duties(state, command, now_ms)
         case ChangePallets():
             return changes.change_pallets(state, command, now_ms)
-        case ReportShard():
+        case ReportShards():
             return reports.report(state, command, now_ms)
         case RegisterShard():
             return shards.register(state, command, now_ms)

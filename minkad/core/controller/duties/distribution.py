@@ -27,13 +27,13 @@ from minkad.core.controller.duties.rooms import (
     without,
 )
 from minkad.core.controller.duties.rows import Epochs, duties_changed, in_state, shard_in_state
-from minkad.core.controller.duties.shards import left
+from minkad.core.controller.duties.shards import left, let_go
 from minkad.core.placement.duties import ShardRoom
 from minkad.core.state import Placed, State, duty_name
 
 _S, _A = ShardState, AssignmentState
 
-PIECE: Final = 1000  # duties that are placed at once
+PIECE: Final = 250  # duties that are placed at once: ten milliseconds
 FORGOTTEN_AFTER_MS: Final = 600_000  # a shard that is gone
 TIMER_MS: Final = 200  # between looks while nothing changes
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
@@ -170,6 +170,8 @@ def _tidy_shard(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
         case _S.SHARD_STATE_AWAY if now_ms >= shard.away_until_ms:
             yield shard_in_state(shard, _S.SHARD_STATE_GONE, "has not come back within its grace", now_ms)
             yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, list(held), now_ms)
+        case _S.SHARD_STATE_AWAY | _S.SHARD_STATE_GONE if held:
+            yield from let_go(state.duties, shard, now_ms)
         case _S.SHARD_STATE_GONE if not held and now_ms - shard.state_since_ms >= FORGOTTEN_AFTER_MS:
             yield Record(shard_removed=shard.name)
 

@@ -16,6 +16,7 @@ from minkad.core.controller.selectors import Live
 from minkad.core.state import State, duty_name
 
 _M, _A = MigrationState, AssignmentState
+_HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 
 MOVES_PER_SHARD: Final = 50  # under way at once, unless the pallet says otherwise
 MOVES_IN_CLUSTER: Final = 1000
@@ -42,7 +43,7 @@ class DutyMover:
     def obstacle(self, state: State, migration: Migration) -> str | None:
         """Its source releases or keeps it for another reason, or another shard is about to get it."""
         holder = state.duties.holder(migration.duty)
-        if holder is None or holder.state not in (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED):
+        if holder is None or holder.state not in _HAS:
             return f"{migration.source} is releasing it, or away"
         others = [one.shard for one in state.duties.of_duty[migration.duty] if one.shard != holder.shard]
         return f"{others[0]} prepares for it" if others else None
@@ -74,7 +75,8 @@ class DutyMover:
     def _release(self, state: State, migrations: Iterable[Migration], now_ms: int) -> list[Record]:
         records: list[Record] = []
         for (shard, reason), rows in _by(migrations, "source").items():
-            numbers = [m.duty for m in rows]
+            held = ((m.duty, state.duties.assignment(m.duty, shard)) for m in rows)
+            numbers = [number for number, one in held if one is not None and one.state in _HAS]
             records += in_state(shard, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, reason)
             records += [migration_in_state(m, _M.MIGRATION_STATE_RELEASING, now_ms) for m in rows]
         return records
@@ -90,10 +92,12 @@ class DutyMover:
                 records += _ended(state, migration, now_ms, never)
             elif holder is None:
                 given.append(migration)
-            elif migration.state == _M.MIGRATION_STATE_PREPARING and _is_late(migration, now_ms):
-                unprepared.append(migration)
+            elif holder.shard != migration.source:
+                records += _ended(state, migration, now_ms, f"it is on {holder.shard}")
             elif holder.state == _A.ASSIGNMENT_STATE_KEPT:
                 records += _ended(state, migration, now_ms, f"{holder.shard} is away, and it is kept for it")
+            elif migration.state == _M.MIGRATION_STATE_PREPARING and _is_late(migration, now_ms):
+                unprepared.append(migration)
         epochs = Epochs(state.duties.next_epoch)
         for (shard, reason), rows in _by(given, "target").items():
             numbers = [m.duty for m in rows]

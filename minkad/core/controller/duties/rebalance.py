@@ -26,6 +26,7 @@ from minkad.core.placement.duties import DutyPlan, ShardRoom, compare
 from minkad.core.placement.duties import ShardBalance as PlannedBalance
 from minkad.core.state import Assignment, State, duty_name, weight_of
 
+MOVES_AT_ONCE = 1000  # of what is balanced by itself
 _SHOWN = 5  # reasons of one kind in a plan's notes
 
 
@@ -198,8 +199,10 @@ class BalancePallet(Begins):
         return Operation(automatic=True, reason=self.plan.reason, rebalance=RebalanceOperation(pallet=self.plan.pallet))
 
     def migrations(self) -> list[Migration]:
-        """The plan's moves; those that don't hold any more are cancelled as they begin."""
-        return [migration_of(move) for move in self.plan.moves]
+        """The first of the plan's moves; those that don't hold any more are cancelled as they begin. For the rest it is
+        looked again.
+        """
+        return [migration_of(move) for move in self.plan.moves[:MOVES_AT_ONCE]]
 
 
 class Rebalances(OperationKind):

@@ -6,10 +6,10 @@ from typing import Final
 from minka.v1.cluster_pb2 import MigrationState
 from minka.v1.duties_pb2 import AssignmentState, Duty, DutyQuarantine, Shard, ShardState
 from minka.v1.records_pb2 import Record
-from minka.v1.shards_pb2 import FailedDuty, Holding
-from minkad.core.controller.duties.commands import ReportShard
+from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
+from minkad.core.controller.duties.commands import ReportShards
 from minkad.core.controller.duties.rows import duties_changed, duty_with, in_state
-from minkad.core.controller.duties.shards import registered
+from minkad.core.controller.duties.shards import is_process
 from minkad.core.controller.rows import migration_in_state
 from minkad.core.state import Assignment, DutyState, Placed, State, weight_of
 
@@ -19,10 +19,16 @@ MAX_REASON: Final = 500  # characters
 WEIGHT_TOLERANCE: Final = 0.1  # of the weight: a smaller change makes no difference
 
 
-def report(state: State, command: ReportShard, now_ms: int) -> Iterator[Record]:
-    """Each word counts only for the assignment, by its epoch, of which it is said. Raises SHARD_FENCED."""
-    shard = registered(state, command.shard, command.incarnation)
-    said, duties = command.report, state.duties
+def report(state: State, command: ReportShards, now_ms: int) -> Iterator[Record]:
+    """Each word counts only for the assignment, by its epoch, of which it is said."""
+    for one in command.reports:
+        shard = state.duties.shards.get(one.shard)
+        if shard is not None and is_process(shard, one.incarnation):
+            yield from _report(state, shard, one.report, now_ms)
+
+
+def _report(state: State, shard: Shard, said: ShardReport, now_ms: int) -> Iterator[Record]:
+    duties = state.duties
     yield from _attached(duties, shard, said.attached, now_ms)
     yield from _finished(duties, shard, said.finished, now_ms)
     yield from _failed(duties, shard, said.failed, now_ms)

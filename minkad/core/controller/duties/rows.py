@@ -6,7 +6,7 @@ from minka.v1.duties_pb2 import AssignmentState, DutiesChanged, Duty, Shard, Sha
 from minka.v1.records_pb2 import Record
 from minkad.core.state import assignments_changed, slices
 
-DUTIES_A_RECORD = 1000
+DUTIES_A_RECORD = 250  # a few milliseconds to apply
 
 
 def shard_with(shard: Shard, change: Callable[[Shard], None]) -> Record:

@@ -14,6 +14,7 @@ from minkad.core.state import DutyState, State
 _S, _A = ShardState, AssignmentState
 
 REGISTERED: Final = (_S.SHARD_STATE_LIVE, _S.SHARD_STATE_QUARANTINED, _S.SHARD_STATE_LEAVING)
+_NOT_KEPT: Final = (_A.ASSIGNMENT_STATE_RELEASING, _A.ASSIGNMENT_STATE_PREPARING)
 _SAID: Final = ("node", "version", "grace_ms")
 
 
@@ -22,12 +23,9 @@ def is_registered(shard: Shard | None) -> bool:
     return shard is not None and shard.state in REGISTERED
 
 
-def registered(state: State, name: str, incarnation: str) -> Shard:
-    """The row of this process. Raises SHARD_FENCED where the cluster has taken it for dead, or doesn't know it."""
-    shard = state.duties.shards.get(name)
-    if shard is None or not is_registered(shard) or shard.incarnation != incarnation:
-        raise MinkaError(Code.SHARD_FENCED, f"shard {name} has to register as a new process", shard=name)
-    return shard
+def is_process(shard: Shard, incarnation: str) -> bool:
+    """Whether the process of this incarnation is the shard's, and may have duties."""
+    return is_registered(shard) and shard.incarnation == incarnation
 
 
 def register(state: State, command: RegisterShard, now_ms: int) -> Iterator[Record]:
@@ -48,6 +46,8 @@ def register(state: State, command: RegisterShard, now_ms: int) -> Iterator[Reco
             )
         yield from _gone(duties, old, "another process of its name comes", now_ms, SILENCE)
         old = duties.shards[said.name]
+    elif old is not None:
+        yield from let_go(duties, old, now_ms)
     row = _new_row(duties, said, old, now_ms)
     yield Record(shard_changed=row)
     kept = [one.duty for one in duties.on_shard.get(row.name, {}).values()]
@@ -102,18 +102,19 @@ def _gone(duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int
         if points:
             penalize(row, points, now_ms)
 
+    gone = shard_with(shard, change)
+    yield gone
+    yield from let_go(duties, gone.shard_changed, now_ms)
+
+
+def let_go(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
+    """What a process that is gone had is kept, while it is AWAY, or free. A controller may have left that half done."""
     kept, free = list[int](), list[int]()
     for one in duties.on_shard.get(shard.name, {}).values():
-        is_kept = keeps and one.state in (
-            _A.ASSIGNMENT_STATE_ASSIGNED,
-            _A.ASSIGNMENT_STATE_ATTACHED,
-            _A.ASSIGNMENT_STATE_KEPT,
-        )
-        if is_kept and one.state != _A.ASSIGNMENT_STATE_KEPT:
-            kept.append(one.duty)
-        elif not is_kept:
+        if shard.state != _S.SHARD_STATE_AWAY or one.state in _NOT_KEPT:
             free.append(one.duty)
-    yield shard_with(shard, change)
+        elif one.state != _A.ASSIGNMENT_STATE_KEPT:
+            kept.append(one.duty)
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_KEPT, kept, now_ms)
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, free, now_ms)
 

@@ -15,8 +15,10 @@ class Balancer(Protocol):
 
     name: ClassVar[str]
     bound: ClassVar[str]  # how far from ideal the shards may be after a plan
-    movement: ClassVar[str]  # how many moves it takes
-    movement_multiple: ClassVar[float]  # of the lower bound; property tests hold it after one shard joins or leaves
+    movement: ClassVar[str]  # how many moves it takes after one shard joins or leaves
+    # At most 1 + this × (heaviest / lightest duty) times `minimum_moves`. Light duties may have to move where the lower
+    # bound takes a heavy one.
+    spread_multiple: ClassVar[float]
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
         """Places new duties and moves nothing else: it takes the shards' word for what they have.

@@ -6,7 +6,7 @@ from typing import ClassVar
 from minkad.core.placement.duties.layout import DutyLayout, Measure
 from minkad.core.placement.duties.placing import heaviest_first
 from minkad.core.placement.duties.snapshot import BalancerSettings, DutyPlan, PlacedDuty, ShardRoom
-from minkad.core.placement.duties.workload import Workload
+from minkad.core.placement.duties.workload import WORKLOAD_MOVEMENT, Workload
 
 
 class CapacityWorkload:
@@ -14,14 +14,14 @@ class CapacityWorkload:
 
     name: ClassVar = "capacity_workload"
     bound: ClassVar = (
-        "each shard's weight differs from total × its capacity / cluster capacity by 5 % or by the weight of one duty at "
-        "most, and never exceeds its capacity, as far as fixed and quarantined duties allow"
+        "each shard's weight differs from total × its capacity / cluster capacity by 5 % or 1.5 times the heaviest "
+        "duty's at most, and does not exceed its capacity, as far as fixed and quarantined duties allow"
     )
-    movement: ClassVar = ""
-    movement_multiple: ClassVar = 2.0
+    movement: ClassVar = WORKLOAD_MOVEMENT
+    spread_multiple: ClassVar = 1.0
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
-        """Each new duty goes to the shard that is filled least, if it has room."""
+        """Each new duty goes to the shard that lacks most of its share, if it has room."""
         return _workload(DutyLayout.of_totals(new, shards, _measure(shards))).place()
 
     def rebalance(

@@ -6,7 +6,7 @@ from typing import ClassVar
 from minkad.core.placement.duties.layout import DutyLayout, Measure
 from minkad.core.placement.duties.placing import heaviest_first, oldest_first
 from minkad.core.placement.duties.snapshot import BalancerSettings, DutyPlan, PlacedDuty, PreSort, ShardRoom
-from minkad.core.placement.duties.workload import Workload
+from minkad.core.placement.duties.workload import WORKLOAD_MOVEMENT, Workload
 
 
 class FairWorkload:
@@ -14,11 +14,11 @@ class FairWorkload:
 
     name: ClassVar = "fair_workload"
     bound: ClassVar = (
-        "each shard's weight differs from the mean by 5 % or by the weight of one duty at most, as far as fixed and "
-        "quarantined duties allow"
+        "each shard's weight differs from the mean by 5 % or 1.5 times the heaviest duty's at most, as far as fixed "
+        "and quarantined duties allow"
     )
-    movement: ClassVar = ""
-    movement_multiple: ClassVar = 2.0
+    movement: ClassVar = WORKLOAD_MOVEMENT
+    spread_multiple: ClassVar = 1.0
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
         """Each new duty goes to the shard with the least weight."""

@@ -1,6 +1,5 @@
 """Moves from shards that have too much to those that have too little, until no move makes a difference that matters."""
 
-import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -8,33 +7,36 @@ from typing import Final
 from minkad.core.placement.duties.layout import DutyLayout
 from minkad.core.placement.duties.snapshot import PlacedDuty
 
-_PRECISION: Final = 1e-9  # of floating-point heights, and far more than enough
+WORTH: Final = 1.5  # times a duty's size two shards have to differ, so that its move lessens that by its size at least
+
 Rank = tuple[float, int, str]
 
 
 class Levelling:
-    """How high a shard is: what it has beyond its ideal. Without ideals it is what the shard has.
+    """How high a shard is: what it has beyond its ideal.
 
-    A duty goes from the highest to the lowest shard, if these differ by more than its size, so that they differ by less
-    afterwards; this is why it comes to an end. `slack`: a shard that is off its ideal by no more has settled, and between
-    two such shards nothing moves; with None all do that differ by more than `least_gap`.
+    A duty goes from the highest to the lowest shard, if they differ by less afterwards, by at least the duty's size. So
+    it comes to an end, and a duty comes back only after a change of about twice its size. A shard is off once its
+    height exceeds its tolerance, until that is no more than `settled` times its tolerance. Nothing moves between two
+    shards that are not off, or that differ by less than `least_gap`. Without tolerances all are off.
     """
 
     def __init__(
         self,
         layout: DutyLayout,
-        ideals: Mapping[str, float] | None = None,
-        slack: Mapping[str, float] | None = None,
+        ideals: Mapping[str, float],
+        tolerances: Mapping[str, float] | None = None,
+        settled: float = 0,
         least_gap: float = 0,
     ) -> None:
         self._layout = layout
-        self._ideals = ideals or {}
-        self._slack = slack
+        self._ideals = ideals
+        self._tolerances = tolerances
+        self._settled = settled
         self._least_gap = least_gap
-        # Two duties of which each would seem to even out the other's move would go to and fro for ever.
-        self._noise = _PRECISION * max([1, *map(layout.used.__getitem__, layout.open)])
         self._height = {name: self._height_of(name) for name in layout.open}
         self._ranks = sorted(map(self._rank, layout.open))
+        self._off: set[str] = set()
         self._off = {name for name in layout.open if self._is_off(name)}
 
     def run(self) -> bool:
@@ -49,13 +51,15 @@ class Levelling:
         return moved
 
     def _height_of(self, name: str) -> float:
-        return self._layout.used[name] - self._ideals.get(name, 0.0)
+        return self._layout.used[name] - self._ideals[name]
 
     def _rank(self, name: str) -> Rank:
         return (self._height[name], self._layout.shards[name].rank, name)
 
     def _is_off(self, name: str) -> bool:
-        return self._slack is None or abs(self._height[name]) > self._slack[name]
+        if self._tolerances is None:
+            return True
+        return abs(self._height[name]) > self._tolerances[name] * (self._settled if name in self._off else 1)
 
     def _update(self, name: str) -> None:
         del self._ranks[bisect_left(self._ranks, self._rank(name))]
@@ -68,12 +72,12 @@ class Levelling:
         if not self._off:
             return None
         for height, _, source in reversed(self._ranks):
-            least = max(self._least_gap, self._layout.pools[source].least_size())
-            if height - self._ranks[0][0] - self._noise <= least:  # so it is for all targets
+            least = max(self._least_gap, WORTH * self._layout.pools[source].least_size())
+            if height - self._ranks[0][0] < least:  # so it is for all targets
                 continue
             for target in self._targets(source):
                 gap = height - self._height[target]
-                if gap - self._noise <= least:
+                if gap < least:
                     break
                 duty = self._duty(source, target, gap)
                 if duty is not None:
@@ -81,15 +85,15 @@ class Levelling:
         return None
 
     def _targets(self, source: str) -> Iterator[str]:
-        """The lowest first."""
-        if source in self._off:
+        """The lowest first. A move is for one that is off: it gives if it is too high, and gets if it is too low."""
+        if source in self._off and self._height[source] > 0:
             return (name for _, _, name in self._ranks)
-        return (name for _, _, name in sorted(map(self._rank, self._off)))
+        return (name for height, _, name in sorted(map(self._rank, self._off)) if height < 0)
 
     def _duty(self, source: str, target: str, gap: float) -> PlacedDuty | None:
-        """The heaviest that leaves both as high as they may be; else the lightest, if they differ by less afterwards."""
+        """The heaviest that takes neither of them beyond its ideal; else the lightest, if it is worth it."""
         pool = self._layout.pools[source]
-        below = min(self._layout.free(target), math.ceil(gap - self._noise) - 1)
+        below = min(self._layout.free(target), gap / WORTH)
         fits = min(below, self._height[source] + self._slack_of(source), self._slack_of(target) - self._height[target])
         duty = pool.heaviest(target, fits, at_least=1)
         if duty is not None:
@@ -100,4 +104,4 @@ class Levelling:
         return pool.heaviest(target, self._layout.measure.size(lightest))  # the newest of these
 
     def _slack_of(self, name: str) -> float:
-        return self._slack[name] if self._slack is not None else 0.0
+        return self._tolerances[name] * self._settled if self._tolerances is not None else 0.0

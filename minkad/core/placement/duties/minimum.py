@@ -1,7 +1,11 @@
 """The lower bound of a plan's moves."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+_PRECISION: Final = 1e-6  # what is left of a sum of floating-point numbers may be no shard's
 
 
 def fewest_moves(
@@ -12,9 +16,8 @@ def fewest_moves(
 ) -> int:
     """No fewer bring each shard between its two amounts, besides those of what had to go.
 
-    `had_to_go`: the sizes of these. `movable`: the shards and sizes of what else can be moved. `used`: by shard, without
-    what had to go. A shard that has too much gives its heaviest ones away; one that has too little gets as heavy ones as
-    there are.
+    `had_to_go`: the sizes of these. `movable`: the shards and sizes of what else can be moved. `used`: by shard,
+    without what had to go. A shard with too much gives its heaviest ones; one with too little gets the heaviest of all.
     """
     sizes: defaultdict[str, list[int]] = defaultdict(list)
     greatest = max(had_to_go, default=0)
@@ -31,5 +34,21 @@ def fewest_moves(
             above -= size
             leave += 1
         if used[shard] < low and greatest:
-            come += int(-(-(low - used[shard]) // greatest))
-    return max(len(had_to_go) + leave, come)
+            come += math.ceil((low - used[shard]) / greatest)
+    return max(len(had_to_go) + max(leave, _givers(sum(had_to_go), used, settled)), come)
+
+
+def _givers(come: int, used: Mapping[str, int], settled: Mapping[str, tuple[float, float]]) -> int:
+    """So many shards give something away at least, when none of them goes below what it needs.
+
+    `come`: what the others get in any case.
+    """
+    spare = [used[shard] - low for shard, (low, _) in settled.items()]
+    lacking = -sum(amount for amount in spare if amount < 0) - come
+    givers = 0
+    for amount in sorted(spare, reverse=True):
+        if lacking <= _PRECISION * max(1, come) or amount <= 0:
+            break
+        lacking -= amount
+        givers += 1
+    return givers

@@ -55,8 +55,10 @@ class _Queue:
                 left.append(duty)
                 continue
             self._layout.place(duty, target)
-            self._keys[target] = self._key(target)
-            heapq.heappush(self._heap, (self._keys[target], target))
+            key = self._key(target)
+            if key != self._keys[target]:
+                self._keys[target] = key
+                heapq.heappush(self._heap, (key, target))
         return left
 
     def _pinned(self, duty: PlacedDuty) -> str | None:

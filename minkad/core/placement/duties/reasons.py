@@ -53,7 +53,7 @@ class Reasons:
         """Why it can't stay."""
         name = duty.shard
         if not name:
-            return "it is nowhere yet"
+            return "no shard has it"
         closed = self._closed(name)
         if closed:
             return closed

@@ -6,13 +6,7 @@ from typing import ClassVar
 from minkad.core.placement.duties.layout import DutyLayout, Measure
 from minkad.core.placement.duties.levelling import Levelling
 from minkad.core.placement.duties.placing import oldest_first, place_waiting
-from minkad.core.placement.duties.snapshot import (
-    MAX_DUTY_DIFFERENCE,
-    BalancerSettings,
-    DutyPlan,
-    PlacedDuty,
-    ShardRoom,
-)
+from minkad.core.placement.duties.snapshot import BalancerSettings, DutyPlan, PlacedDuty, ShardRoom
 
 
 class RoundRobin:
@@ -20,11 +14,11 @@ class RoundRobin:
 
     name: ClassVar = "round_robin"
     bound: ClassVar = (
-        "the numbers of duties on two shards differ by max_difference (1) at most, as far as fixed and quarantined duties "
-        "allow"
+        "the numbers of duties on any two shards differ by max_difference at most, as far as fixed and quarantined "
+        "duties allow"
     )
     movement: ClassVar = "as few moves as bring the numbers within max_difference of each other"
-    movement_multiple: ClassVar = 1.0
+    spread_multiple: ClassVar = 0.0
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
         """Each new duty goes to the shard with the fewest."""
@@ -38,7 +32,7 @@ class RoundRobin:
         """What waits goes to who has the fewest; then, while two shards differ by too many, one duty between these."""
         layout = DutyLayout.of_duties(duties, shards, Measure(by_count=True))
         _place(layout)
-        Levelling(layout, _ideals(layout), least_gap=max(MAX_DUTY_DIFFERENCE, settings.max_difference)).run()
+        Levelling(layout, _ideals(layout), least_gap=max(1, settings.max_difference) + 0.5).run()
         return layout.plan(_ideals(layout), {name: (layout.count[name], layout.count[name]) for name in layout.open})
 
 

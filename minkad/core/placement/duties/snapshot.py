@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
-
-MAX_DUTY_DIFFERENCE: Final = 1
 
 
 class FillBy(Enum):
@@ -58,7 +55,7 @@ class ShardRoom:
 class BalancerSettings:
     """What a pallet sets; each balancer has its own part."""
 
-    max_difference: int = MAX_DUTY_DIFFERENCE  # round robin: of the numbers of duties of any two shards, 1 and up
+    max_difference: int = 1  # round robin: of the numbers of duties of any two shards, 1 and up
     fill_by: FillBy = FillBy.CAPACITY  # spill over
     fill_limit: int = 0  # spill over by WEIGHT or COUNT
     shard_order: tuple[str, ...] = ()  # spill over: these are filled first, in this order, then the others by name
@@ -77,7 +74,7 @@ class DutyMove:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A duty for which there is no place. A balancer takes no duty away that runs: it stays on `shard`, "" is nowhere."""
+    """A duty for which there is no place. It stays on `shard`, if it runs on one: no balancer stops it."""
 
     number: int
     reason: str
@@ -86,7 +83,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class ShardBalance:
-    """What one shard has before a plan and after it. `ideal`: what the balancer would like it to have, in its own unit."""
+    """What one shard has before a plan and after it. `ideal`: number or weight, whichever the balancer evens out."""
 
     name: str
     capacity: int | None

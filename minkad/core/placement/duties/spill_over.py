@@ -1,26 +1,30 @@
 """Spill over: a shard is filled to its limit before the next one gets anything."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import ClassVar, Final
 
 from minkad.core.placement.duties.layout import DutyLayout, Measure
 from minkad.core.placement.duties.limits import note_crowded, relieve
-from minkad.core.placement.duties.placing import heaviest_first, place_waiting
+from minkad.core.placement.duties.placing import heaviest_first
 from minkad.core.placement.duties.snapshot import BalancerSettings, DutyPlan, FillBy, PlacedDuty, ShardRoom
 
 FULL: Final = 0.95  # of the limit: a shard that has so much is not filled up from others
 
 
 class SpillOver:
-    """With a limit by weight or by number, capacities but those of 0 are ignored."""
+    """By weight or by number, capacities but those of 0 are ignored. Nothing is filled with what weighs nothing."""
 
     name: ClassVar = "spill_over"
     bound: ClassVar = (
-        "no duty stands on a later shard that would fit on an earlier one which is filled by less than 95 %, and no shard "
+        "no duty is on a later shard that would fit on an earlier one of which more than 5 % is free, and no shard "
         "exceeds its limit, as far as fixed and quarantined duties allow"
     )
-    movement: ClassVar = ""
-    movement_multiple: ClassVar = 2.0
+    movement: ClassVar = (
+        "at most 1 + heaviest / lightest duty times the fewest moves that fill the shards as the plan does; none when "
+        "a shard joins at the end of the order"
+    )
+    spread_multiple: ClassVar = 1.0
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
         """Each new duty goes to the first shard that has room."""
@@ -58,12 +62,24 @@ class _Filling:
         self._layout = layout
         named = {name: place for place, name in reversed(list(enumerate(settings.shard_order)))}
         self.order = sorted(layout.open, key=lambda name: (named.get(name, len(named)), name))
-        self._place_of = {name: (place,) for place, name in enumerate(self.order)}
 
     def place(self) -> bool:
-        """Whether any was."""
-        key = self._place_of.__getitem__
-        return place_waiting(self._layout, heaviest_first, key, key)
+        """The heaviest duties first; whether any was placed."""
+        layout, waiting = self._layout, sorted(self._layout.waiting, key=heaviest_first)
+        layout.waiting = []
+        first, last_size = 0, -1
+        for duty in waiting:
+            size = layout.measure.size(duty)
+            if size != last_size:
+                first, last_size = 0, size
+            while first < len(self.order) and size > layout.free(self.order[first]):
+                first += 1  # nor will the next one of this size fit there
+            target = next((name for name in islice(self.order, first, None) if layout.fits(duty, name)), None)
+            if target is None:
+                layout.waiting.append(duty)
+            else:
+                layout.place(duty, target)
+        return len(layout.waiting) < len(waiting)
 
     def fill(self) -> bool:
         """Whether anything was moved."""
@@ -72,7 +88,7 @@ class _Filling:
             if layout.used[target] >= FULL * layout.limits[target]:
                 continue
             for source in reversed(self.order[i + 1 :]):
-                while (duty := layout.pools[source].heaviest(target, layout.free(target))) is not None:
+                while (duty := layout.pools[source].heaviest(target, layout.free(target), at_least=1)) is not None:
                     layout.move(duty, source, target)
                     moved = True
         return moved

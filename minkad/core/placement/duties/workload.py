@@ -1,7 +1,7 @@
 """What the two balancers by weight share: each shard is to have its share of all the weight.
 
-Hysteresis: as long as each shard is within 5 % of its share, nothing moves. When one is not, those that are off by more
-than 1 % are brought nearer, so that the next small change moves nothing.
+Hysteresis: a shard that is within 5 % of its share is left alone. One that is not is brought within 1 %, so that the
+next small change moves nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,12 +10,16 @@ from typing import Final
 from minkad.core.placement.duties.layout import DutyLayout
 from minkad.core.placement.duties.levelling import Levelling
 from minkad.core.placement.duties.limits import note_crowded, relieve
-from minkad.core.placement.duties.placing import place_waiting
+from minkad.core.placement.duties.placing import Key, place_waiting
 from minkad.core.placement.duties.snapshot import DutyPlan, PlacedDuty
 from minkad.core.placement.quotas import level_shares
 
 TOLERANCE: Final = 0.05  # of a shard's share: being off by no more does not matter
 SETTLED: Final = 0.01  # of a shard's share: what is brought nearer is brought so near, if its duties' weights allow
+WORKLOAD_MOVEMENT: Final = (
+    "at most 1 + heaviest / lightest duty times the lower bound; the weight that moves is at most what has to leave, "
+    "what shards have beyond their shares, and one heaviest duty a shard"
+)
 
 Order = Callable[[PlacedDuty], tuple[int, ...]]
 
@@ -38,7 +42,7 @@ class Workload:
         layout = self._layout
         again = True
         while again:
-            relieved = relieve(layout, lambda: sorted(layout.open, key=self._fill))
+            relieved = relieve(layout, lambda: sorted(layout.open, key=self._lowest()))
             placed = self._place()
             again = self._level() or ((placed or relieved) and bool(layout.waiting))
         note_crowded(layout)
@@ -47,24 +51,30 @@ class Workload:
         return layout.plan(ideals, settled)
 
     def _place(self) -> bool:
-        return place_waiting(self._layout, self._order, self._fill, self._fewest)
+        return place_waiting(self._layout, self._order, self._lowest(), self._fewest)
 
-    def _fill(self, name: str) -> tuple[float, float, int, str]:
-        """The emptiest first, and of these the largest."""
-        part = self._parts[name]
-        return (self._layout.used[name] / part, -part, self._layout.shards[name].rank, name)
+    def _lowest(self) -> Key:
+        """What a shard has beyond what it should have once all is placed.
+
+        If each duty goes where that is lowest, in the end no shard is off by more than one duty. By how full the shards
+        are, many small ones that round up could leave a large one with much less.
+        """
+        layout, ideals = self._layout, self._ideals(placed=False)
+        return lambda name: (layout.used[name] - ideals[name], layout.shards[name].rank, name)
 
     def _fewest(self, name: str) -> tuple[int, int, str]:
         return (self._layout.count[name], self._layout.shards[name].rank, name)
 
-    def _ideals(self) -> dict[str, float]:
-        """What has to stay where it is, and limits, are taken into account."""
+    def _ideals(self, placed: bool = True) -> dict[str, float]:
+        """Limits are kept, and what can't be moved counts where it is. `placed`: what waits does not count at all."""
         layout = self._layout
+        total = sum(layout.used[name] for name in layout.open)
         floors = {name: float(layout.used[name] - layout.movable[name]) for name in layout.open}
-        return level_shares(sum(layout.used[name] for name in layout.open), self._parts, floors, layout.limits)
+        if not placed:
+            total += sum(duty.weight for duty in layout.waiting if duty.shard not in floors)
+        return level_shares(total, self._parts, floors, layout.limits)
 
     def _level(self) -> bool:
-        ideals, used = self._ideals(), self._layout.used
-        if all(abs(used[name] - ideal) <= TOLERANCE * ideal for name, ideal in ideals.items()):
-            return False
-        return Levelling(self._layout, ideals, {name: SETTLED * ideal for name, ideal in ideals.items()}).run()
+        ideals = self._ideals()
+        tolerances = {name: TOLERANCE * ideal for name, ideal in ideals.items()}
+        return Levelling(self._layout, ideals, tolerances, SETTLED / TOLERANCE).run()

@@ -1,0 +1,83 @@
+"""A process with many shards, whose delegates do nothing but note when they were called.
+
+Its argument is `Shards` as JSON. It reads lines: "held" is answered with how many duties it has, "calls" with what was
+noted since the last time.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.processes import answer
+from minka.duties import Capacity, Delegate, Duty, Shard
+
+PALLET = "bench"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Those of one process."""
+
+    endpoints: list[str]
+    names: list[str]
+    capacity: int  # of each
+
+    def command(self) -> list[str]:
+        """What starts the process."""
+        return [sys.executable, "-m", "benchmarks.duties_worker", json.dumps(asdict(self))]
+
+
+class Noting(Delegate):
+    """Shared by all shards of the process."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.calls: list[tuple[str, int, int, float]] = []  # method, duty, epoch, when
+
+    async def attach(self, duties: Sequence[Duty]) -> None:
+        """Note it."""
+        self.held += len(duties)
+        self._note("attach", duties)
+
+    async def detach(self, duties: Sequence[Duty]) -> None:
+        """Note it."""
+        self.held -= len(duties)
+        self._note("detach", duties)
+
+    def _note(self, method: str, duties: Sequence[Duty]) -> None:
+        now = time.monotonic()
+        self.calls += [(method, duty.number, duty.epoch, now) for duty in duties]
+
+    def asked(self, line: str) -> Any:
+        """The answer."""
+        if line == "held":
+            return self.held
+        calls, self.calls = self.calls, []
+        return calls
+
+
+async def host(shards: Shards) -> None:
+    """Until it is told to stop, and its duties are elsewhere."""
+    noting, loop = Noting(), asyncio.get_running_loop()
+    pallets = {PALLET: Capacity(shards.capacity)}
+    # Were one of them stuck, it would end all the others of this process: "report".
+    hosted = [Shard(noting, pallets, shards.endpoints, name=name, on_stuck="report") for name in shards.names]
+
+    async def listen() -> None:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            answer(noting.asked(json.loads(line)))
+
+    loop.add_signal_handler(signal.SIGTERM, os._exit, 0)
+    listening = asyncio.create_task(listen())
+    answer("ready")
+    await asyncio.gather(*(shard.run() for shard in hosted), listening)
+
+
+if __name__ == "__main__":
+    asyncio.run(host(Shards(**json.loads(sys.argv[1]))))

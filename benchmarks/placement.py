@@ -1,0 +1,165 @@
+"""The balancers of duties: how even, how many moves beyond the fewest, how long. No daemons: the planners alone, beside
+a hash ring (the package uhashring), which needs no plan and is less even.
+"""
+
+import importlib
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from benchmarks.measure import MINKA, Goal, Report, Sample, main
+from minkad.core.placement.duties import BALANCERS, BalancerSettings, DutyPlan, PlacedDuty, ShardRoom
+
+RING: Final = "uhashring"
+SHARDS: Final = 100
+_GOAL_DUTIES: Final = 100_000
+_GOAL: Final = Goal(at_most=2)  # seconds, of so many duties on so many shards
+_SETTINGS: Final = BalancerSettings()
+_JOINS: Final = "aa"  # before all others, so that it is one of those which spill over fills
+_LEAVES: Final = "s000"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Duties whose weights differ by the power of ten, on shards of three sizes which are two thirds full."""
+
+    duties: list[PlacedDuty]
+    shards: list[ShardRoom]
+
+    @classmethod
+    def of(cls, count: int, seed: int) -> "World":
+        """So many duties that are nowhere yet."""
+        rng = Random(seed)
+        weights = [min(1000, max(1, int(rng.lognormvariate(3, 1)))) for _ in range(count)]
+        duties = [PlacedDuty(n, f"feeds/{n}", weight, n) for n, weight in enumerate(weights)]
+        each = 1.5 * sum(weights) / SHARDS
+        sizes = [rng.choice([0.5, 1.0, 1.5]) for _ in range(SHARDS)]
+        rooms = [ShardRoom(f"s{n:03}", int(each * size / sum(sizes) * SHARDS)) for n, size in enumerate(sizes)]
+        return cls(duties, rooms)
+
+
+def run(report: Report) -> None:
+    """All figures. The largest case once."""
+    counts = [1000, 10_000] if report.options.quick else [1000, 10_000, 100_000, 1_000_000]
+    ring = _ring()
+    if ring is None:
+        report.absent[RING] = "not installed (pip install uhashring): no figures beside it"
+    for count in counts:
+        for seed in range(1 if count == 1_000_000 else report.options.rounds):
+            world = World.of(count, seed)
+            for name in BALANCERS:
+                _minka(report, world, name)
+                if ring is not None and name != "spill_over":  # a ring does not fill one shard after the other
+                    _beside(report, world, name, ring)
+
+
+def _add(report: Report, system: str, world: World, name: str, what: str, took_s: float, **details: float) -> None:
+    count = len(world.duties)
+    case = report.case(
+        f"{name}, {count:,} duties, {what}",
+        "s",
+        RING if name != "spill_over" else "",
+        goal=_GOAL if count == _GOAL_DUTIES else None,
+    )
+    report.add(case, system, Sample(took_s, details=details))
+
+
+def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
+    """What happens once all are placed."""
+    return [
+        ("a shard joins", [ShardRoom(_JOINS, world.shards[1].capacity), *world.shards]),
+        ("a shard leaves", [shard for shard in world.shards if shard.name != _LEAVES]),
+    ]
+
+
+def _uneven(name: str, loads: dict[str, tuple[int, int]], shards: Sequence[ShardRoom]) -> float:
+    """The highest beside the mean of what the balancer evens; `loads`: numbers and weights. Spill over: shards with
+    anything beside the fewest that could have all of it, the first ones.
+    """
+    if name == "spill_over":
+        left, fewest = sum(weight for _, weight in loads.values()), 0
+        for shard in sorted(shards, key=lambda shard: shard.name):
+            if left > 0:
+                fewest += 1
+                left -= shard.capacity or 0
+        return sum(count > 0 for count, _ in loads.values()) / fewest
+    parts = [(shard.capacity or 0) if name == "capacity_workload" else 1 for shard in shards]
+    own = [loads[shard.name][name != "round_robin"] for shard in shards]
+    return max(amount / part for amount, part in zip(own, parts, strict=True)) * sum(parts) / sum(own)
+
+
+# Minka
+
+
+def _minka(report: Report, world: World, name: str) -> None:
+    balancer = BALANCERS[name]
+    plan, took = _timed(partial(balancer.rebalance, world.duties, world.shards, _SETTINGS))
+    left = {"without a place": len(plan.unplaced)} if plan.unplaced else {}
+    _add(report, MINKA, world, name, "all placed", took, uneven=_uneven(name, _loads(plan), world.shards), **left)
+    there = {move.number: move.target for move in plan.moves}
+    placed = [replace(duty, shard=there.get(duty.number, "")) for duty in world.duties]
+    for what, shards in _changes(world):
+        plan, took = _timed(partial(balancer.rebalance, placed, shards, _SETTINGS))
+        _add(
+            report, MINKA, world, name, what, took, uneven=_uneven(name, _loads(plan), shards),
+            moves=len(plan.moves), times_the_fewest=len(plan.moves) / max(1, plan.minimum_moves),
+        )  # fmt: skip
+
+
+def _timed(plan: Callable[[], DutyPlan]) -> tuple[DutyPlan, float]:
+    """Of a processor's time: what else the machine does is not the planner's."""
+    began = time.thread_time()
+    made = plan()
+    return made, time.thread_time() - began
+
+
+def _loads(plan: DutyPlan) -> dict[str, tuple[int, int]]:
+    return {shard.name: (shard.count, shard.weight) for shard in plan.shards}
+
+
+# The ring
+
+
+def _ring() -> Any | None:
+    try:
+        return importlib.import_module("uhashring").HashRing
+    except ImportError:
+        return None
+
+
+def _beside(report: Report, world: World, name: str, ring: Any) -> None:
+    """The ring knows capacities only; it has to look each duty up again when a shard joins or leaves."""
+    before, took = _looked_up(world, name, ring, world.shards)
+    loads = _loads_of(world, before, world.shards)
+    _add(report, RING, world, name, "all placed", took, uneven=_uneven(name, loads, world.shards))
+    for what, shards in _changes(world):
+        after, took = _looked_up(world, name, ring, shards)
+        loads = _loads_of(world, after, shards)
+        moves = sum(old != new for old, new in zip(before, after, strict=True))
+        _add(report, RING, world, name, what, took, uneven=_uneven(name, loads, shards), moves=moves)
+
+
+def _looked_up(world: World, name: str, ring: Any, shards: Sequence[ShardRoom]) -> tuple[list[str], float]:
+    least = min(shard.capacity or 1 for shard in shards)
+    by_capacity = name == "capacity_workload"
+    nodes = {s.name: {"weight": round((s.capacity or 1) / least * 2) if by_capacity else 1} for s in shards}
+    began = time.thread_time()
+    made = ring(nodes)
+    found = [made.get_node(duty.name) for duty in world.duties]
+    return found, time.thread_time() - began
+
+
+def _loads_of(world: World, found: Sequence[str], shards: Sequence[ShardRoom]) -> dict[str, tuple[int, int]]:
+    count: Counter[str] = Counter(found)
+    weight: Counter[str] = Counter()
+    for shard, duty in zip(found, world.duties, strict=True):
+        weight[shard] += duty.weight
+    return {shard.name: (count[shard.name], weight[shard.name]) for shard in shards}
+
+
+if __name__ == "__main__":
+    main("placement", "How even the balancers of duties are, how many duties they move, and how long that takes.", run)

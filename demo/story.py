@@ -1,0 +1,62 @@
+"""How the demo tells its story: lines, chapters, and commands as one would type them."""
+
+import os
+import pty
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minka.errors import Code, MinkaError
+from minkactl import units
+from minkactl.playground import LocalCluster
+
+
+def bold(text: str) -> str:
+    """For the eye, on a terminal that has it."""
+    plain = "NO_COLOR" in os.environ or not sys.stdout.isatty()
+    return text if plain else f"\x1b[1m{text}\x1b[0m"
+
+
+def say(text: str = "") -> None:
+    """A line of the story."""
+    print(text, flush=True)
+
+
+@contextmanager
+def chapter(title: str) -> Iterator[None]:
+    """A part of the story, with how long it took."""
+    begun = time.monotonic()
+    say(f"\n{bold(title)}")
+    yield
+    say(f"  ({units.duration(time.monotonic() - begun)})")
+
+
+def minkactl(cluster: LocalCluster, *arguments: str) -> None:
+    """Run a command as one would type it; its output is part of the story."""
+    say(bold(f"$ minkactl {shlex.join(arguments)}"))
+    environment = os.environ | {"MINKA_ENDPOINTS": ",".join(cluster.endpoints)}
+    command = [sys.executable, "-m", "minkactl", *arguments]
+    if sys.stdout.isatty():
+        status = subprocess.run(command, env=environment, check=False).returncode
+    else:
+        status = for_a_person(command, environment | {"TERM": "dumb", "COLUMNS": "120", "LINES": "40"})
+    if status != 0:
+        raise MinkaError(Code.INTERNAL, f"minkactl {shlex.join(arguments)} ended with status {status}")
+
+
+def for_a_person(command: list[str], environment: dict[str, str]) -> int:
+    """Run it on a terminal that can't do anything, so that a pipe shows what a person would see; the exit status."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower)
+    os.close(follower)
+    with open(leader, "rb", buffering=0) as output:
+        while True:
+            try:
+                part = output.read(65536)
+            except OSError:  # EIO: the other side is closed
+                break
+            print(part.decode("utf-8", "replace").replace("\r\n", "\n"), end="", flush=True)
+    return process.wait()

@@ -1,0 +1,1 @@
+"""What one can build on Minka."""

@@ -1,0 +1,1 @@
+"""Workers that poll feeds: an example of duties. README.md says how to run it."""

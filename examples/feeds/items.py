@@ -1,0 +1,73 @@
+"""Items of feeds in an SQLite file that several workers write to. It refuses who doesn't have the feed any more."""
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+ATOM: Final = "http://www.w3.org/2005/Atom"
+
+# `epoch` is the fencing token with which the feed was written last, or the item.
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS feeds (feed TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS items (
+    feed TEXT, id TEXT, title TEXT NOT NULL, epoch INTEGER NOT NULL, worker TEXT NOT NULL, PRIMARY KEY (feed, id)
+) WITHOUT ROWID;
+"""
+
+
+class StaleToken(Exception):
+    """Somebody with a newer fencing token has written to this feed."""
+
+
+class Items:
+    """Of all feeds, each item once."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+        self._database.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {_TABLES}")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def add(self, feed: str, epoch: int, worker: str, items: Mapping[str, str]) -> int:
+        """Store those that are new, titles by their ids; how many they are. `epoch` is compared and stored in the same
+        transaction. Raises StaleToken, also when nothing is new.
+        """
+        known = {row[0] for row in self._database.execute("SELECT id FROM items WHERE feed = ?", (feed,))}
+        new = [(feed, item, title, epoch, worker) for item, title in items.items() if item not in known]
+        if not new and self._epoch(feed) == epoch:
+            return 0
+        self._database.execute("BEGIN IMMEDIATE")  # from here on nobody else writes
+        try:
+            last = self._epoch(feed)
+            if last > epoch:
+                raise StaleToken(f"{worker} has {feed} with the fencing token {epoch}, another one with {last}")
+            self._database.execute("INSERT OR REPLACE INTO feeds VALUES (?, ?)", (feed, epoch))
+            self._database.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", new)
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+        return len(new)
+
+    def _epoch(self, feed: str) -> int:
+        row = self._database.execute("SELECT epoch FROM feeds WHERE feed = ?", (feed,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def count(self) -> dict[str, int]:
+        """How many each worker has stored."""
+        return dict(self._database.execute("SELECT worker, count(*) FROM items GROUP BY worker"))
+
+    def all(self) -> dict[tuple[str, str], tuple[int, str]]:
+        """Fencing token and worker of each, by feed and id."""
+        rows = self._database.execute("SELECT feed, id, epoch, worker FROM items")
+        return {(feed, item): (epoch, worker) for feed, item, epoch, worker in rows}
+
+
+def parse(feed: str) -> dict[str, str]:
+    """The titles of an Atom feed's entries by their ids. Raises ParseError."""
+    entries = ElementTree.fromstring(feed).iterfind(f"{{{ATOM}}}entry")
+    return {entry.findtext(f"{{{ATOM}}}id", ""): entry.findtext(f"{{{ATOM}}}title", "") for entry in entries}

@@ -1,0 +1,272 @@
+"""Pallets and duties on real nodes: the client library and REST, versions, atomic batches, consistency, failover."""
+
+import asyncio
+import json
+import signal
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from minka.control import Control
+from minka.duties import Client, aio, changes
+from minka.errors import Code, MinkaError
+from minka.v1.duties_pb2 import Balancer, BalancerKind, Pallet
+from minkactl.playground import LocalCluster
+from minkad.clock import unix_ms
+from minkad.duties.payloads import PayloadStore
+from tests.cluster.cluster import QUICK, eventually, wait_settled
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        wait_settled(control, live=3)
+        yield cluster
+
+
+@pytest.fixture
+def duties(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster.endpoints, timeout=20.0) as client:
+        yield client
+
+
+def refusal(call: Any) -> Code:
+    with pytest.raises(MinkaError) as caught:
+        call()
+    return caught.value.code
+
+
+def test_a_pallet_from_its_creation_to_its_end(duties: Client) -> None:
+    kind = BalancerKind.BALANCER_KIND_ROUND_ROBIN
+    created = duties.create_pallet(Pallet(id="life", balancer=Balancer(kind=kind)))
+    assert (created.version, created.balancer.kind) == (1, kind)
+    assert refusal(lambda: duties.create_pallet("life")) is Code.PALLET_EXISTS
+    created.manual = True
+    assert duties.update_pallet(created, if_version=1).version == 2
+    assert refusal(lambda: duties.update_pallet(Pallet(id="life"), if_version=1)) is Code.VERSION_MISMATCH
+    duties.create("life", "one")
+    assert refusal(lambda: duties.delete_pallet("life")) is Code.PALLET_IN_USE
+    [summary] = duties.pallets(["life"])
+    assert (summary.duties, summary.unplaced_count, summary.pallet.manual) == (1, 1, True)
+    duties.delete("life", "one")
+    assert duties.delete_pallet("life").id == "life"
+    assert refusal(lambda: duties.pallets(["life"])) is Code.UNKNOWN_PALLET
+
+
+def test_a_duty_from_its_creation_to_its_end(cluster: LocalCluster, duties: Client) -> None:
+    duties.create_pallet("feeds")
+    created = duties.create("feeds", "https://bbc/ä", b"\0payload", weight=5, lazy=True)
+    assert (created.version, created.weight, created.lazy, created.payload_bytes) == (1, 5, True, 8)
+    for node in cluster.nodes.values():  # any of them serves it
+        with Client([node.address]) as one:
+            assert one.get("feeds", "https://bbc/ä").payload == b"\0payload"
+    assert duties.update("feeds", "https://bbc/ä", "new", if_version=1).version == 2
+    assert refusal(lambda: duties.update("feeds", "https://bbc/ä", weight=9, if_version=1)) is Code.VERSION_MISMATCH
+    assert duties.update("feeds", "https://bbc/ä", weight=9).weight == 9
+    found = duties.get("feeds", "https://bbc/ä")
+    assert (found.payload, found.duty.weight, found.duty.version) == (b"new", 9, 3)
+    assert found.unplaced
+    assert duties.update("feeds", "https://bbc/ä", b"").payload_bytes == 0
+    assert duties.get("feeds", "https://bbc/ä").payload == b""
+    assert refusal(lambda: duties.create("feeds", "https://bbc/ä")) is Code.DUTY_EXISTS
+    assert refusal(lambda: duties.delete("feeds", "https://bbc/ä", if_version=1)) is Code.VERSION_MISMATCH
+    duties.delete("feeds", "https://bbc/ä")
+    assert refusal(lambda: duties.get("feeds", "https://bbc/ä")) is Code.UNKNOWN_DUTY
+    assert refusal(lambda: duties.delete("feeds", "https://bbc/ä")) is Code.UNKNOWN_DUTY
+    assert refusal(lambda: duties.create("nowhere", "x", b"payload")) is Code.UNKNOWN_PALLET
+    assert refusal(lambda: duties.create("feeds", "x", synthetic=True, lazy=True)) is Code.INVALID_DUTY
+    assert refusal(lambda: duties.create("feeds", "x", b"x" * (2**20 + 1))) is Code.INVALID_ARGUMENT
+    assert refusal(lambda: duties.pin("feeds", "x", "shard")) in (Code.UNKNOWN_DUTY, Code.UNKNOWN_SHARD)
+
+
+def test_a_batch_is_done_as_a_whole(duties: Client) -> None:
+    duties.create_pallet("batches")
+    rows = duties.change([changes.create("batches", str(number), b"x" * 1000) for number in range(1000)])
+    assert len({row.number for row in rows}) == 1000
+    refused = [
+        *(changes.create("batches", f"new-{number}", b"y") for number in range(10)),
+        changes.update("batches", "0", weight=7),
+        changes.delete("batches", "1"),
+        changes.create("batches", "999"),
+    ]
+    assert refusal(lambda: duties.change(refused)) is Code.DUTY_EXISTS
+    found = {one.duty.id: one for one in duties.list("batches", with_payloads=True)}
+    assert found.keys() == {str(number) for number in range(1000)}
+    assert all(one.payload == b"x" * 1000 for one in found.values())
+    assert found["0"].duty.weight == 1
+    duties.change(
+        [changes.create("batches", "last"), changes.update("batches", "0", weight=7), changes.delete("batches", "1")]
+    )
+    names = [one.duty.id for one in duties.list("batches")]
+    assert (len(names), names[-1]) == (1000, "last")
+
+
+def test_a_list_of_large_payloads_comes_in_pages(duties: Client) -> None:
+    duties.create_pallet("large")
+    payloads = {str(number): bytes([number]) * 900_000 for number in range(12)}
+    for names in (range(8), range(8, 12)):
+        duties.change([changes.create("large", str(name), payloads[str(name)]) for name in names])
+    assert {one.duty.id: one.payload for one in duties.list("large", with_payloads=True)} == payloads
+    found = duties.get_many([("large", name) for name in payloads])
+    assert [one.payload for one in found] == list(payloads.values())
+
+
+@pytest.mark.parametrize("level", ["leader", "quorum", "voters", "all"])
+def test_each_level_of_consistency(duties: Client, level: Any) -> None:
+    if "levels" not in {one.pallet.id for one in duties.pallets()}:
+        duties.create_pallet("levels", consistency=level)
+    assert duties.create("levels", level, b"x", consistency=level).version == 1
+    assert duties.update("levels", level, weight=2, consistency=level).version == 2
+
+
+def test_a_level_that_is_not_reached(cluster: LocalCluster, duties: Client) -> None:
+    with Control(cluster.endpoints) as control:
+        controller = control.status().coordinator.controller
+        paused = next(name for name in cluster.nodes if name != controller)
+        endpoints = [node.address for name, node in cluster.nodes.items() if name != paused]
+        duties.create_pallet("reach")
+        cluster.signal(paused, signal.SIGSTOP)
+        try:
+            with Client(endpoints, timeout=30.0) as client:
+                assert client.create("reach", "quorum").version == 1
+                assert refusal(lambda: client.create("reach", "all", consistency="all")) is Code.CONSISTENCY_NOT_REACHED
+                assert client.get("reach", "all").duty.version == 1  # it is done all the same
+        finally:
+            cluster.signal(paused, signal.SIGCONT)
+        wait_settled(control, live=3)
+    assert duties.update("reach", "all", weight=2, consistency="all").version == 2
+
+
+def test_the_asyncio_twin(cluster: LocalCluster) -> None:
+    async def run() -> list[str]:
+        async with aio.Client(cluster.endpoints) as client:
+            await client.create_pallet("async")
+            await asyncio.gather(*(client.create("async", str(number), b"x") for number in range(20)))
+            return [one.payload.decode() async for one in client.list("async", with_payloads=True)]
+
+    assert asyncio.run(run()) == ["x"] * 20
+
+
+def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duties: Client) -> None:
+    duties.create_pallet("swept")
+    duties.create("swept", "kept", b"kept")
+    address = cluster.endpoints[0]
+
+    async def run() -> tuple[int, int, dict[bytes, bytes]]:
+        store = PayloadStore(address, None)
+        orphans = await store.put_many([b"orphan", b"another"], 10.0)
+        rows = {one.duty.number: one.duty for one in duties.list()}
+        now = await store.sweep(lambda: rows, lambda: True, unix_ms())
+        later = await store.sweep(lambda: rows, lambda: True, unix_ms() + 2 * 3_600_000)
+        left = await store.get_many(orphans, 10.0)
+        await store.close()
+        return now, later, left
+
+    now, later, left = asyncio.run(run())
+    assert now == 0  # they may be those of a request under way
+    assert later >= 2
+    assert not left
+    assert duties.get("swept", "kept").payload == b"kept"
+
+
+class Rest:
+    """REST, at each node in turn."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._addresses = [node.http_address for node in cluster.nodes.values()]
+        self._turn = count()
+
+    def __call__(self, method: str, path: str, document: Any = None, **headers: str) -> tuple[int, Any, str]:
+        """Status, document, ETag."""
+        address = self._addresses[next(self._turn) % len(self._addresses)]
+        body = None if document is None else json.dumps(document).encode()
+        named = {"Content-Type": "application/json"} if body is not None else {}
+        named |= {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(f"http://{address}{path}", body, named, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, json.load(answer), answer.headers.get("ETag", "")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error), ""
+
+
+def test_rest_at_every_node(cluster: LocalCluster) -> None:
+    rest = Rest(cluster)
+    assert rest("POST", "/v1/pallets", {"id": "rest", "balancer": {"kind": "fair_workload"}})[0] == 201
+    status, document, etag = rest("PUT", "/v1/pallets/rest", {"manual": True}, If_Match='"1"')
+    assert (status, document["manual"], document["balancer"]["kind"], etag) == (200, True, "capacity_workload", '"2"')
+    status, document, etag = rest("POST", "/v1/duties", {"pallet": "rest", "id": "a/b c", "payload": "ä", "weight": 3})
+    assert (status, document["version"], document["payload_bytes"], etag) == (201, 1, 2, '"1"')
+    status, document, _ = rest("GET", "/v1/duties/rest/a%2Fb%20c")
+    assert (status, document["payload"], document["assignments"]) == (200, "ä", [])
+    assert rest("PUT", "/v1/duties/rest/a/b%20c", {"payload_base64": "/wA="}, If_Match='"1"')[2] == '"2"'
+    assert rest("GET", "/v1/duties/rest/a/b%20c")[1]["payload_base64"] == "/wA="
+    status, document, _ = rest("PUT", "/v1/duties/rest/a/b%20c", {"weight": 5}, If_Match='"1"')
+    assert (status, document["code"], document["details"]) == (412, "VERSION_MISMATCH", {"version": "2"})
+    status, document, _ = rest("POST", "/v1/duties", [{"pallet": "rest", "id": str(number)} for number in range(30)])
+    assert (status, len(document)) == (201, 30)
+    refused = {"changes": [{"create": {"pallet": "rest", "id": "new"}}, {"delete": {"pallet": "rest", "id": "none"}}]}
+    status, document, _ = rest("POST", "/v1/changes?consistency=all", refused)
+    assert (status, document["code"]) == (404, "UNKNOWN_DUTY")
+    assert rest("GET", "/v1/duties/rest/new")[0] == 404
+    status, page, _ = rest("GET", "/v1/duties?pallet=rest&limit=20&payloads=true")
+    assert (status, len(page["duties"]), page["total"]) == (200, 20, 31)
+    status, rest_of_it, _ = rest("GET", f"/v1/duties?pallet=rest&after={page['next']}")
+    assert (len(rest_of_it["duties"]), rest_of_it["next"]) == (11, None)
+    assert rest("PUT", "/v1/duties", [{"pallet": "rest", "id": "0", "weight": 8}])[1][0]["weight"] == 8
+    assert rest("DELETE", "/v1/pallets/rest")[0] == 409
+    everything = [{"pallet": "rest", "id": one["id"]} for one in (*page["duties"], *rest_of_it["duties"])]
+    assert rest("DELETE", "/v1/duties?consistency=voters", everything)[0] == 200
+    assert rest("DELETE", "/v1/pallets/rest", If_Match='"2"')[0] == 200
+    assert rest("GET", "/v1/pallets/rest")[1]["code"] == "UNKNOWN_PALLET"
+    assert rest("GET", "/v1/shards")[:2] == (200, [])
+
+
+def test_what_was_acknowledged_outlives_the_controller(cluster: LocalCluster, duties: Client) -> None:
+    """Batches of ten while the active controller is killed: each is there as a whole or not at all."""
+    duties.create_pallet("failover")
+    done: list[int] = []
+    unknown: list[int] = []
+    stop = threading.Event()
+
+    def create() -> None:
+        with Client(cluster.endpoints, timeout=20.0) as client:
+            for number in count():
+                if stop.is_set():
+                    return
+                batch = [changes.create("failover", f"{number}-{part}", f"{number}") for part in range(10)]
+                try:
+                    client.change(batch)
+                    done.append(number)
+                except MinkaError as error:
+                    if error.code not in (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNREACHABLE):
+                        raise
+                    unknown.append(number)
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    try:
+        eventually("some are created", lambda: len(done) > 10)
+        with Control(cluster.endpoints) as control:
+            killed = control.status().coordinator.controller
+            cluster.kill(killed)
+            before = len(done)
+            eventually("more are created", lambda: len(done) > before + 10)
+            cluster.restart(killed)
+            wait_settled(control, live=3)
+    finally:
+        stop.set()
+        thread.join()
+    found: dict[str, list[bytes]] = {}
+    for one in duties.list("failover", with_payloads=True):
+        found.setdefault(one.duty.id.partition("-")[0], []).append(one.payload)
+    assert {str(number) for number in done} <= found.keys() <= {str(number) for number in (*done, *unknown)}
+    assert all(payloads == [number.encode()] * 10 for number, payloads in found.items())

@@ -1,0 +1,110 @@
+"""A shard in a program with an event loop of its own: what its delegate reports, and how it ends."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from minka.duties import Capacity, Delegate, Duty, Shard, aio, changes
+from minka.errors import Code, MinkaError
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import DEADLINE
+from tests.cluster.shards import QUICK_SHARDS
+
+
+class Fetcher(Delegate):
+    """A task a duty."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[Duty, asyncio.Task[None]] = {}
+        self.weights: dict[str, int] = {}
+        self.done = asyncio.Event()
+        self.failing = 0
+
+    async def attach(self, duties: Sequence[Duty]) -> None:
+        if any(duty.id == "bad" for duty in duties):
+            self.failing += 1
+            raise ValueError("no such feed")
+        for duty in duties:
+            assert duty.is_held()
+            self.tasks[duty] = asyncio.create_task(self.poll(duty))
+
+    async def detach(self, duties: Sequence[Duty]) -> None:
+        for duty in duties:
+            self.tasks.pop(duty).cancel()
+
+    async def poll(self, duty: Duty) -> None:
+        await self.done.wait()
+        if duty.lazy:
+            del self.tasks[duty]
+
+    def report(self) -> dict[Duty, int | None]:
+        return {duty: self.weights.get(duty.id) for duty in self.tasks}
+
+
+async def until(probe: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not await probe():  # noqa: ASYNC110 - it asks a cluster
+            await asyncio.sleep(0.02)
+
+
+async def course(cluster: LocalCluster) -> None:
+    fetcher = Fetcher()
+    async with aio.Client(cluster.endpoints, timeout=20.0) as client:
+        await client.create_pallet("feeds")
+        ids = ("heavy", "ends", "bad")
+        await client.change([changes.create("feeds", id_, id_, weight=10, lazy=id_ == "ends") for id_ in ids])
+        async with Shard(fetcher, {"feeds": Capacity(100)}, cluster.endpoints, name="s") as shard:
+
+            async def attached() -> bool:
+                return {duty.id for duty in fetcher.tasks} == {"heavy", "ends"}
+
+            await until(attached)
+            assert {duty.id: duty.payload for duty in shard.duties} | {"bad": b"bad"} == {
+                id_: id_.encode() for id_ in ids
+            }
+
+            async def quarantined() -> bool:
+                return bool((await client.get("feeds", "bad")).duty.quarantines)
+
+            await until(quarantined)
+            (row,) = (await client.get("feeds", "bad")).duty.quarantines
+            assert (row.shard, row.reason) == ("s", "attach: ValueError: no such feed")
+            assert fetcher.failing >= 5
+            fetcher.weights["heavy"] = 30
+            fetcher.done.set()
+
+            async def reported() -> bool:
+                return (await client.get("feeds", "heavy")).duty.reported_weight == 30
+
+            await until(reported)
+
+            async def ended() -> bool:
+                try:
+                    await client.get("feeds", "ends")
+                except MinkaError as error:
+                    return error.code is Code.UNKNOWN_DUTY
+                return False
+
+            await until(ended)
+            (held,) = shard.duties
+        assert not fetcher.tasks
+        assert not held.is_held()
+        (view,) = (await client.shards(["s"])).shards
+        assert view.shard.state_reason == "stopped gracefully"
+
+
+def test_a_shard_reports_and_leaves() -> None:
+    with LocalCluster(1, config={"shards": QUICK_SHARDS}) as cluster:
+        asyncio.run(course(cluster))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"pallets": {}}, {"grace": -1}, {"on_stuck": "shrug"}, {"endpoints": []}, {"pallets": {"feeds": Capacity(-1)}}],
+)
+def test_what_is_not_well_formed_is_refused(settings: dict[str, object]) -> None:
+    given = {"pallets": {"feeds": None}, "endpoints": ["athens:7400"], **settings}
+    with pytest.raises(MinkaError) as refused:
+        Shard(Delegate(), **given)  # type: ignore[arg-type]
+    assert refused.value.code is Code.INVALID_ARGUMENT

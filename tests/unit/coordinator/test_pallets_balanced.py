@@ -1,0 +1,68 @@
+"""What the active controller does of its own accord for the balance of duties."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from minka.v1.cluster_pb2 import Node, NodeState, Operation
+from minkad.coordinator import shard_control
+from minkad.coordinator.shard_control import ShardControl, ShardSettings
+from minkad.core.controller import BalancePallet, Command
+from minkad.core.state import State
+from tests.unit.core.duty_world import DutyWorld
+
+
+class Controller:
+    """Decides by a state, and only notes which operations are to begin."""
+
+    def __init__(self, state: State) -> None:
+        self.decided = state
+        self.confirmed_at = 0.0
+        self.begun: asyncio.Queue[Command] = asyncio.Queue()
+
+    def suspects_itself(self) -> bool:
+        return False
+
+    async def submit(self, command: Command) -> None:
+        raise AssertionError(command)
+
+    async def begin(self, command: Command) -> Operation | None:
+        self.begun.put_nowait(command)
+        return None
+
+
+async def at_once(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of its duties and shards has changed: it is the node's row that lets its shard have some."""
+    monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
+    monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
+    world.join("s1", capacity=100)
+    world.join("s2", capacity=100, node="athens")
+    world.create("feeds", [f"d{number}" for number in range(10)])
+    world.settle()
+    assert world.counts() == {"s1": 10, "s2": 0}
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        controller = Controller(world.state)
+        control = ShardControl(
+            controller, ShardSettings(), unconfirmed_since=0.0, tick=0.05, now=loop.time, in_thread=at_once
+        )
+        async with asyncio.timeout(10):
+            while "feeds" not in control._balanced:  # noqa: ASYNC110 - nothing is to be moved, so nothing is said
+                await asyncio.sleep(0.001)
+            assert controller.begun.empty()
+            world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
+            command = await controller.begun.get()
+        control.close()
+        assert isinstance(command, BalancePallet)
+        assert {move.target for move in command.plan.moves} == {"s2"}
+
+    asyncio.run(scenario())

@@ -1,0 +1,212 @@
+"""Calls to the user's delegate, on real threads and loops."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from minka.duties import Delegate, Duty
+from minka.duties._events import CallDelegate, CallEnded, CallOverdue, Event, Method
+from minka.duties._user_calls import Calls
+from minka.v1.shards_pb2 import HeldDuty
+
+DEADLINE = 10.0
+
+
+class Recording(Delegate):
+    """Says on which thread it was called, and with what."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[str], str]] = []
+        self.go_on = threading.Event()
+
+    def note(self, method: str, duties: Sequence[Duty]) -> None:
+        self.calls.append((method, [duty.id for duty in duties], threading.current_thread().name))
+
+
+class Plain(Recording):
+    def attach(self, duties: Sequence[Duty]) -> None:
+        self.note("attach", duties)
+        if duties[0].id == "bad":
+            raise ValueError("no such feed")
+
+    def detach(self, duties: Sequence[Duty]) -> None:
+        self.go_on.wait(DEADLINE)
+
+    def report(self) -> dict[Duty, int | None]:
+        return {duty(7): 12, duty(8): None}
+
+
+class Asynchronous(Recording):
+    async def attach(self, duties: Sequence[Duty]) -> None:
+        self.note("attach", duties)
+
+    async def detach(self, duties: Sequence[Duty]) -> None:
+        await asyncio.sleep(DEADLINE)
+
+    async def update(self, duties: Sequence[Duty]) -> None:
+        while True:  # it won't be ended
+            try:
+                await asyncio.sleep(DEADLINE)
+            except asyncio.CancelledError:
+                if self.go_on.is_set():
+                    raise
+
+    def report(self) -> list[Duty]:
+        self.note("report", [])
+        return [duty(7)]
+
+
+def duty(number: int) -> Duty:
+    return Duty(number, number + 10, "feeds", f"d{number}", b"", 1, 1, False, True, False, lambda *_: True)
+
+
+class Harness:
+    """The events of calls, and a user's loop on a thread of its own."""
+
+    def __init__(self, delegate: Delegate) -> None:
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.user_loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.user_loop.run_forever, name="user loop")
+        self.thread.start()
+        self.calls = Calls(delegate, self.user_loop, self.events.put_nowait, lambda *_: True)
+        self.last = 0
+
+    def begin(self, method: Method, *ids: str, timeout: float = DEADLINE) -> int:
+        self.last += 1
+        duties = tuple(HeldDuty(duty=n, epoch=n, pallet="feeds", id=id_) for n, id_ in enumerate(ids, 1))
+        self.calls.begin(CallDelegate(self.last, method, "feeds" if ids else "", duties, timeout))
+        return self.last
+
+    async def event(self) -> Event:
+        return await asyncio.wait_for(self.events.get(), DEADLINE)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._cancel_all(), self.user_loop).result(DEADLINE)
+        self.user_loop.call_soon_threadsafe(self.user_loop.stop)
+        self.thread.join()
+        self.user_loop.close()
+
+    async def _cancel_all(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+def run(delegate: Recording, course: Any) -> None:
+    async def whole() -> None:
+        harness = Harness(delegate)
+        try:
+            await course(harness)
+        finally:
+            delegate.go_on.set()
+            harness.close()
+
+    asyncio.run(whole())
+
+
+def test_functions_run_on_threads_and_what_they_raise_is_told() -> None:
+    delegate = Plain()
+
+    async def course(harness: Harness) -> None:
+        harness.begin(Method.ATTACH, "a", "b")
+        assert await harness.event() == CallEnded(1)
+        assert delegate.calls == [("attach", ["a", "b"], "minka attach feeds")]
+        harness.begin(Method.ATTACH, "bad")
+        assert await harness.event() == CallEnded(2, "ValueError: no such feed")
+        harness.begin(Method.REPORT)
+        assert await harness.event() == CallEnded(3, None, {(7, 17): 12, (8, 18): None})
+
+    run(delegate, course)
+
+
+def test_coroutines_run_on_the_users_loop_and_a_report_beside_them_too() -> None:
+    delegate = Asynchronous()
+
+    async def course(harness: Harness) -> None:
+        harness.begin(Method.ATTACH, "a")
+        assert await harness.event() == CallEnded(1)
+        harness.begin(Method.REPORT)
+        assert await harness.event() == CallEnded(2, None, {(7, 17): None})
+        assert [thread for _, _, thread in delegate.calls] == ["user loop"] * 2
+
+    run(delegate, course)
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled() -> None:
+    async def course(harness: Harness) -> None:
+        harness.begin(Method.DETACH, "a", timeout=0.05)
+        assert await harness.event() == CallEnded(1, "it took longer than 0.05 s")
+        harness.begin(Method.DETACH, "a")
+        harness.calls.cancel(2)
+        assert await harness.event() == CallEnded(2, "the duties have to be released")
+
+    run(Asynchronous(), course)
+
+
+def test_what_can_not_be_ended_is_told_and_ends_when_it_returns() -> None:
+    delegate = Plain()
+
+    async def plain(harness: Harness) -> None:
+        harness.begin(Method.DETACH, "a", timeout=0.05)
+        assert await harness.event() == CallOverdue(1)
+        delegate.go_on.set()
+        assert await harness.event() == CallEnded(1)
+
+    run(delegate, plain)
+    stubborn = Asynchronous()
+
+    async def coroutine(harness: Harness) -> None:
+        harness.begin(Method.UPDATE, "a", timeout=0.05)
+        assert await harness.event() == CallOverdue(1)
+        stubborn.go_on.set()
+        harness.calls.cancel(1)
+        assert await harness.event() == CallEnded(1, "it took longer than 0.05 s")
+
+    run(stubborn, coroutine)
+
+
+def test_a_loop_of_the_users_that_blocks_keeps_nobody_waiting() -> None:
+    async def course(harness: Harness) -> None:
+        blocked = threading.Event()
+        harness.user_loop.call_soon_threadsafe(blocked.wait, DEADLINE)
+        began = time.monotonic()
+        harness.begin(Method.ATTACH, "a", timeout=0.05)
+        assert await harness.event() == CallOverdue(1)
+        assert time.monotonic() - began < DEADLINE / 2
+        blocked.set()
+        assert isinstance(await harness.event(), CallEnded)
+
+    run(Asynchronous(), course)
+
+
+def test_a_loop_that_is_closed_is_a_failed_call() -> None:
+    async def course(harness: Harness) -> None:
+        harness.calls = Calls(Asynchronous(), closed, harness.events.put_nowait, lambda *_: True)
+        harness.begin(Method.ATTACH, "a")
+        event = await harness.event()
+        assert isinstance(event, CallEnded)
+        assert event.error == "RuntimeError: Event loop is closed"
+
+    closed = asyncio.new_event_loop()
+    closed.close()
+    run(Asynchronous(), course)
+
+
+@pytest.mark.parametrize("answer", [None, 3, ["bbc"], {duty(7): "heavy"}])
+def test_a_report_that_is_none_fails(answer: object) -> None:
+    class Odd(Plain):
+        def report(self) -> Any:
+            return answer
+
+    async def course(harness: Harness) -> None:
+        harness.begin(Method.REPORT)
+        event = await harness.event()
+        assert isinstance(event, CallEnded)
+        assert event.error is not None
+
+    run(Odd(), course)

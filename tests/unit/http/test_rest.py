@@ -1,0 +1,134 @@
+"""REST as far as it needs no cluster: what is refused, and the description."""
+
+import asyncio
+import io
+from typing import Any, cast
+
+import aiohttp
+import pytest
+
+from minka.errors import Code
+from minkad.http.metrics import create_registry
+from minkad.http.problems import MEDIA_TYPE, status_of
+from minkad.http.rest import _MAX_BODY, Rest
+from minkad.http.server import create_app, start
+from minkad.rpc.validation import check
+from tests.unit.http.test_server import FakeNode, free_address
+
+JSON = {"Content-Type": "application/json"}
+
+
+def ask(method: str, path: str, **named: Any) -> tuple[int, str, Any]:
+    """Status, content type and document of one request."""
+
+    async def run() -> tuple[int, str, Any]:
+        node, address = FakeNode(), free_address()
+        rest = Rest(cast(Any, None), check).app()
+        runner = await start(create_app(node, create_registry(node), rest), address)
+        try:
+            async with (
+                aiohttp.ClientSession(f"http://{address}", timeout=aiohttp.ClientTimeout(10)) as session,
+                session.request(method, path, **named) as response,
+            ):
+                return response.status, response.content_type, await response.json(content_type=None)
+        finally:
+            await runner.cleanup()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "named", "status", "said"),
+    [
+        ("POST", "/v1/duties", {"data": "{}"}, 415, "must be application/json"),
+        ("POST", "/v1/duties", {"data": "{", "headers": JSON}, 400, "not what it should be"),
+        ("POST", "/v1/duties", {"json": {"pallet": "feeds"}}, 400, "missing required field `id`"),
+        ("POST", "/v1/duties", {"json": {"pallet": "feeds", "id": "x", "wieght": 3}}, 400, "wieght"),
+        ("POST", "/v1/duties", {"json": {"pallet": "feeds", "id": "x", "weight": -3}}, 400, "weight"),
+        ("POST", "/v1/duties", {"json": {"pallet": "a/b", "id": "x"}}, 400, "pallet"),
+        ("POST", "/v1/duties", {"json": {"pallet": "feeds", "id": "a\tb"}}, 400, "no control characters"),
+        (
+            "POST",
+            "/v1/duties",
+            {"json": {"pallet": "f", "id": "x", "payload": "", "payload_base64": ""}},
+            400,
+            "only one",
+        ),
+        ("POST", "/v1/duties", {"json": [{"pallet": "f", "id": "x"}] * 1001}, 400, "1000 at most"),
+        (
+            "POST",
+            "/v1/duties?consistency=most",
+            {"json": {"pallet": "f", "id": "x"}},
+            400,
+            "leader, quorum, voters, all",
+        ),
+        ("POST", "/v1/duties", {"data": io.BytesIO(b"x" * (_MAX_BODY + 1)), "headers": JSON}, 413, "more than"),
+        ("POST", "/v1/changes", {"json": {"changes": [{}]}}, 400, "one of create, update and delete"),
+        ("PUT", "/v1/duties/feeds/x", {"json": {"weight": 3}, "headers": {"If-Match": "3"}}, 400, "in quotes"),
+        ("PUT", "/v1/duties/feeds/x", {"json": {"id": "y"}}, 400, "id is 'x' in the path"),
+        ("PUT", "/v1/duties/feeds/x", {"json": {"synthetic": True}}, 400, "synthetic"),
+        ("POST", "/v1/pallets", {"json": {"id": "f", "balancer": {"kind": "best"}}}, 400, "balancer.kind"),
+        ("GET", "/v1/duties?limit=x", {}, 400, "limit must be a number"),
+        ("GET", "/v1/nothing", {}, 404, "Not Found"),
+        ("PATCH", "/v1/duties", {}, 405, "Method Not Allowed"),
+    ],
+)
+def test_what_is_refused_and_how(method: str, path: str, named: dict[str, Any], status: int, said: str) -> None:
+    answer, content_type, document = ask(method, path, **named)
+    assert (answer, content_type) == (status, MEDIA_TYPE)
+    assert said in document["detail"]
+    assert document["status"] == status
+    assert {"type", "title", "code", "remedy", "retriable"} <= document.keys()
+
+
+def test_a_bug_is_a_problem_document_too() -> None:
+    status, content_type, document = ask("GET", "/v1/pallets")  # there is no gateway
+    assert (status, content_type, document["code"]) == (500, MEDIA_TYPE, "INTERNAL")
+
+
+def test_every_code_has_a_status_and_an_entry() -> None:
+    _, _, entries = ask("GET", "/v1/errors")
+    assert {entry["code"] for entry in entries} == {code.name for code in Code}
+    assert all(400 <= status_of(code) < 600 for code in Code)
+    assert (status_of(Code.VERSION_MISMATCH), status_of(Code.UNKNOWN_DUTY), status_of(Code.DUTY_EXISTS)) == (
+        412,
+        404,
+        409,
+    )
+    assert (status_of(Code.NO_CONTROLLER), status_of(Code.OUTCOME_UNKNOWN)) == (503, 504)
+
+
+def test_the_description_is_of_what_is_there() -> None:
+    status, _, document = ask("GET", "/v1/openapi.json")
+    assert status == 200
+    routes = Rest(cast(Any, None), check).routes
+    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert described == {(route.method, route.described_path) for route in routes}
+    schemas = document["components"]["schemas"]
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict):
+            if "$ref" in value:
+                assert value["$ref"].removeprefix("#/components/schemas/") in schemas
+            for inner in value.values():
+                walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner)
+
+    walk(document)
+    assert schemas["DutyDocument"]["required"] == ["pallet", "id"]
+    assert "pallet" not in schemas["DutyContent"]["properties"]
+
+
+def test_without_rest_there_is_no_v1() -> None:
+    async def run() -> int:
+        node, address = FakeNode(), free_address()
+        runner = await start(create_app(node, create_registry(node)), address)
+        try:
+            async with aiohttp.ClientSession(f"http://{address}") as session, session.get("/v1/pallets") as response:
+                return response.status
+        finally:
+            await runner.cleanup()
+
+    assert asyncio.run(run()) == 404

@@ -1,0 +1,47 @@
+"""What minkactl makes of shards and their moves."""
+
+from minka.v1.duties_pb2 import PalletCapacity, Shard, ShardState
+from minka.v1.duty_api_pb2 import DutyMoved, GetShardsResponse, ShardLoad, ShardStatus
+from minkactl.duty_views import _alike, shards_page
+
+LIVE, GONE = ShardState.SHARD_STATE_LIVE, ShardState.SHARD_STATE_GONE
+RESPONSE = GetShardsResponse(
+    shards=[
+        ShardStatus(
+            shard=Shard(name="one", state=LIVE, pallets=[PalletCapacity(pallet="feeds", capacity=200)]),
+            score=90,
+            loads=[
+                ShardLoad(shard="one", pallet="feeds", duties=3, weight=150, capacity=200),
+                ShardLoad(shard="one", pallet="maps", duties=1, weight=7),
+            ],
+        ),
+        ShardStatus(shard=Shard(name="two", state=GONE, state_reason="stopped gracefully")),
+    ],
+    moves=[
+        DutyMoved(time_ms=9, pallet="feeds", id=id_, source="one", target=target, reason="even")
+        for id_, target in (("a", "two"), ("b", "two"), ("c", "three"))
+    ],
+)
+
+
+def test_a_row_a_shard_and_pallet() -> None:
+    rows = shards_page(RESPONSE).listings[0].rows
+    assert [(row["shard"], row["pallet"], row["load_percent"], row["state"]) for row in rows] == [
+        ("one", "feeds", 75, "live"),
+        ("one", "maps", None, "live"),
+        ("two", "", None, "gone"),
+    ]
+    assert [row["note"] for row in rows] == ["", "", "stopped gracefully"]
+
+
+def test_moves_of_one_reason_are_one_line() -> None:
+    page = shards_page(RESPONSE)
+    assert len(page.document["moves"]) == 3
+    assert [(row["name"], row["target"]) for row in _alike(page.document["moves"])] == [
+        ("feeds/a and 1 more", "two"),
+        ("feeds/c", "three"),
+    ]
+
+
+def test_one_shard_and_its_moves() -> None:
+    assert [move["name"] for move in shards_page(RESPONSE, "three").document["moves"]] == ["feeds/c"]

@@ -99,9 +99,10 @@ class DutyRequests:
 
     async def _confirmed_by(self, consistency: Consistency.ValueType) -> None:
         driver = self._coordinator.driver
-        members = list(driver.conf_state.voters)
-        if consistency == Consistency.CONSISTENCY_ALL:
-            members += driver.conf_state.learners
+        # While the voters change, those of both sets are.
+        voters = (*driver.conf_state.voters, *driver.conf_state.voters_outgoing)
+        learners = driver.conf_state.learners if consistency == Consistency.CONSISTENCY_ALL else ()
+        members = list(dict.fromkeys((*voters, *learners)))
         try:
             async with asyncio.timeout(CONFIRMED_WITHIN_S):
                 await driver.logged_by(members)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from minka.duties._events import Method
 from tests.simulation.loop import DriftingClock
+from tests.simulation.network import between
 from tests.simulation.shard_process import Manners, ShardHost, ShardProcess
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Shards:
             self._stop,
             self._cut,
             self._cut,
+            self._split,
             self._leave,
             self._rename,
             self._upgrade,
@@ -166,6 +168,20 @@ class Shards:
         world.network.block(links)
         world.cut_at.update(dict.fromkeys(links, world.now))
         world.after(rng.expovariate(1 / 1.0), world.availability.heal)
+
+    def _split(self) -> None:
+        """The active controller with some shards, from all other nodes and shards."""
+        world, rng = self._world, self._rng
+        active = world.active()
+        one = (active.machine if active is not None else rng.choice(world.machines)).number
+        numbers = [host.number for host in self.hosts]
+        company = {one, *rng.sample(numbers, rng.randint(1, len(numbers)))}
+        others = {machine.number for machine in world.machines} | set(numbers)
+        links = between(company, others - company, both=rng.random() < 0.7)
+        world.say("nemesis", "split", str(sorted(company)))
+        world.network.block(links)
+        world.cut_at.update(dict.fromkeys(links, world.now))
+        world.after(rng.expovariate(1 / 1.5), world.availability.heal)
 
     def _leave(self) -> None:
         process = self._any().process

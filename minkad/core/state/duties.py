@@ -38,6 +38,7 @@ ASSIGNMENT_TRANSITIONS: Final[dict[int, set[int]]] = {
 }
 # A name of an enum is looked up by a function each time.
 _NONE: Final = int(_A.ASSIGNMENT_STATE_UNSPECIFIED)
+_ASSIGNED: Final = int(_A.ASSIGNMENT_STATE_ASSIGNED)
 _RELEASING: Final = int(_A.ASSIGNMENT_STATE_RELEASING)
 _PREPARING: Final = int(_A.ASSIGNMENT_STATE_PREPARING)
 WITH_NEW_EPOCH: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
@@ -112,6 +113,9 @@ class DutyState:
     pinned: dict[int, None] = field(default_factory=dict, compare=False)
     on_shard: dict[str, dict[int, Assignment]] = field(default_factory=dict, compare=False)
     loads: dict[str, dict[str, Load]] = field(default_factory=dict, compare=False)  # by shard, by pallet
+    attaching: dict[int, None] = field(
+        default_factory=dict, compare=False
+    )  # ASSIGNED, in that order; no synthetic ones
     releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: how many it is told to release
     room: dict[str, int] = field(default_factory=dict, compare=False)
     balance: dict[str, int] = field(default_factory=dict, compare=False)
@@ -134,6 +138,7 @@ class DutyState:
             dict(self.pinned),
             {shard: dict(some) for shard, some in self.on_shard.items()},
             {shard: dict(some) for shard, some in self.loads.items()},
+            dict(self.attaching),
             dict(self.releasing),
             dict(self.room),
             dict(self.balance),
@@ -241,7 +246,7 @@ class DutyState:
         del self.numbers[row.pallet, row.id], self.in_pallet[row.pallet][number]
         for index in (self.synthetic, self.nowhere):
             index.get(row.pallet, {}).pop(number, None)
-        for some in (self.deleting, self.pinned, self.of_duty):
+        for some in (self.deleting, self.pinned, self.attaching, self.of_duty):
             some.pop(number, None)
         self._note_room(row.pallet)
 
@@ -287,6 +292,7 @@ class DutyState:
             count, weight = loads.get(duty.pallet, Load())
             sign = 1 if is_ else -1
             loads[duty.pallet] = Load(count + sign, weight + sign * weight_of(duty))
+        _keep(self.attaching, number, new is not None and new.state == _ASSIGNED and not duty.synthetic)
         before = old is not None and old.state == _RELEASING
         after = new is not None and new.state == _RELEASING
         if before != after:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, PalletCapacity, Shard, ShardState
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutyPin, DutySpec, PalletChange, PlanRebalanceRequest
+from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport, ShardReported, WeighedDuty
 from minkad.core.controller import (
     BalancePallet,
@@ -59,6 +60,10 @@ class DutyWorld:
         """Decide and apply. Raises MinkaError."""
         for record in decide(self.state, command, self.now_ms):
             self.state.apply(record)
+
+    def look(self) -> list[Record]:
+        """What the controller would do now with duties of its own accord."""
+        return self._distributor.next_facts(self.state, self.now_ms)
 
     def follow(self) -> None:
         """What the controller does of its own accord, until there is nothing. What is gathered is waited for."""

@@ -8,7 +8,7 @@ from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, OnFailure, Shard
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec, PalletChange
 from minkad.core.controller import ChangeDuties, ChangePallets, FailShards, LeaveShard, NoteFlap, score
 from minkad.core.controller.duties.decide import duty_facts
-from minkad.core.controller.duties.distribution import TIMER_MS
+from minkad.core.controller.duties.distribution import JOINED_MS, TIMER_MS
 from minkad.core.controller.duties.health import HALF_LIFE_MS
 from tests.unit.core.duty_world import DutyWorld
 
@@ -537,3 +537,16 @@ def test_a_canary_whose_version_runs_everywhere_divides_nothing(world: DutyWorld
     world.create("feeds", TEN)
     world.settle()
     assert world.counts() == {"s1": 10}
+
+
+def test_many_duties_wait_until_all_shards_are_there(world: DutyWorld) -> None:
+    for start in range(0, 3000, 1000):
+        world.create("feeds", [f"d{start + number}" for number in range(1000)])
+    for number in range(4):
+        world.join(f"s{number}")
+        facts = world.look()
+        assert not facts, "the first would get everything"
+        world.now_ms += JOINED_MS // 2
+    world.now_ms += JOINED_MS
+    world.settle()
+    assert set(world.counts().values()) == {750}

@@ -37,6 +37,11 @@ PIECE: Final = 250  # duties that are placed at once: ten milliseconds
 FORGOTTEN_AFTER_MS: Final = 600_000  # a shard that is gone
 NEW_MS: Final = 1000  # for which a duty is new
 GATHER_MS: Final = 500  # from when all were placed until new ones are
+WINDOW: Final = 2000  # duties that are given to shards and not attached yet, of all pallets
+SLOW_MS: Final = 10_000  # of what takes longer to attach no notice is taken
+MANY: Final = 2000  # duties
+JOINED_MS: Final = 1000  # for which a shard has just come
+AWAITED_MS: Final = 5000  # for which more of them are waited for at most
 TIMER_MS: Final = 200  # between looks while nothing changes
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 NO_SHARD: Final = "no shard takes duties of the pallet"
@@ -49,6 +54,7 @@ class Distributor:
         self.unplaced: dict[str, dict[int, str]] = {}  # by pallet, by duty: why
         self._room: dict[str, object] = {}  # by pallet: what made the room when they were looked at
         self._placed_ms: dict[str, int] = {}  # by pallet: when new ones were placed last
+        self._awaited_ms: dict[str, int] = {}  # by pallet: since when many of its duties wait
         self._looked: tuple[object, int] = (None, 0)  # at what, and when
 
     def next_facts(self, state: State, now_ms: int) -> list[Record]:
@@ -85,7 +91,10 @@ class Distributor:
         waiting = (number for number in nowhere if number not in unplaced)
         free = (number for number in waiting if Placed.duty(number) not in state.under_way)
         duties = [state.duties.duties[number] for number in islice(free, PIECE)]
-        if self._gathers(pallet.id, duties, now_ms):
+        if _is_full(state, now_ms):
+            return
+        waits = len(nowhere) - len(unplaced)
+        if self._awaits_shards(state, pallet.id, found, waits, now_ms) or self._gathers(pallet.id, duties, now_ms):
             return
         given: dict[tuple[str, str], list[int]] = defaultdict(list)
         for duty in duties:
@@ -99,6 +108,17 @@ class Distributor:
             yield from _cleared(state, numbers, shard, now_ms)
             yield from epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
 
+    def _awaits_shards(self, state: State, pallet: str, found: list[ShardRoom], waits: int, now_ms: int) -> bool:
+        """Whether many duties wait, and shards have come a moment ago: more may come, and all are to get their share
+        at once, or the first ones would get everything, and give most of it away again.
+        """
+        if waits < MANY:
+            self._awaited_ms.pop(pallet, None)
+            return False
+        since = self._awaited_ms.setdefault(pallet, now_ms)
+        last = max((state.duties.shards[room.name].registered_ms for room in found if room.is_open), default=0)
+        return now_ms - last < JOINED_MS and now_ms - since < AWAITED_MS
+
     def _gathers(self, pallet: str, duties: list[Duty], now_ms: int) -> bool:
         """Whether these are all new, and the last ones were placed a moment ago: then more may come, and each shard is
         told of many at once.
@@ -110,6 +130,15 @@ class Distributor:
         if len(duties) < PIECE:
             self._placed_ms[pallet] = now_ms
         return False
+
+
+def _is_full(state: State, now_ms: int) -> bool:
+    """Whether so many were given to shards of late and aren't attached yet that the next have to wait: what shards and
+    nodes can't take in would only make them late with what keeps them alive.
+    """
+    newest = next(islice(reversed(state.duties.attaching), WINDOW - 1, None), None)
+    one = None if newest is None else state.duties.holder(newest)
+    return one is not None and now_ms - one.since_ms < SLOW_MS
 
 
 def _cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Iterator[Record]:

@@ -37,7 +37,7 @@ class Size:
     victim: int
 
     def capacity(self, *, victim: bool) -> int:
-        """Of a shard: ten times its share, so that there is room when one is gone."""
+        """Ten times a shard's share, so that there is room when one is gone."""
         return 10 * (self.victim if victim else (self.duties - self.victim) // (self.shards - 1))
 
 

@@ -111,7 +111,7 @@ def _minka(report: Report, world: World, name: str) -> None:
 
 
 def _timed(plan: Callable[[], DutyPlan]) -> tuple[DutyPlan, float]:
-    """Of a processor's time: what else the machine does is not the planner's."""
+    """A processor's time: what else the machine does is not the planner's."""
     began = time.thread_time()
     made = plan()
     return made, time.thread_time() - began

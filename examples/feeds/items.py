@@ -22,7 +22,7 @@ class StaleToken(Exception):
 
 
 class Items:
-    """Of all feeds, each item once."""
+    """The items of all feeds, each once."""
 
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None)

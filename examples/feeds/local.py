@@ -42,11 +42,11 @@ class Polls:
     feeds: list[list[Poll]]
 
     def since(self, moment: float) -> list[set[str]]:
-        """Of each feed: the workers that have polled it after this moment."""
+        """For each feed, the workers that have polled it after this moment."""
         return [{poll.worker for poll in polls if poll.last > moment} for polls in self.feeds]
 
     def current(self) -> list[str]:
-        """Of each feed: the worker that polls it now, "" if none does."""
+        """For each feed, the worker that polls it now, "" if none does."""
         last = [polls[-1] if polls else None for polls in self.feeds]
         return [poll.worker if poll is not None and poll.last > self.now - QUIET_S else "" for poll in last]
 

@@ -23,7 +23,7 @@ GIVE_UP_S: Final = 60.0
 
 
 class Show:
-    """Who polls what: a table that is refreshed on a terminal; without one it is printed at the end of each act."""
+    """A table of who polls what; it is refreshed on a terminal, and else printed at the end of each act."""
 
     def __init__(self, feeds: LocalFeeds) -> None:
         self._feeds = feeds

@@ -11,7 +11,7 @@ MAX_CALL_DUTIES: Final = 1_000  # that a delegate is given at once
 
 
 class Method(Enum):
-    """Of a delegate, in the order in which they come first."""
+    """A delegate's methods, in the order in which they come first."""
 
     DETACH = "detach"
     UPDATE = "update"

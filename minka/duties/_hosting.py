@@ -20,7 +20,7 @@ ERROR: Final = 40
 
 
 class Phase(Enum):
-    """Of a duty on its shard."""
+    """A duty's on its shard."""
 
     PREPARING = "preparing"
     ATTACHING = "attaching"
@@ -388,5 +388,7 @@ def _method_of(record: Record) -> Method:
 
 
 def _named(call: CallDelegate) -> str:
+    if not call.duties:
+        return "all duties"
     first = f"{call.pallet}/{call.duties[0].id}"
     return first if len(call.duties) == 1 else f"{len(call.duties)} duties, {first} the first"

@@ -276,7 +276,7 @@ class ShardMachine:
             return
         if not self._releasing and self.until - now <= self._margin():
             left = self.until - now
-            # Who wakes up too late has the same time to release that he would have had.
+            # A process that wakes up too late has the same time to release that it would have had.
             self._patience = now + max(self._margin(), 0.1) if left <= 0 else float("-inf")
             self._releasing = True
             why = "has ended" if left <= 0 else f"ends in {left:.1f} s"

@@ -337,3 +337,14 @@ def test_it_prepares_and_then_attaches_the_next_epoch() -> None:
     world.attach(held(1, 12))
     assert world.holds == {1: 12}
     assert world.reported("released") == []
+
+
+def test_a_report_that_can_not_be_ended_is_named() -> None:
+    world = World()
+    world.connect()
+    world.attach(held(1, 11))
+    world.end_calls()
+    world.pass_time(1.5)
+    (number,) = (number for number, call in world.calls.items() if call.method is Method.REPORT)
+    world.tell(CallOverdue(number))
+    assert "report of all duties has taken" in world.notes[-1].text

@@ -63,6 +63,7 @@ from minkad.turns import turn
 log: Final = logging.getLogger(__name__)
 
 _FEW_STATS: Final = 1000
+SCHEDULE_REST: Final = 2  # times as long as it took to find no next step, others have the loop
 TICK: Final = 0.05  # seconds between looks at the failure detector and the migrations
 QUEUE_INTERVAL_S: Final = 1.0  # between looks at what is queued, while what runs is the same
 FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was not heard any more to find the new one
@@ -138,6 +139,8 @@ class ActiveController:
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # the last of each node
         self._schedule_due = False
+        self._schedule_missed = False  # somebody had the turn
+        self._schedule_from = float("-inf")  # not before
         self._logged = logged
         self._balancers = [balancer() for balancer in BALANCERS]
         self._judging: asyncio.Task[None] | None = None
@@ -269,6 +272,7 @@ class ActiveController:
                 finally:
                     if not under_way.done():
                         await asyncio.wait([under_way])
+            self._schedule_if_missed()
         except MinkaError:
             await self.all_recorded()
             raise
@@ -346,17 +350,30 @@ class ActiveController:
     def _schedule_soon(self) -> None:
         if not self._schedule_due:
             self._schedule_due = True
-            asyncio.get_running_loop().call_soon(self._schedule)
+            asyncio.get_running_loop().call_later(max(0.0, self._schedule_from - self._now()), self._schedule)
 
-    @failpoint("controller.schedule")
+    def _schedule_if_missed(self) -> None:
+        if self._schedule_missed:
+            self._schedule_missed = False
+            self._schedule_soon()
+
     def _schedule(self) -> None:
         self._schedule_due = False
-        if self._turn.locked() or self._is_closed or self.failed:
-            return  # it is looked at again with the next tick
-        if records := schedule(self.decided, self.settings.caps, unix_ms(), self.low_disks()):
-            self._record(records)
-        if records := self.shards.distributor.next_facts(self.decided, unix_ms()):
-            self._record(records)
+        if self._turn.locked():
+            self._schedule_missed = True
+        elif not self._is_closed and not self.failed:
+            began = self._now()
+            if not self._record_next_steps():
+                self._schedule_from = self._now() + SCHEDULE_REST * (self._now() - began)
+
+    @failpoint("controller.schedule")
+    def _record_next_steps(self) -> bool:
+        """Whether there were any."""
+        if moves := schedule(self.decided, self.settings.caps, unix_ms(), self.low_disks()):
+            self._record(moves)
+        if facts := self.shards.distributor.next_facts(self.decided, unix_ms()):
+            self._record(facts)
+        return bool(moves or facts)
 
     # Carrying out
 
@@ -536,7 +553,7 @@ class ActiveController:
         for operation in self.decided.moving_operations():
             if operation.HasField("rebalance"):
                 continue  # a duty is copied nowhere, and once it is to be released there is no way back
-            for migration in unfinished(list(self.decided.migrations[operation.id].values())):
+            for migration in list(unfinished(self.decided, operation)):
                 if not self._can_stall(migration, operation.paused):
                     continue
                 thing = Placed.of(migration)

@@ -39,8 +39,9 @@ _LOOK_S: Final = 0.1
 _POLL_S: Final = 0.005  # for the next entry to be applied
 _RETRY_S: Final = (0.1, 2.0)  # between two tries to read payloads, the first and the longest
 _READ_S: Final = 5.0
-_OFTEN_S: Final = 0.5  # a shard that was told of duties so shortly ago,
-_GATHER_S: Final = 0.15  # is told after so long of all that have come meanwhile
+_OFTEN_S: Final = 0.5  # a shard that was told of duties so shortly ago is told later of all that have come meanwhile:
+_GATHER_S: Final = 0.002  # after so long for each shard that is told as often,
+_LONGEST_GATHER_S: Final = 0.15  # and no longer than this
 _MAX_REPORTS: Final = 8  # of one session that wait; a shard has one under way at a time
 
 
@@ -150,6 +151,11 @@ class ShardSessions:
         )
         return ShardInstruction(index=self.settled_index(), welcome=welcome)
 
+    def gather(self) -> float:
+        """Seconds for which what a shard is to be told may wait for more: what costs is the message."""
+        since = time.monotonic() - _OFTEN_S
+        return min(_LONGEST_GATHER_S, _GATHER_S * sum(one.told_at > since for one in self._sessions.values()))
+
     # What happens at this node
 
     def changed(self, notices: Sequence[NotifyShard]) -> None:
@@ -196,6 +202,7 @@ class Session:
     def __init__(self, sessions: ShardSessions, shard: Shard, holdings: Iterable[Holding], memory: Memory) -> None:
         """Raises OVERLOADED when there are too many."""
         self.heard_at = time.monotonic()
+        self.told_at = float("-inf")  # of duties with their payloads
         self._sessions = sessions
         self._shard = shard
         self._share = memory.share(self._revoked)
@@ -391,14 +398,14 @@ class Session:
 
     async def _hand_over(self) -> None:
         """Tell of duties with their payloads, a message at a time, when the shard has taken the one before. Many that
-        are created one after the other go together: what costs is the message.
+        are created one after the other go together.
         """
-        pause, told_at = _RETRY_S[0], float("-inf")
+        pause = _RETRY_S[0]
         while True:
             await self._waiting.wait()
-            await asyncio.sleep(_GATHER_S if time.monotonic() - told_at < _OFTEN_S else 0)
+            await asyncio.sleep(self._sessions.gather() if time.monotonic() - self.told_at < _OFTEN_S else 0)
             self._waiting.clear()
-            told_at = time.monotonic()
+            self.told_at = time.monotonic()
             while wanted := self._telling.next_waiting(self._sessions.state().duties):
                 while self._out_bytes > MAX_BYTES:
                     self._taken.clear()

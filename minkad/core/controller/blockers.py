@@ -20,7 +20,7 @@ def blockers_of(state: State, operation: Operation) -> list[Blocker]:
     if operation.paused:
         remedy = f"minkactl operations resume {operation.id}"
         return [Blocker(operation_id=operation.id, reason="it is paused", remedy=remedy)]
-    found = [what_blocks(state, migration) for migration in unfinished(list(state.migrations[operation.id].values()))]
+    found = [what_blocks(state, migration) for migration in unfinished(state, operation)]
     blockers = [blocker for blocker in found if blocker is not None]
     blockers += kind_of(operation).blockers(state, operation)
     for blocker in blockers:

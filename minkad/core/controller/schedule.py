@@ -17,8 +17,9 @@ from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, partitions_changed
 from minkad.core.controller.selectors import Live
-from minkad.core.state import MIGRATIONS_ENDED, Placed, State
+from minkad.core.state import Placed, State
 
+_PENDING: Final = MigrationState.MIGRATION_STATE_PENDING
 HAND_OVERS_AT_ONCE: Final = 64  # leaderships on their way from one node to another, outside of reassignments
 
 
@@ -59,32 +60,28 @@ def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int
     records, begun, load = list[Record](), list[Migration](), _Load(state, caps, live)
     while waiting:
         first = min(waiting, key=lambda operation_id: (load.shares[operation_id], operation_id))
-        migration = next(waiting[first], None)
-        if migration is None or not load.has_room_for_kind(migration):
+        if (found := load.next_with_room(waiting[first])) is None:
             del waiting[first]
             continue
-        mover = mover_of(migration)
-        if (never := mover.impossible(state, migration)) is not None:
-            records.append(migration_in_state(migration, MigrationState.MIGRATION_STATE_CANCELLED, now_ms, never))
-        elif not mover.obstacle(state, migration) and load.takes(migration):
-            begun.append(migration)
+        mover = mover_of(found)
+        if (never := mover.impossible(state, found)) is not None:
+            records.append(migration_in_state(found, MigrationState.MIGRATION_STATE_CANCELLED, now_ms, never))
+        elif not mover.obstacle(state, found):
+            load.add(found)
+            begun.append(found)
     for kind, rows in _by_kind(begun).items():
         records += MOVERS[kind].begin(state, rows, now_ms)
     return records
 
 
 def _pending(state: State, operation: Operation) -> Iterator[Migration]:
-    found = unfinished(list(state.migrations[operation.id].values()))
-    return (migration for migration in found if migration.state == MigrationState.MIGRATION_STATE_PENDING)
+    return (one for one in unfinished(state, operation) if one.state == _PENDING)
 
 
-def unfinished(migrations: list[Migration]) -> Iterator[Migration]:
+def unfinished(state: State, operation: Operation) -> Iterator[Migration]:
     """The first of each thing that has not ended; no more than one of a thing is under way."""
-    seen: set[Placed] = set()
-    for migration in migrations:
-        if migration.state not in MIGRATIONS_ENDED and (thing := Placed.of(migration)) not in seen:
-            seen.add(thing)
-            yield migration
+    unended = state.unended.get(operation.id, {})
+    return (one for (thing, index), one in unended.items() if not index or (thing, index - 1) not in unended)
 
 
 class _Load:
@@ -98,28 +95,29 @@ class _Load:
         self._busy = Counter[tuple[str, str]]()
         self._kinds = Counter[str]()
         for migration in state.under_way.values():
-            self._add(migration, mover_of(migration).hosts(state, migration, live))
+            self.add(migration)
 
-    def _add(self, migration: Migration, hosts: Collection[str]) -> None:
+    def next_with_room(self, waiting: Iterator[Migration]) -> Migration | None:
+        """The next one for which its hosts have room; None once no more things of its kind may move in the cluster."""
+        for migration in waiting:
+            kind = Placed.of(migration).kind
+            most = MOVERS[kind].most(self._state, migration, self._caps)
+            if self._kinds[kind] >= most.cluster:
+                return None
+            for host in MOVERS[kind].hosts(self._state, migration, self._live):
+                if self._busy[kind, host] >= most.per_host:
+                    break
+            else:
+                return migration
+        return None
+
+    def add(self, migration: Migration) -> None:
+        """It is under way."""
         kind = Placed.of(migration).kind
+        hosts = MOVERS[kind].hosts(self._state, migration, self._live)
         self._busy.update((kind, host) for host in hosts)
         self._kinds[kind] += bool(hosts)
         self.shares[migration.operation_id] += bool(hosts)
-
-    def has_room_for_kind(self, migration: Migration) -> bool:
-        """Whether one more thing of this kind may move in the cluster."""
-        most = mover_of(migration).most(self._state, migration, self._caps)
-        return self._kinds[Placed.of(migration).kind] < most.cluster
-
-    def takes(self, migration: Migration) -> bool:
-        """Whether its hosts have room for it; then it is counted."""
-        mover, kind = mover_of(migration), Placed.of(migration).kind
-        hosts = mover.hosts(self._state, migration, self._live)
-        most = mover.most(self._state, migration, self._caps).per_host
-        if any(self._busy[kind, host] >= most for host in hosts):
-            return False
-        self._add(migration, hosts)
-        return True
 
 
 # Leaderships
@@ -154,7 +152,7 @@ def _is_bound(partition: Partition) -> bool:
 def _end(state: State, live: Live, now_ms: int) -> list[Record]:
     records: list[Record] = []
     for operation in state.running_operations():
-        if any(m.state not in MIGRATIONS_ENDED for m in state.migrations[operation.id].values()):
+        if state.unended.get(operation.id):
             continue
         if (end := kind_of(operation).end(state, operation, live)) is not None:
             records.append(operations.finish(state, operation, end, now_ms))

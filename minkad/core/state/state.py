@@ -102,6 +102,8 @@ class State:
     led: dict[str, dict[int, None]] = field(default_factory=dict)
     moving: dict[Placed, int] = field(default_factory=dict)  # things with migrations that haven't ended: the operation
     under_way: dict[Placed, Migration] = field(default_factory=dict)  # by thing: the one that has begun and not ended
+    # of `migrations`, those of operations that have begun which haven't ended themselves, in the order of the plan
+    unended: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
     incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
     changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state alone: a copy begins a new one
 
@@ -126,6 +128,7 @@ class State:
             {node: dict(ids) for node, ids in self.led.items()},
             dict(self.moving),
             dict(self.under_way),
+            {operation: dict(rows) for operation, rows in self.unended.items()},
             set(self.incomplete),
             ChangeLog(self.version),
         )
@@ -429,37 +432,39 @@ class State:
         return []
 
     def _move(self, operation: Operation, migrations: Iterable[Migration]) -> None:
-        for migration in migrations:
-            if migration.state not in MIGRATIONS_ENDED:
-                thing = Placed.of(migration)
-                by = self.moving.setdefault(thing, operation.id)
-                assert by == operation.id, f"operation {by} moves {thing}"
+        unended = _by((one for one in migrations if one.state not in MIGRATIONS_ENDED), _place)
+        self.unended[operation.id] = unended
+        for thing, _ in unended:
+            by = self.moving.setdefault(thing, operation.id)
+            assert by == operation.id, f"operation {by} moves {thing}"
 
     def _apply_migration(self, migration: Migration) -> None:
         rows = self.migrations[migration.operation_id]
         thing = Placed.of(migration)
         check_migration_change(rows[thing, migration.index], migration)
         rows[thing, migration.index] = migration
+        unended = self.unended.get(migration.operation_id, {})
+        if migration.state in MIGRATIONS_ENDED:
+            unended.pop((thing, migration.index), None)
+        else:
+            unended[thing, migration.index] = migration
         begun = self.under_way.get(thing)
         if migration.state in MIGRATIONS_UNDER_WAY:
             self.under_way[thing] = migration
         elif begun is not None and (begun.operation_id, begun.index) == (migration.operation_id, migration.index):
             del self.under_way[thing]
         is_moving = self.moving.get(thing) == migration.operation_id
-        if is_moving and all(one.state in MIGRATIONS_ENDED for one in self._of_thing(migration.operation_id, thing)):
-            del self.moving[thing]
-
-    def _of_thing(self, operation_id: int, thing: Placed) -> Iterator[Migration]:
-        """The operation's migrations of this thing."""
-        rows = self.migrations[operation_id]
         indexes = takewhile(lambda index: (thing, index) in rows, count())
-        return (rows[thing, index] for index in indexes)
+        if is_moving and not any((thing, index) in unended for index in indexes):
+            del self.moving[thing]
 
     def _apply_operation(self, operation: Operation, *, ends: bool) -> None:
         old = self.operations[operation.id]
         assert old.state in OPERATIONS_UNENDED, operation
         assert ends if operation.state not in OPERATIONS_UNENDED else operation.state == old.state, operation
         self.operations[operation.id] = operation
+        if ends:
+            self.unended.pop(operation.id, None)
 
     def _forget_old_operations(self) -> None:
         ended = [o for o in self.operations.values() if o.state not in OPERATIONS_UNENDED]

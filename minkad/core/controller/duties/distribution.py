@@ -32,6 +32,7 @@ from minkad.core.placement.duties import ShardRoom
 from minkad.core.state import Placed, State, duty_name
 
 _S, _A = ShardState, AssignmentState
+_LIVE: Final = ShardState.SHARD_STATE_LIVE
 
 PIECE: Final = 250  # duties that are placed at once: ten milliseconds
 FORGOTTEN_AFTER_MS: Final = 600_000  # a shard that is gone
@@ -202,7 +203,7 @@ def _tidy(state: State, now_ms: int) -> Iterator[Record]:
     """Duties that are deleted and released, shards that have left, come back, or are to be forgotten."""
     duties = state.duties
     yield from duties_changed(removed=islice(removed_when_released(duties), PIECE))
-    for shard in list(duties.shards.values()):
+    for shard in [shard for shard in duties.shards.values() if shard.state != _LIVE]:
         yield from _tidy_shard(state, shard, now_ms)
 
 
@@ -236,19 +237,20 @@ def _waves(state: State, now_ms: int) -> Iterator[Record]:
 
 
 def _wave_of(state: State, shard: Shard, epochs: Epochs, now_ms: int) -> Iterator[Record]:
-    if shard.state == _S.SHARD_STATE_LEAVING:
-        yield from _leaving(state, shard, now_ms)
-        return
+    if shard.state != _LIVE:
+        if shard.state == _S.SHARD_STATE_LEAVING:
+            yield from _leaving(state, shard, now_ms)
+            return
+        if shard.state in (_S.SHARD_STATE_AWAY, _S.SHARD_STATE_GONE):
+            return
     taken = {one.pallet for one in shard.pallets if not one.HasField("capacity") or one.capacity}
     closed = refusal(state, shard)
-    if shard.state in (_S.SHARD_STATE_AWAY, _S.SHARD_STATE_GONE):
-        return
     loads = state.duties.loads.get(shard.name, {})
     going = [pallet for pallet, load in loads.items() if load.duties and (closed or pallet not in taken)]
     for pallet in going:
         reason = closed or f"it takes no duties of {pallet}"
         yield from _moved_away(state, shard, state.duties.pallets[pallet], reason, epochs, now_ms)
-    if not going:
+    if state.duties.pinned and not going:
         yield from _pinned_elsewhere(state, shard, now_ms)
 
 

@@ -6,6 +6,7 @@ onControllerFailover, 3. and 4.).
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, Partition
@@ -98,17 +99,19 @@ class _Load:
             self.add(migration)
 
     def next_with_room(self, waiting: Iterator[Migration]) -> Migration | None:
-        """The next one for which its hosts have room; None once no more things of its kind may move in the cluster."""
-        for migration in waiting:
-            kind = Placed.of(migration).kind
-            most = MOVERS[kind].most(self._state, migration, self._caps)
-            if self._kinds[kind] >= most.cluster:
-                return None
-            for host in MOVERS[kind].hosts(self._state, migration, self._live):
-                if self._busy[kind, host] >= most.per_host:
-                    break
-            else:
-                return migration
+        """The next of an operation's for which its hosts have room; None once no more things of their kind may move in
+        the cluster.
+        """
+        state, live, busy = self._state, self._live, self._busy
+        if (migration := next(waiting, None)) is None:
+            return None
+        kind, mover = Placed.of(migration).kind, mover_of(migration)
+        per_host, in_cluster = mover.most(state, migration, self._caps)  # of all its things alike
+        if self._kinds[kind] >= in_cluster:
+            return None
+        for one in chain([migration], waiting):
+            if all(busy[kind, host] < per_host for host in mover.hosts(state, one, live)):
+                return one
         return None
 
     def add(self, migration: Migration) -> None:

@@ -113,6 +113,9 @@ class DutyState:
     pinned: dict[int, None] = field(default_factory=dict, compare=False)
     on_shard: dict[str, dict[int, Assignment]] = field(default_factory=dict, compare=False)
     loads: dict[str, dict[str, Load]] = field(default_factory=dict, compare=False)  # by shard, by pallet
+    takes: dict[str, frozenset[str]] = field(
+        default_factory=dict, compare=False
+    )  # by shard: the pallets for which its capacity isn't zero
     attaching: dict[int, None] = field(
         default_factory=dict, compare=False
     )  # ASSIGNED, in that order; no synthetic ones
@@ -138,6 +141,7 @@ class DutyState:
             dict(self.pinned),
             {shard: dict(some) for shard, some in self.on_shard.items()},
             {shard: dict(some) for shard, some in self.loads.items()},
+            dict(self.takes),
             dict(self.attaching),
             dict(self.releasing),
             dict(self.room),
@@ -187,6 +191,8 @@ class DutyState:
         self.revision += 1
         old = self.shards.get(row.name)
         self.shards[row.name] = row
+        taken = (one.pallet for one in row.pallets if not one.HasField("capacity") or one.capacity)
+        self.takes[row.name] = frozenset(taken)
         for pallet in {one.pallet for shard in (old, row) if shard is not None for one in shard.pallets}:
             self._note_room(pallet)
         return [NotifyShard(row.name)]
@@ -196,7 +202,7 @@ class DutyState:
         self.revision += 1
         assert not self.on_shard.get(name), f"{name} has duties"
         del self.shards[name]
-        for index in (self.on_shard, self.loads, self.releasing):
+        for index in (self.on_shard, self.loads, self.takes, self.releasing):
             index.pop(name, None)
         return [NotifyShard(name)]
 

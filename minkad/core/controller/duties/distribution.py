@@ -5,7 +5,7 @@ tidied up. What isn't placed is remembered with the reason, and looked at again 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain, islice
 from typing import Final
 
@@ -227,31 +227,41 @@ def _waves(state: State, now_ms: int) -> Iterator[Record]:
     """What shards that go, or don't take a pallet any more, have is released, some at a time; so is what a person has
     assigned to another shard.
     """
-    epochs = Epochs(state.duties.next_epoch)
+    epochs, going = Epochs(state.duties.next_epoch), _going(state)
     found = 0
-    for name, held in list(state.duties.on_shard.items()):
-        if held and found < PIECE:
+    for name in sorted(going):
+        if found < PIECE:
             for record in _wave_of(state, state.duties.shards[name], epochs, now_ms):
                 found += len(record.assignments_changed.duties)
                 yield record
+    yield from _pinned_elsewhere(state, going, now_ms)
+
+
+def _going(state: State) -> set[str]:
+    """The shards of which others may have to take duties over."""
+    emptied = {node.id for node in state.nodes.values() if node.emptied}
+    duties = state.duties
+    found = {name for name in duties.on_shard if duties.shards[name].state != _LIVE}
+    found |= {name for name in duties.on_shard if emptied and duties.shards[name].node in emptied}
+    for name, loads in duties.loads.items():
+        if not loads.keys() <= duties.takes[name] and any(
+            loads[pallet].duties for pallet in loads.keys() - duties.takes[name]
+        ):
+            found.add(name)
+    return found
 
 
 def _wave_of(state: State, shard: Shard, epochs: Epochs, now_ms: int) -> Iterator[Record]:
-    if shard.state != _LIVE:
-        if shard.state == _S.SHARD_STATE_LEAVING:
-            yield from _leaving(state, shard, now_ms)
-            return
-        if shard.state in (_S.SHARD_STATE_AWAY, _S.SHARD_STATE_GONE):
-            return
-    taken = {one.pallet for one in shard.pallets if not one.HasField("capacity") or one.capacity}
-    closed = refusal(state, shard)
-    loads = state.duties.loads.get(shard.name, {})
-    going = [pallet for pallet, load in loads.items() if load.duties and (closed or pallet not in taken)]
-    for pallet in going:
-        reason = closed or f"it takes no duties of {pallet}"
-        yield from _moved_away(state, shard, state.duties.pallets[pallet], reason, epochs, now_ms)
-    if state.duties.pinned and not going:
-        yield from _pinned_elsewhere(state, shard, now_ms)
+    if shard.state == _S.SHARD_STATE_LEAVING:
+        yield from _leaving(state, shard, now_ms)
+        return
+    if shard.state in (_S.SHARD_STATE_AWAY, _S.SHARD_STATE_GONE):
+        return
+    closed, takes = refusal(state, shard), state.duties.takes[shard.name]
+    for pallet, load in list(state.duties.loads.get(shard.name, {}).items()):
+        if load.duties and (closed or pallet not in takes):
+            reason = closed or f"it takes no duties of {pallet}"
+            yield from _moved_away(state, shard, state.duties.pallets[pallet], reason, epochs, now_ms)
 
 
 def _free(state: State, shard: Shard, pallet: Pallet | None = None) -> int:
@@ -314,12 +324,17 @@ def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -
     return {number: target for number, target, _ in chosen if number in new}
 
 
-def _pinned_elsewhere(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
-    held = state.duties.on_shard[shard.name]
-    due = [number for number in state.duties.pinned if number in held and held[number].state in _HAS]
-    rows = [row for row in map(state.duties.duties.__getitem__, due) if row.pinned_to != shard.name]
-    open_ = [row.number for row in rows if _takes(state, row, row.pinned_to)]
-    yield from in_state(shard.name, _A.ASSIGNMENT_STATE_RELEASING, open_, now_ms, "a person has assigned it elsewhere")
+def _pinned_elsewhere(state: State, going: Collection[str], now_ms: int) -> Iterator[Record]:
+    """What these shards have goes in any case."""
+    due: dict[str, list[int]] = {}
+    for number in state.duties.pinned:
+        row, holder = state.duties.duties[number], state.duties.holder(number)
+        if holder is None or holder.state not in _HAS or holder.shard in (row.pinned_to, *going):
+            continue
+        if _takes(state, row, row.pinned_to):
+            due.setdefault(holder.shard, []).append(number)
+    for name, numbers in due.items():
+        yield from in_state(name, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, "a person has assigned it elsewhere")
 
 
 def _takes(state: State, duty: Duty, name: str) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState
@@ -25,6 +25,7 @@ from minka.v1.shards_pb2 import (
 )
 from minkad.core.controller import is_registered
 from minkad.core.state import NotifyShard, State
+from minkad.duties.payload_reads import PayloadReads, Payloads
 from minkad.duties.relay import Relay
 from minkad.duties.telling import MAX_BYTES, Telling
 from minkad.logs import Seldom
@@ -39,21 +40,15 @@ _LOOK_S: Final = 0.1
 _POLL_S: Final = 0.005  # for the next entry to be applied
 _RETRY_S: Final = (0.1, 2.0)  # between two tries to read payloads, the first and the longest
 _READ_S: Final = 5.0
-_OFTEN_S: Final = 0.5  # a shard that was told of duties so shortly ago is told later of all that have come meanwhile:
-_GATHER_S: Final = 0.002  # after so long for each shard that is told as often,
+_FIRST_GATHER_S: Final = 0.0005  # so long, for each shard that is to be told, for more that was decided with it
+_OFTEN_S: Final = 0.5  # who was told of duties so shortly ago
+_GATHER_S: Final = 0.002  # is told again after so long for each that was,
 _LONGEST_GATHER_S: Final = 0.15  # and no longer than this
 _MAX_REPORTS: Final = 8  # of one session that wait; a shard has one under way at a time
 
 
 Write = Callable[[ShardInstruction], Awaitable[None]]
 """Returns when gRPC has sent it, which it does as the shard takes it."""
-
-
-class Payloads(Protocol):
-    """Where the payloads of duties are."""
-
-    async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
-        """Those that are there, by id. `timeout` in seconds. Raises MinkaError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +75,7 @@ class ShardSessions:
     ) -> None:
         self.relay: Final = relay
         self.payloads: Final = payloads
+        self.reads: Final = PayloadReads(payloads)
         self.settings: Final = settings
         self.state: Final = state
         self.settled_index: Final = settled_index
@@ -151,9 +147,11 @@ class ShardSessions:
         )
         return ShardInstruction(index=self.settled_index(), welcome=welcome)
 
-    def gather(self) -> float:
-        """Seconds for which what a shard is to be told may wait for more: what costs is the message."""
+    def gather(self, session: "Session") -> float:
+        """Seconds for which what the shard is to be told waits for more: what costs is the message."""
         since = time.monotonic() - _OFTEN_S
+        if session.told_at <= since:
+            return _FIRST_GATHER_S * sum(one.is_to_tell for one in self._sessions.values())
         return min(_LONGEST_GATHER_S, _GATHER_S * sum(one.told_at > since for one in self._sessions.values()))
 
     # What happens at this node
@@ -222,6 +220,11 @@ class Session:
         self._tasks: list[asyncio.Task[None]] = []
         self._serving: asyncio.Task[object] | None = None
         self.is_open = True
+
+    @property
+    def is_to_tell(self) -> bool:
+        """Whether the shard is to be told of duties with their payloads."""
+        return self._waiting.is_set()
 
     # Both directions
 
@@ -403,14 +406,16 @@ class Session:
         pause = _RETRY_S[0]
         while True:
             await self._waiting.wait()
-            await asyncio.sleep(self._sessions.gather() if time.monotonic() - self.told_at < _OFTEN_S else 0)
+            await asyncio.sleep(self._sessions.gather(self))
             self._waiting.clear()
             self.told_at = time.monotonic()
             while wanted := self._telling.next_waiting(self._sessions.state().duties):
                 while self._out_bytes > MAX_BYTES:
                     self._taken.clear()
                     await self._taken.wait()
-                found = await self._payloads(set(filter(None, wanted.values())))
+                rows = self._sessions.state().duties.duties
+                size = sum(rows[number].payload_bytes for number in wanted if number in rows)
+                found = await self._payloads(set(filter(None, wanted.values())), size)
                 instructions = self._telling.take(self._sessions.state().duties, wanted, found.get)
                 for instruction in instructions:
                     self._say(instruction)
@@ -421,17 +426,16 @@ class Session:
                     await asyncio.sleep(pause)
                     pause = min(_RETRY_S[1], 2 * pause)
 
-    async def _payloads(self, ids: set[bytes]) -> dict[bytes, bytes]:
-        """Those that could be read."""
+    async def _payloads(self, ids: set[bytes], size: int) -> dict[bytes, bytes]:
+        """Those that could be read; `size`: bytes of them all."""
         if not ids:
             return {}
         await self._share.reserve(MAX_BYTES)
-        read = self._sessions.payloads.get_many
         try:
-            return await read(ids, _READ_S)
+            return await self._sessions.reads.get_many(ids, size)
         except MinkaError as error:
             self._sessions.seldom.log(logging.WARNING, "payloads of duties can't be read", reason=str(error))
-            found: dict[bytes, bytes] = {}
+            read, found = self._sessions.payloads.get_many, dict[bytes, bytes]()
             for one in await asyncio.gather(*(read([id_], _READ_S) for id_ in ids), return_exceptions=True):
                 if isinstance(one, dict):
                     found |= one

@@ -1,0 +1,74 @@
+"""Reads of payloads for many sessions at once: what costs is the call, and one record may concern all of them."""
+
+import asyncio
+from collections.abc import Collection, Iterable
+from typing import Final, Protocol
+
+from minka.errors import MinkaError
+
+COLLECT_S: Final = 0.002  # from the first read that is wanted until all that are wanted by then begin
+SOON_S: Final = 0.5
+MAX_BYTES: Final = 1024 * 1024  # of a call's payloads, but for one read that is larger
+
+
+class Payloads(Protocol):
+    """Where the payloads of duties are."""
+
+    async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
+        """Those that are there, by id. `timeout` in seconds. Raises MinkaError."""
+
+
+class _Read:
+    def __init__(self, ids: Collection[bytes], size: int) -> None:
+        self.ids = ids
+        self.size = size
+        self.done: asyncio.Future[dict[bytes, bytes]] = asyncio.get_running_loop().create_future()
+
+
+class PayloadReads:
+    """Those of one node."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        self._payloads = payloads
+        self._wanted: list[_Read] = []
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def get_many(self, ids: Collection[bytes], size: int) -> dict[bytes, bytes]:
+        """Those that are there, by id; `size`: bytes of all. Raises MinkaError when one of them, or of those that were
+        to be read with them, can't be read soon: then each is better read by itself.
+        """
+        read = _Read(ids, size)
+        self._wanted.append(read)
+        if len(self._wanted) == 1:
+            asyncio.get_running_loop().call_later(COLLECT_S, self._begin)
+        return await read.done
+
+    def _begin(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        together: list[_Read] = []
+        total = 0
+        for read in wanted:
+            if together and total + read.size > MAX_BYTES:
+                self._call(together)
+                together, total = [], 0
+            together.append(read)
+            total += read.size
+        self._call(together)
+
+    def _call(self, reads: list[_Read]) -> None:
+        call = asyncio.create_task(self._read(reads), name="reading payloads")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _read(self, reads: list[_Read]) -> None:
+        waiting = [read for read in reads if not read.done.done()]
+        try:
+            found = await self._payloads.get_many({id_ for read in waiting for id_ in read.ids}, SOON_S)
+        except MinkaError as error:
+            for read in waiting:
+                if not read.done.done():
+                    read.done.set_exception(error)
+            return
+        for read in waiting:
+            if not read.done.done():
+                read.done.set_result(found)

@@ -42,7 +42,7 @@ _RETRY_S: Final = (0.1, 2.0)  # between two tries to read payloads, the first an
 _READ_S: Final = 5.0
 _FIRST_GATHER_S: Final = 0.0005  # so long, for each shard that is to be told, for more that was decided with it
 _OFTEN_S: Final = 0.5  # who was told of duties so shortly ago
-_GATHER_S: Final = 0.002  # is told again after so long for each that was,
+_GATHER_S: Final = 0.001  # is told again after so long for each that was,
 _LONGEST_GATHER_S: Final = 0.15  # and no longer than this
 _MAX_REPORTS: Final = 8  # of one session that wait; a shard has one under way at a time
 

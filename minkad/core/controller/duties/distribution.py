@@ -34,7 +34,7 @@ from minkad.core.state import Placed, State, duty_name
 _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
 
-PIECE: Final = 250  # duties that are placed at once: ten milliseconds
+PIECE: Final = 500  # duties that are placed at once: ten milliseconds
 FORGOTTEN_AFTER_MS: Final = 600_000  # a shard that is gone
 NEW_MS: Final = 1000  # for which a duty is new
 GATHER_MS: Final = 500  # from when all were placed until new ones are

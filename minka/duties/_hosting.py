@@ -302,7 +302,7 @@ class Hosting:
         if record.ending is not None:
             self._release(record, record.ending)
             return
-        self._reports.attached(duty.duty, duty.epoch, now - began)
+        self._reports.attached(duty.duty, duty.epoch, now - began, now)
         if record.duty.version > record.given:
             self._hand_update(record)
 

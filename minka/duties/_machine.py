@@ -137,7 +137,7 @@ class ShardMachine:
         self.hosting.advance(now)
         self._out += self.hosting.out
         self.hosting.out.clear()
-        if self._connected and self.is_registered and (report := self.reports.next()) is not None:
+        if self._connected and self.is_registered and (report := self.reports.next(now)) is not None:
             self._send(ShardMessage(report=report))
         self._renew()
         self._end_if_through(now)

@@ -15,6 +15,7 @@ class Reports:
         self._next = ShardReport()
         self._weights: dict[int, WeighedDuty] = {}
         self._under_way: ShardReport | None = None
+        self._attached_at: dict[int, float] = {}  # by duty, of those that are yet to be reported
         self._spent: dict[int, int] = {}  # the epochs given back, by duty, until that is recorded
 
     @property
@@ -26,10 +27,11 @@ class Reports:
         """Whether this assignment was given back, and that isn't recorded yet."""
         return self._spent.get(duty, 0) >= epoch
 
-    def attached(self, duty: int, epoch: int, took: float) -> None:
-        """The delegate has it. `took`: seconds of the call."""
+    def attached(self, duty: int, epoch: int, took: float, now: float) -> None:
+        """The delegate has it. `took`: seconds of the call, which has just ended."""
         self._next.attached.append(Holding(duty=duty, epoch=epoch))
         self._took(duty, took)
+        self._attached_at[duty] = now
 
     def prepared(self, duty: int, epoch: int) -> None:
         """The delegate is ready for it."""
@@ -58,7 +60,7 @@ class Reports:
         """It turned out to weigh so much."""
         self._weights[duty] = WeighedDuty(holding=Holding(duty=duty, epoch=epoch), weight=weight)
 
-    def next(self) -> ShardReport | None:
+    def next(self, now: float) -> ShardReport | None:
         """The next report to send, once the one before is recorded."""
         if self._under_way is not None or not self._has_next():
             return None
@@ -67,6 +69,8 @@ class Reports:
         report.sequence = self._sequence
         report.weights.extend(self._weights.values())
         self._weights = {}
+        for time in report.times:
+            time.waited_ms = _milliseconds(now - self._attached_at.pop(time.duty, now))
         self._under_way = report
         return report
 
@@ -88,11 +92,15 @@ class Reports:
         self._spent[duty] = max(epoch, self._spent.get(duty, 0))
 
     def _took(self, duty: int, seconds: float) -> None:
-        self._next.times.append(DelegateTime(duty=duty, took_ms=min(int(seconds * 1000), 2**32 - 1)))
+        self._next.times.append(DelegateTime(duty=duty, took_ms=_milliseconds(seconds)))
 
     def _has_next(self) -> bool:
         some = self._next
         return bool(some.attached or some.released or some.finished or some.failed or some.prepared or self._weights)
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(int(seconds * 1000), 2**32 - 1)
 
 
 def _given_back(report: ShardReport) -> Iterator[Holding]:

@@ -194,17 +194,21 @@ class DelegateTime(_message.Message):
 
     DUTY_FIELD_NUMBER: _builtins.int
     TOOK_MS_FIELD_NUMBER: _builtins.int
+    WAITED_MS_FIELD_NUMBER: _builtins.int
     duty: _builtins.int
     took_ms: _builtins.int
+    waited_ms: _builtins.int
+    """from then until it was reported, of those attached"""
     def __init__(
         self,
         *,
         duty: _builtins.int = ...,
         took_ms: _builtins.int = ...,
+        waited_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "took_ms", b"took_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "took_ms", b"took_ms", "waited_ms", b"waited_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

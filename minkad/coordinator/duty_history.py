@@ -24,14 +24,14 @@ class _Gap(NamedTuple):
 
 
 class DutyHistory:
-    """`delegates` tells how long a delegate took, in milliseconds, to attach a duty, where that is known."""
+    """Of one node. `took_ms` is known only where the active controller is."""
 
     def __init__(self) -> None:
         self._moves: deque[DutyMoved] = deque(maxlen=KEPT_MOVES)
         self._gaps: deque[_Gap] = deque(maxlen=KEPT_GAPS)
         self._left: dict[int, str] = {}  # by duty: the shard that had it last
         self._released_ms: dict[int, int] = {}  # by duty that was released as planned, and isn't attached yet
-        self.took_ms: dict[int, int] = {}  # by duty: what its delegate took to attach it
+        self.took_ms: dict[int, int] = {}  # by duty: what its delegate took to attach it, and the shard to report it
 
     def note(self, batch: RecordBatch, before: State) -> None:
         """These records are about to be applied."""

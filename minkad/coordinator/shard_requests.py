@@ -48,7 +48,7 @@ class ShardRequests:
 
     def _note_times(self, report: ShardReport) -> None:
         attached = {holding.duty for holding in report.attached}
-        took = ((one.duty, one.took_ms) for one in report.times if one.duty in attached)
+        took = ((one.duty, one.took_ms + one.waited_ms) for one in report.times if one.duty in attached)
         self._coordinator.history.took_ms.update(took)
 
     async def leave_shard(self, request: LeaveShardRequest) -> LeaveShardResponse:

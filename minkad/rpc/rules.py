@@ -174,8 +174,8 @@ _NUMBERS: Final = (
     "ElectLeadersRequest.partitions",
     *("if_version", "after", "duty", "duty_epoch", "Move.weight", "capacity", "duties_before", "duties_after"),
     *("weight_before", "weight_after", "Pallet.version", "changed_ms", "max_difference", "moves_per_shard"),
-    *("epoch", "Holding.version", "known_index", "took_ms", "grace_ms", "away_until_ms", "registered_ms", "penalty"),
-    *("penalty_ms", "version_since_ms"),
+    *("epoch", "Holding.version", "known_index", "took_ms", "waited_ms", "grace_ms", "away_until_ms"),
+    *("registered_ms", "penalty", "penalty_ms", "version_since_ms"),
 )
 _FLAGS: Final = (
     "is_low",

@@ -58,6 +58,21 @@ def test_what_is_attached_is_reported_and_held(world: World) -> None:
     assert not world.machine.holds(1, 11, world.now + CLEARANCE)
 
 
+def test_what_waits_to_be_reported_says_for_how_long(world: World) -> None:
+    world.attach(held(3, 13))
+    world.pass_time(0.1)
+    world.end_call()
+    world.attach(held(4, 14))
+    world.end_call()
+    world.pass_time(0.25)
+    world.record()
+    first, second = world.reports[-2:]
+    assert (first.times[0].duty, first.times[0].waited_ms) == (3, 0)
+    assert 99 <= first.times[0].took_ms <= 101
+    assert (second.times[0].duty, second.times[0].took_ms) == (4, 0)
+    assert 249 <= second.times[0].waited_ms <= 251
+
+
 def test_a_release_is_reported_after_detach_with_its_time(world: World) -> None:
     world.detach((1, 11))
     assert world.reported("released") == []

@@ -46,11 +46,11 @@ from minkad.core.controller import (
     Register,
     RegisterShard,
     ReportReplicas,
+    Scheduler,
     View,
     check_caller,
     facts,
     isr_refusal,
-    schedule,
     unfinished,
     what_blocks,
 )
@@ -138,6 +138,7 @@ class ActiveController:
         self._outboxes: dict[str, NodeOutbox] = {}
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # the last of each node
+        self._scheduler = Scheduler()
         self._schedule_due = False
         self._schedule_missed = False  # somebody had the turn
         self._schedule_from = float("-inf")  # not before
@@ -369,7 +370,7 @@ class ActiveController:
     @failpoint("controller.schedule")
     def _record_next_steps(self) -> bool:
         """Whether there were any."""
-        if moves := schedule(self.decided, self.settings.caps, unix_ms(), self.low_disks()):
+        if moves := self._scheduler.next_steps(self.decided, self.settings.caps, unix_ms(), self.low_disks()):
             self._record(moves)
         if facts := self.shards.distributor.next_facts(self.decided, unix_ms()):
             self._record(facts)

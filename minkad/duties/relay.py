@@ -29,7 +29,9 @@ _TRY_AGAIN: Final = (
     *(Code.OVERLOADED, Code.SHUTTING_DOWN),
 )
 
+SIGNS_GATHER_S: Final = 0.025  # that the first of some heartbeats waits for more: what costs is the call
 MAX_REPORTS: Final = 200  # in a call
+REPORT_CALLS: Final = 2  # under way at once: each lasts until what it tells is recorded
 
 T = TypeVar("T")
 Call = Callable[[str, float], Awaitable[T]]
@@ -91,7 +93,7 @@ class Relay:
         self._reported = asyncio.Event()
 
     def beat(self, shard: Shard, sequence: int, session: Heard) -> None:
-        """The shard is there. All that come while a call is under way go together with the next one."""
+        """The shard is there."""
         self._signs[shard.name, shard.incarnation] = sequence, session
         self._signed.set()
 
@@ -104,6 +106,7 @@ class Relay:
     async def _tell_heartbeats(self) -> None:
         while True:
             await self._signed.wait()
+            await asyncio.sleep(SIGNS_GATHER_S)
             self._signed.clear()
             signs = {process: sign for process, sign in self._signs.items() if sign[1].is_open}
             self._signs = {}
@@ -154,14 +157,20 @@ class Relay:
         return await recorded
 
     async def _tell_reports(self) -> None:
-        """All that come while a call is under way go together with the next one."""
-        while True:
-            await self._reported.wait()
-            self._reported.clear()
-            while self._reports:
+        """All that come while as many calls are under way as may be go together with the next one. A shard has one
+        report under way at a time, so that it doesn't matter which call is answered first.
+        """
+        free = asyncio.Semaphore(REPORT_CALLS)
+        async with asyncio.TaskGroup() as calls:
+            while True:
+                await self._reported.wait()
+                await free.acquire()
                 some = [self._reports.popleft() for _ in range(min(len(self._reports), MAX_REPORTS))]
+                if not self._reports:
+                    self._reported.clear()
                 waiting = [(one, recorded) for one, recorded in some if not recorded.done()]
-                await self._tell(waiting)
+                call = calls.create_task(self._tell(waiting), name="reports of shards")
+                call.add_done_callback(lambda _: free.release())
 
     async def _tell(self, waiting: Sequence[tuple[ShardReported, asyncio.Future[int]]]) -> None:
         request = ReportShardsRequest(reports=[one for one, _ in waiting])

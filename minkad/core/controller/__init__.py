@@ -49,7 +49,7 @@ from minkad.core.controller.merges import Merge
 from minkad.core.controller.mover import MigrationCaps
 from minkad.core.controller.preferred import ElectLeaders
 from minkad.core.controller.reassigns import ApplyPlan
-from minkad.core.controller.schedule import schedule, unfinished
+from minkad.core.controller.schedule import Scheduler, unfinished
 from minkad.core.controller.splits import Split
 from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 
@@ -90,6 +90,7 @@ __all__ = [
     "RemoveNode",
     "ReportReplicas",
     "ReportShards",
+    "Scheduler",
     "Split",
     "SpreadLoad",
     "UndrainNode",
@@ -110,7 +111,6 @@ __all__ = [
     "next_membership_change",
     "plan_rebalance",
     "rooms",
-    "schedule",
     "score",
     "split_blockers",
     "unfinished",

@@ -20,19 +20,42 @@ from minkad.core.controller.rows import migration_in_state, partitions_changed
 from minkad.core.controller.selectors import Live
 from minkad.core.state import Placed, State
 
+TIMER_MS: Final = 200  # between looks while nothing changes
 _PENDING: Final = MigrationState.MIGRATION_STATE_PENDING
 HAND_OVERS_AT_ONCE: Final = 64  # leaderships on their way from one node to another, outside of reassignments
 
 
-def schedule(state: State, caps: MigrationCaps, now_ms: int, low_disks: Collection[str] = ()) -> list[Record]:
-    """The next facts; none when there is nothing to do. No row is changed twice in them. `low_disks`: the nodes that
-    can't take writes for want of space, so that others are to lead.
-    """
-    live = Live.of(state, low_disks)
-    if records := _go_on(state, live, now_ms) or _begin_migrations(state, caps, live, now_ms):
+class Scheduler:
+    """One controller's. What comes next is read from the rows alone; it remembers only where it needn't look again."""
+
+    def __init__(self) -> None:
+        self._quiet: tuple[object, int] = (None, 0)  # at what there was nothing to do, and when that was looked at
+        self._begun: object = None  # at what no more migrations may begin
+
+    def next_steps(
+        self, state: State, caps: MigrationCaps, now_ms: int, low_disks: Collection[str] = ()
+    ) -> list[Record]:
+        """The next facts; none when there is nothing to do. No row is changed twice in them. `low_disks`: the nodes
+        that can't take writes for want of space, so that others are to lead.
+        """
+        beside = caps, tuple(low_disks)
+        seen, (quiet, at) = (state.revision, *beside), self._quiet
+        if seen == quiet and now_ms - at < TIMER_MS:
+            return []
+        live = Live.of(state, low_disks)
+        if records := _go_on(state, live, now_ms):
+            return records
+        if seen != self._begun:
+            records, never = _begin_migrations(state, caps, live, now_ms)
+            # Those that begin leave the others less room; where one is cancelled, the next of its thing may begin.
+            self._begun = None if never else (state.revision + len(records), *beside)
+            if records or never:
+                return records + never
+        steps = (kind_of(one).next_steps(state, one) for one in state.running_operations())
+        records = next(filter(None, steps), []) or _move_leaderships(state, live) or _end(state, live, now_ms)
+        if not records:
+            self._quiet = seen, now_ms
         return records
-    steps = (kind_of(one).next_steps(state, one) for one in state.running_operations())
-    return next(filter(None, steps), []) or _move_leaderships(state, live) or _end(state, live, now_ms)
 
 
 # Migrations
@@ -51,14 +74,14 @@ def _by_kind(migrations: Iterable[Migration]) -> dict[str, list[Migration]]:
     return found
 
 
-def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int) -> list[Record]:
+def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int) -> tuple[list[Record], list[Record]]:
     """Those begin that may: each in the order of its operation's plan, and the next one is of the operation that has
-    the fewest under way.
+    the fewest under way. Those that can't ever are cancelled.
     """
     waiting = {o.id: _pending(state, o) for o in state.moving_operations() if not o.paused}
     if not waiting:
-        return []
-    records, begun, load = list[Record](), list[Migration](), _Load(state, caps, live)
+        return [], []
+    cancelled, begun, load = list[Record](), list[Migration](), _Load(state, caps, live)
     while waiting:
         first = min(waiting, key=lambda operation_id: (load.shares[operation_id], operation_id))
         if (found := load.next_with_room(waiting[first])) is None:
@@ -66,13 +89,12 @@ def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int
             continue
         mover = mover_of(found)
         if (never := mover.impossible(state, found)) is not None:
-            records.append(migration_in_state(found, MigrationState.MIGRATION_STATE_CANCELLED, now_ms, never))
+            cancelled.append(migration_in_state(found, MigrationState.MIGRATION_STATE_CANCELLED, now_ms, never))
         elif not mover.obstacle(state, found):
             load.add(found)
             begun.append(found)
-    for kind, rows in _by_kind(begun).items():
-        records += MOVERS[kind].begin(state, rows, now_ms)
-    return records
+    found_by_kind = _by_kind(begun).items()
+    return [record for kind, rows in found_by_kind for record in MOVERS[kind].begin(state, rows, now_ms)], cancelled
 
 
 def _pending(state: State, operation: Operation) -> Iterator[Migration]:

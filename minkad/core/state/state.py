@@ -104,6 +104,7 @@ class State:
     under_way: dict[Placed, Migration] = field(default_factory=dict)  # by thing: the one that has begun and not ended
     # of `migrations`, those of operations that have begun which haven't ended themselves, in the order of the plan
     unended: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
+    revision: int = field(default=0, compare=False)  # counts the facts applied
     incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
     changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state alone: a copy begins a new one
 
@@ -129,6 +130,7 @@ class State:
             dict(self.moving),
             dict(self.under_way),
             {operation: dict(rows) for operation, rows in self.unended.items()},
+            self.revision,
             set(self.incomplete),
             ChangeLog(self.version),
         )
@@ -236,6 +238,7 @@ class State:
 
     def apply(self, record: Record, *, is_checked: bool = False) -> Sequence[Effect]:  # noqa: C901 - one case a fact
         """Apply one fact. A fact that contradicts the state is a bug in `decide`: AssertionError."""
+        self.revision += 1
         match record.WhichOneof("fact"):
             case "cluster_created":
                 assert not self.cluster.id, f"the cluster exists already: {self.cluster}"

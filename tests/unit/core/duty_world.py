@@ -18,9 +18,9 @@ from minkad.core.controller import (
     MigrationCaps,
     RegisterShard,
     ReportShards,
+    Scheduler,
     decide,
     plan_rebalance,
-    schedule,
 )
 from minkad.core.controller.duties.distribution import GATHER_MS
 from minkad.core.state import DutyState, State
@@ -48,6 +48,7 @@ class DutyWorld:
         self.processes: dict[str, Process] = {}
         self.releases = True  # whether processes release what they are told to
         self._distributor = Distributor()
+        self._scheduler = Scheduler()
         self._starts = 0
         self._last_epoch: dict[int, int] = {}
 
@@ -69,7 +70,8 @@ class DutyWorld:
         """What the controller does of its own accord, until there is nothing. What is gathered is waited for."""
         gathered_at = -1  # at which revision
         for _ in range(PIECES):
-            facts = self._distributor.next_facts(self.state, self.now_ms) or schedule(self.state, CAPS, self.now_ms)
+            facts = self._distributor.next_facts(self.state, self.now_ms)
+            facts = facts or self._scheduler.next_steps(self.state, CAPS, self.now_ms)
             for record in facts:
                 self.state.apply(record)
             if not facts and gathered_at == self.duties.revision:

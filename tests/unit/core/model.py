@@ -19,8 +19,8 @@ from minkad.core.controller import (
     MigrationCaps,
     Register,
     ReportReplicas,
+    Scheduler,
     decide,
-    schedule,
 )
 from minkad.core.placement import plan_reassign
 from minkad.core.state import ALL, Effect, NotifyNode, State, is_up
@@ -54,14 +54,16 @@ class Controller:
 
     def schedule(self) -> None:
         """Let the controller do what it does of its own accord, until nothing is left."""
+        scheduler = Scheduler()
         for _ in range(10_000):
-            if not self.schedule_once():
+            if not self.schedule_once(scheduler):
                 return
         raise AssertionError("the controller never comes to rest")
 
-    def schedule_once(self) -> bool:
+    def schedule_once(self, scheduler: Scheduler | None = None) -> bool:
         """One batch of it; False when there is nothing to do."""
-        records = schedule(self.state, self.caps, self.now_ms, self.low_disks)
+        scheduler = scheduler or Scheduler()
+        records = scheduler.next_steps(self.state, self.caps, self.now_ms, self.low_disks)
         self._apply(RecordBatch(records=records))
         return bool(records)
 

@@ -1,6 +1,6 @@
 """How a placed thing gets from where it is to where an operation wants it. `movers.py` lists the kinds of things."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -46,6 +46,9 @@ class Mover(Protocol):
         """Those that have work with it now, or will have; none where nothing is to be done, or where one of them is
         gone.
         """
+
+    def busy_besides(self, state: State) -> Mapping[str, int]:
+        """By host: how many things it has to do with for which nothing is under way any more, or has ever been."""
 
     def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
         """The first steps of these, which are PENDING."""

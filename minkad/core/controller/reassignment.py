@@ -13,7 +13,7 @@ controller goes on from wherever the last one stopped:
     12        every node has the table through the log
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Partition, PartitionState
 from minka.v1.records_pb2 import Record
@@ -78,6 +78,10 @@ class PartitionMover:
     def most(self, state: State, migration: Migration, caps: MigrationCaps) -> Most:
         """Copies cost disks and network."""
         return Most(caps.per_node, caps.cluster)
+
+    def busy_besides(self, state: State) -> Mapping[str, int]:
+        """None: a migration ends when its copy is complete and the old ones are deleted."""
+        return {}
 
     def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
         """Steps 1 to 3."""

@@ -117,6 +117,8 @@ class _Load:
         self._state, self._caps, self._live = state, caps, live
         self._busy = Counter[tuple[str, str]]()
         self._kinds = Counter[str]()
+        for kind, mover in MOVERS.items():
+            self._busy.update({(kind, host): things for host, things in mover.busy_besides(state).items()})
         for migration in state.under_way.values():
             self.add(migration)
 

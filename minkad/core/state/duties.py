@@ -119,6 +119,7 @@ class DutyState:
     attaching: dict[int, None] = field(
         default_factory=dict, compare=False
     )  # ASSIGNED, in that order; no synthetic ones
+    taking: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: how many of those it has to attach
     releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: how many it is told to release
     room: dict[str, int] = field(default_factory=dict, compare=False)
     balance: dict[str, int] = field(default_factory=dict, compare=False)
@@ -143,6 +144,7 @@ class DutyState:
             {shard: dict(some) for shard, some in self.loads.items()},
             dict(self.takes),
             dict(self.attaching),
+            dict(self.taking),
             dict(self.releasing),
             dict(self.room),
             dict(self.balance),
@@ -202,7 +204,7 @@ class DutyState:
         self.revision += 1
         assert not self.on_shard.get(name), f"{name} has duties"
         del self.shards[name]
-        for index in (self.on_shard, self.loads, self.takes, self.releasing):
+        for index in (self.on_shard, self.loads, self.takes, self.taking, self.releasing):
             index.pop(name, None)
         return [NotifyShard(name)]
 
@@ -298,7 +300,11 @@ class DutyState:
             count, weight = loads.get(duty.pallet, Load())
             sign = 1 if is_ else -1
             loads[duty.pallet] = Load(count + sign, weight + sign * weight_of(duty))
-        _keep(self.attaching, number, new is not None and new.state == _ASSIGNED and not duty.synthetic)
+        before = old is not None and old.state == _ASSIGNED
+        after = new is not None and new.state == _ASSIGNED
+        if before != after and not duty.synthetic:
+            _keep(self.attaching, number, after)
+            self.taking[shard] = self.taking.get(shard, 0) + (1 if after else -1)
         before = old is not None and old.state == _RELEASING
         after = new is not None and new.state == _RELEASING
         if before != after:

@@ -2,7 +2,7 @@
 target prepares before.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState
@@ -57,6 +57,10 @@ class DutyMover:
     def hosts(self, state: State, migration: Migration, live: Live) -> list[str]:
         """Both shards."""
         return [migration.source, migration.target]
+
+    def busy_besides(self, state: State) -> Mapping[str, int]:
+        """What a shard was given and has yet to attach: no more is released for it meanwhile than it can take."""
+        return state.duties.taking
 
     def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
         """The target prepares, or the source releases."""

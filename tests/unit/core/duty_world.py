@@ -244,9 +244,10 @@ class DutyWorld:
         """What follows from the rows is as if it were found again, and a snapshot brings all of it back."""
         restored = State.from_snapshot(self.state.to_snapshot())
         assert restored == self.state
-        for index in ("numbers", "deleting", "pinned"):
+        for index in ("numbers", "deleting", "pinned", "takes"):
             assert getattr(restored.duties, index) == getattr(self.duties, index), index
-        for index in ("in_pallet", "synthetic", "nowhere", "on_shard", "releasing"):
+        assert set(restored.duties.attaching) == set(self.duties.attaching)
+        for index in ("in_pallet", "synthetic", "nowhere", "on_shard", "taking", "releasing"):
             assert _without_empty(getattr(restored.duties, index)) == _without_empty(getattr(self.duties, index)), index
         loads = [
             {(s, p): load for s, of in one.loads.items() for p, load in of.items() if any(load)}

@@ -40,6 +40,7 @@ class Controller:
 
     def __init__(self, min_nodes: int = 1, caps: MigrationCaps | None = None) -> None:
         self.state = State()
+        self._scheduler = Scheduler()
         self.now_ms = 1_000
         self.caps = caps or MigrationCaps(per_node=4, cluster=32)
         self.low_disks: frozenset[str] = frozenset()
@@ -54,16 +55,14 @@ class Controller:
 
     def schedule(self) -> None:
         """Let the controller do what it does of its own accord, until nothing is left."""
-        scheduler = Scheduler()
         for _ in range(10_000):
-            if not self.schedule_once(scheduler):
+            if not self.schedule_once():
                 return
         raise AssertionError("the controller never comes to rest")
 
-    def schedule_once(self, scheduler: Scheduler | None = None) -> bool:
+    def schedule_once(self) -> bool:
         """One batch of it; False when there is nothing to do."""
-        scheduler = scheduler or Scheduler()
-        records = scheduler.next_steps(self.state, self.caps, self.now_ms, self.low_disks)
+        records = self._scheduler.next_steps(self.state, self.caps, self.now_ms, self.low_disks)
         self._apply(RecordBatch(records=records))
         return bool(records)
 
@@ -88,6 +87,7 @@ class Controller:
             fresh.apply_batch(RecordBatch.FromString(batch))
         assert fresh.to_snapshot() == self.state.to_snapshot()
         self.state = State.from_snapshot(fresh.to_snapshot())
+        self._scheduler = Scheduler()
         rows = [*self.state.partitions.values(), *self.state.tombstones.values()]
         everything = [(n, p.id) for p in rows for n in (*p.replicas, *p.removing_replicas)]
         self.undelivered = [NotifyNode(node, partition_id) for node, partition_id in everything]

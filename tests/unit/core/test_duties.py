@@ -112,6 +112,27 @@ def test_duties_are_placed_and_move_when_a_shard_joins(world: DutyWorld) -> None
     world.check_tables()
 
 
+def test_no_more_is_on_its_way_to_a_shard_than_the_pallet_says(world: DutyWorld) -> None:
+    """What it was given and has yet to attach counts."""
+    world.change_pallet("feeds", moves_per_shard=2, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
+    source = world.join("s1")
+    world.create("feeds", TEN)
+    world.settle()
+    target = world.join("s2")
+    world.rebalance("feeds")
+    for attached in (0, 2):
+        for _ in range(3):
+            world.follow()
+            world.work(source)
+        assert len(source.held) == 8 - attached
+        assert world.duties.taking == {"s1": 0, "s2": 2}
+        world.check_tables()
+        world.work(target)
+        assert len(target.held) == attached + 2
+    world.settle()
+    assert world.counts() == {"s1": 5, "s2": 5}
+
+
 def test_a_deleted_duty_is_gone_when_its_shard_has_released_it(world: DutyWorld) -> None:
     world.join("s1")
     world.create("feeds", ["a"])

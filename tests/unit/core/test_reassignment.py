@@ -378,6 +378,25 @@ def test_a_move_whose_forerunner_was_cancelled_is_given_up() -> None:
     assert only(c).replicas == row.replicas
 
 
+def test_the_next_move_begins_when_the_one_before_is_given_up() -> None:
+    """Nothing else happens meanwhile."""
+    c = six_nodes()
+    row = only(c)
+    plan = c.plan(partitions={row.id: ["4", *row.replicas[1:]]})
+    for source, before, after in (("4", ["4", "2", "3"], ["5", "2", "3"]), ("2", ["5", "2", "3"], ["5", "6", "3"])):
+        move = c.plan(partitions={row.id: after}).moves[0]
+        move.source, move.replicas[:] = source, before
+        plan.moves.append(move)
+    plan.digest = plan_digest(plan)
+    operation = c.begin(plan)
+    c.schedule()
+    c.run(CancelMigration(operation, Placed.partition(row.id), "no progress for 60 s"))
+    c.schedule()
+    states = [m.state for m in c.state.migrations[operation].values()]
+    copying, cancelled = MigrationState.MIGRATION_STATE_COPYING, MigrationState.MIGRATION_STATE_CANCELLED
+    assert states == [cancelled, cancelled, copying]
+
+
 # The in-sync set
 
 

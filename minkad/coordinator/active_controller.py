@@ -270,12 +270,13 @@ class ActiveController:
                     if not under_way.done():
                         await asyncio.wait([under_way])
         except MinkaError:
-            await self._all_recorded()
+            await self.all_recorded()
             raise
         if proposal is not None:
             await asyncio.shield(proposal)
 
-    async def _all_recorded(self) -> None:
+    async def all_recorded(self) -> None:
+        """Until all that was decided by now is committed. Raises what the last proposal failed with."""
         if self._last_proposal is not None:
             await asyncio.shield(self._last_proposal)
 
@@ -602,4 +603,5 @@ class ActiveController:
 
 def _rows_in(record: Record) -> int:
     """How much it is to decide and to apply: an assignment is a fifth of a partition's row."""
-    return len(record.partitions_changed.partitions) + len(record.assignments_changed.duties) // 5
+    duties = len(record.assignments_changed.duties)
+    return len(record.partitions_changed.partitions) + (duties + 9) // 5 * bool(duties)

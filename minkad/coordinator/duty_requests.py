@@ -115,12 +115,15 @@ class DutyRequests:
 
     # Facts
 
-    def _committed(self) -> tuple[ActiveController, State]:
-        return self._coordinator.controller(), self._coordinator.state
+    async def _committed(self) -> tuple[ActiveController, State]:
+        """With all that was decided before, also what only the leader's log has as yet."""
+        controller = self._coordinator.controller()
+        await controller.all_recorded()
+        return controller, self._coordinator.state
 
     async def get_pallets(self, request: GetPalletsRequest) -> GetPalletsResponse:
         """Raises UNKNOWN_PALLET."""
-        controller, state = self._committed()
+        controller, state = await self._committed()
         ids = list(request.ids) or sorted(state.duties.pallets)
         for id_ in ids:
             if id_ not in state.duties.pallets:
@@ -165,7 +168,7 @@ class DutyRequests:
 
     async def get_duties(self, request: GetDutiesRequest) -> GetDutiesResponse:
         """By their numbers, so that a page goes on after the last one's. Raises UNKNOWN_DUTY, UNKNOWN_PALLET."""
-        controller, state = self._committed()
+        controller, state = await self._committed()
         if request.names:
             rows = [_named(state, name.pallet, name.id) for name in request.names]
             return GetDutiesResponse(duties=[_status(controller, state, row) for row in rows], total=len(rows))
@@ -185,7 +188,7 @@ class DutyRequests:
 
     async def get_shards(self, request: GetShardsRequest) -> GetShardsResponse:
         """Raises UNKNOWN_SHARD."""
-        controller, state = self._committed()
+        controller, state = await self._committed()
         names = list(request.names) or sorted(state.duties.shards)
         for name in names:
             if name not in state.duties.shards:
@@ -199,7 +202,7 @@ class DutyRequests:
 
     async def explain_duty(self, request: ExplainDutyRequest) -> ExplainDutyResponse:
         """Raises UNKNOWN_DUTY."""
-        controller, state = self._committed()
+        controller, state = await self._committed()
         row = _named(state, request.name.pallet, request.name.id)
         status = _status(controller, state, row)
         moves = (move for move in self._coordinator.history.moves() if (move.pallet, move.id) == (row.pallet, row.id))

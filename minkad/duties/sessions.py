@@ -39,6 +39,8 @@ _LOOK_S: Final = 0.1
 _POLL_S: Final = 0.005  # for the next entry to be applied
 _RETRY_S: Final = (0.1, 2.0)  # between two tries to read payloads, the first and the longest
 _READ_S: Final = 5.0
+_OFTEN_S: Final = 0.5  # a shard that was told of duties so shortly ago,
+_GATHER_S: Final = 0.15  # is told after so long of all that have come meanwhile
 _MAX_REPORTS: Final = 8  # of one session that wait; a shard has one under way at a time
 
 
@@ -388,11 +390,15 @@ class Session:
                 await turn()
 
     async def _hand_over(self) -> None:
-        """Tell of duties with their payloads, a message at a time, when the shard has taken the one before."""
-        pause = _RETRY_S[0]
+        """Tell of duties with their payloads, a message at a time, when the shard has taken the one before. Many that
+        are created one after the other go together: what costs is the message.
+        """
+        pause, told_at = _RETRY_S[0], float("-inf")
         while True:
             await self._waiting.wait()
+            await asyncio.sleep(_GATHER_S if time.monotonic() - told_at < _OFTEN_S else 0)
             self._waiting.clear()
+            told_at = time.monotonic()
             while wanted := self._telling.next_waiting(self._sessions.state().duties):
                 while self._out_bytes > MAX_BYTES:
                     self._taken.clear()

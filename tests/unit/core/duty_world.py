@@ -21,6 +21,7 @@ from minkad.core.controller import (
     plan_rebalance,
     schedule,
 )
+from minkad.core.controller.duties.distribution import GATHER_MS
 from minkad.core.state import DutyState, State
 
 _A = AssignmentState
@@ -60,13 +61,17 @@ class DutyWorld:
             self.state.apply(record)
 
     def follow(self) -> None:
-        """What the controller does of its own accord, until there is nothing."""
+        """What the controller does of its own accord, until there is nothing. What is gathered is waited for."""
+        gathered_at = -1  # at which revision
         for _ in range(PIECES):
             facts = self._distributor.next_facts(self.state, self.now_ms) or schedule(self.state, CAPS, self.now_ms)
-            if not facts:
-                return
             for record in facts:
                 self.state.apply(record)
+            if not facts and gathered_at == self.duties.revision:
+                return
+            if not facts:
+                gathered_at = self.duties.revision
+                self.now_ms += GATHER_MS * any(self.duties.nowhere.values())
         raise AssertionError("the controller comes to no end")
 
     def settle(self) -> None:

@@ -35,6 +35,8 @@ _S, _A = ShardState, AssignmentState
 
 PIECE: Final = 250  # duties that are placed at once: ten milliseconds
 FORGOTTEN_AFTER_MS: Final = 600_000  # a shard that is gone
+NEW_MS: Final = 1000  # for which a duty is new
+GATHER_MS: Final = 500  # from when all were placed until new ones are
 TIMER_MS: Final = 200  # between looks while nothing changes
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 NO_SHARD: Final = "no shard takes duties of the pallet"
@@ -46,6 +48,7 @@ class Distributor:
     def __init__(self) -> None:
         self.unplaced: dict[str, dict[int, str]] = {}  # by pallet, by duty: why
         self._room: dict[str, object] = {}  # by pallet: what made the room when they were looked at
+        self._placed_ms: dict[str, int] = {}  # by pallet: when new ones were placed last
         self._looked: tuple[object, int] = (None, 0)  # at what, and when
 
     def next_facts(self, state: State, now_ms: int) -> list[Record]:
@@ -82,6 +85,8 @@ class Distributor:
         waiting = (number for number in nowhere if number not in unplaced)
         free = (number for number in waiting if Placed.duty(number) not in state.under_way)
         duties = [state.duties.duties[number] for number in islice(free, PIECE)]
+        if self._gathers(pallet.id, duties, now_ms):
+            return
         given: dict[tuple[str, str], list[int]] = defaultdict(list)
         for duty in duties:
             if not may_be_placed(pallet, duty):
@@ -93,6 +98,18 @@ class Distributor:
         for (shard, reason), numbers in sorted(given.items()):
             yield from _cleared(state, numbers, shard, now_ms)
             yield from epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
+
+    def _gathers(self, pallet: str, duties: list[Duty], now_ms: int) -> bool:
+        """Whether these are all new, and the last ones were placed a moment ago: then more may come, and each shard is
+        told of many at once.
+        """
+        if any(now_ms - duty.created_ms > NEW_MS for duty in duties):
+            return False
+        if now_ms - self._placed_ms.get(pallet, 0) < GATHER_MS:
+            return True
+        if len(duties) < PIECE:
+            self._placed_ms[pallet] = now_ms
+        return False
 
 
 def _cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Iterator[Record]:
@@ -181,9 +198,12 @@ def _waves(state: State, now_ms: int) -> Iterator[Record]:
     assigned to another shard.
     """
     epochs = Epochs(state.duties.next_epoch)
+    found = 0
     for name, held in list(state.duties.on_shard.items()):
-        if held:
-            yield from _wave_of(state, state.duties.shards[name], epochs, now_ms)
+        if held and found < PIECE:
+            for record in _wave_of(state, state.duties.shards[name], epochs, now_ms):
+                found += len(record.assignments_changed.duties)
+                yield record
 
 
 def _wave_of(state: State, shard: Shard, epochs: Epochs, now_ms: int) -> Iterator[Record]:

@@ -30,6 +30,7 @@ from minka.v1.duty_api_pb2 import (
 from minka.v1.shards_pb2 import HeldDuty
 from minkad.core.controller import held_back, plan_rebalance, rooms
 from minkad.core.state import DutyState, State
+from tests.simulation.availability import FIRST_UNIX_MS
 from tests.simulation.process import Process
 from tests.simulation.shard_stream import ShardDoors
 from tests.simulation.trace import Violation
@@ -50,6 +51,8 @@ _LEVELS: Final = (
     Consistency.CONSISTENCY_VOTERS,
     Consistency.CONSISTENCY_ALL,
 )
+
+_PENALTIES_FADE_MS: Final = 500
 
 Name = tuple[str, str]
 NOTHING: Final = b""  # of a duty: it isn't there
@@ -410,8 +413,13 @@ class DutyClients:
         row, now_ms = state.duties.pallets[pallet], self._world.unix_ms()
         if held_back(state, row, rooms(state, pallet, now_ms)):
             return ""
-        plan = plan_rebalance(state, PlanRebalanceRequest(pallet=pallet), now_ms)
-        return f"pallet {pallet} is out of balance by {len(plan.moves)} moves" if plan.moves else ""
+        # Penalties fade, and with them what decides between shards that are equal: balanced is what once was.
+        request, moves = PlanRebalanceRequest(pallet=pallet), 0
+        for at_ms in range(now_ms, FIRST_UNIX_MS, -_PENALTIES_FADE_MS):
+            moves = len(plan_rebalance(state, request, at_ms).moves)
+            if not moves:
+                return ""
+        return f"pallet {pallet} is out of balance by {moves} moves"
 
 
 def _payload_of(change: DutyChange) -> bytes:

@@ -119,6 +119,7 @@ class ShardProcess(Endpoint):
         self.delegate = Delegate(self)
         self.is_leaving = False
         self.slept_at = float("-inf")  # by true time: it was last stopped until then
+        self.stops_after_beat = 0.0  # seconds for which it is stopped when it has sent its next heartbeat; 0: it isn't
         self._stream: ShardStream | None = None
         self._place = self.rng.randrange(100)
         self._known: list[str] = []
@@ -150,6 +151,9 @@ class ShardProcess(Endpoint):
             case Send(message):
                 if self._stream is not None:
                     self._stream.say(message)
+                if self.stops_after_beat and message.HasField("heartbeat"):
+                    self.world.shards.stop(self.machine, self.stops_after_beat)
+                    self.stops_after_beat = 0.0
             case CallDelegate():
                 self.delegate.begin(instruction)
             case CancelCall(call):

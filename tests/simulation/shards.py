@@ -99,6 +99,8 @@ class Shards:
         for host in self.hosts:
             host.manners = replace(host.manners, mean=_HEALTHY, raises=0.0, hangs=0.0, jitter=0.0, ends_lazy=0.0)
             host.stopped_until = min(host.stopped_until, self._world.now)
+            if host.process is not None:
+                host.process.stops_after_beat = 0.0
             if self._rng.random() < 0.8 and host.version != newest:  # else a deploy stays half done
                 host.version = newest
                 if host.process is not None:
@@ -151,6 +153,13 @@ class Shards:
         """As SIGSTOP does."""
         host = self._any()
         pause = self._rng.expovariate(1 / self._rng.choice((0.3, 1.5)))
+        if host.process is not None and self._rng.random() < 0.5:
+            host.process.stops_after_beat = pause  # so that the answer waits in its buffers
+        else:
+            self.stop(host, pause)
+
+    def stop(self, host: ShardHost, pause: float) -> None:
+        """It does nothing for so many seconds."""
         self._world.say("nemesis", "stop", f"{host.id} for {pause:.2f}")
         host.stopped_until = max(host.stopped_until, self._world.now + pause)
         if host.process is not None:

@@ -195,15 +195,14 @@ class DutyState:
         self.shards[row.name] = row
         taken = (one.pallet for one in row.pallets if not one.HasField("capacity") or one.capacity)
         self.takes[row.name] = frozenset(taken)
-        for pallet in {one.pallet for shard in (old, row) if shard is not None for one in shard.pallets}:
-            self._note_room(pallet)
+        self._note_room_of(row if old is None else old, row)
         return [NotifyShard(row.name)]
 
     def remove_shard(self, name: str) -> list[NotifyShard]:
         """It is gone, and forgotten."""
         self.revision += 1
         assert not self.on_shard.get(name), f"{name} has duties"
-        del self.shards[name]
+        self._note_room_of(self.shards.pop(name))
         for index in (self.on_shard, self.loads, self.takes, self.taking, self.releasing):
             index.pop(name, None)
         return [NotifyShard(name)]
@@ -316,6 +315,12 @@ class DutyState:
     def _note_where(self, duty: Duty) -> None:
         is_nowhere = not duty.synthetic and not duty.deleting and self.holder(duty.number) is None
         _keep(self.nowhere.setdefault(duty.pallet, {}), duty.number, is_nowhere)
+
+    def _note_room_of(self, *rows: Shard) -> None:
+        """A shard's rows: what is pinned to it may be anywhere where it is gone."""
+        pinned = (row for row in map(self.duties.__getitem__, self.pinned) if row.pinned_to == rows[0].name)
+        for pallet in {one.pallet for row in rows for one in row.pallets} | {row.pallet for row in pinned}:
+            self._note_room(pallet)
 
     def _note_room(self, pallet: str) -> None:
         self.room[pallet] = self.room.get(pallet, 0) + 1

@@ -291,6 +291,22 @@ def test_what_a_person_has_placed_stays_there(world: DutyWorld) -> None:
     assert world.rebalance("feeds") == 5
 
 
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_what_is_pinned_to_a_shard_that_is_gone_goes_elsewhere(world: DutyWorld, is_forgotten: bool) -> None:
+    """Also where that shard has never taken the pallet."""
+    world.join("s1")
+    world.join("s2", pallets=("mail",))
+    world.create("feeds", ["a"])
+    world.pin("feeds", "a", "s2")
+    world.settle()
+    assert world.where("a") == "", "it waits for the shard that a person has chosen"
+    world.kill("s2")
+    if is_forgotten:
+        world.now_ms += 600_000
+    world.settle()
+    assert world.where("a") == "s1"
+
+
 def test_what_does_not_fit_is_placed_as_soon_as_there_is_room() -> None:
     world = DutyWorld()
     world.pallet("feeds")

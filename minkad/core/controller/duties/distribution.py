@@ -82,7 +82,8 @@ class Distributor:
 
     def _place_of(self, state: State, pallet: Pallet, now_ms: int) -> Iterator[Record]:
         nowhere, found = state.duties.nowhere[pallet.id], rooms(state, pallet.id, now_ms)
-        room = (state.duties.room.get(pallet.id), [room.name for room in found if room.is_open])
+        open_ = [room.name for room in found if room.is_open]
+        room = (state.duties.room.get(pallet.id), open_, _emptied(state))
         if self._room.get(pallet.id) != room:
             self._room[pallet.id] = room
             self.unplaced[pallet.id] = {}
@@ -239,8 +240,7 @@ def _waves(state: State, now_ms: int) -> Iterator[Record]:
 
 def _going(state: State) -> set[str]:
     """The shards of which others may have to take duties over."""
-    emptied = {node.id for node in state.nodes.values() if node.emptied}
-    duties = state.duties
+    emptied, duties = _emptied(state), state.duties
     found = {name for name in duties.on_shard if duties.shards[name].state != _LIVE}
     found |= {name for name in duties.on_shard if emptied and duties.shards[name].node in emptied}
     for name, loads in duties.loads.items():
@@ -249,6 +249,11 @@ def _going(state: State) -> set[str]:
         ):
             found.add(name)
     return found
+
+
+def _emptied(state: State) -> set[str]:
+    """The nodes whose shards get nothing."""
+    return {node.id for node in state.nodes.values() if node.emptied}
 
 
 def _wave_of(state: State, shard: Shard, epochs: Epochs, now_ms: int) -> Iterator[Record]:

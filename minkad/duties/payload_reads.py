@@ -63,7 +63,7 @@ class PayloadReads:
     async def _read(self, reads: list[_Read]) -> None:
         waiting = [read for read in reads if not read.done.done()]
         try:
-            found = await self._payloads.get_many({id_ for read in waiting for id_ in read.ids}, SOON_S)
+            found = await self._payloads.get_many([id_ for read in waiting for id_ in read.ids], SOON_S)
         except MinkaError as error:
             for read in waiting:
                 if not read.done.done():

@@ -415,7 +415,7 @@ class Session:
                     await self._taken.wait()
                 rows = self._sessions.state().duties.duties
                 size = sum(rows[number].payload_bytes for number in wanted if number in rows)
-                found = await self._payloads(set(filter(None, wanted.values())), size)
+                found = await self._payloads(list(filter(None, wanted.values())), size)
                 instructions = self._telling.take(self._sessions.state().duties, wanted, found.get)
                 for instruction in instructions:
                     self._say(instruction)
@@ -426,7 +426,7 @@ class Session:
                     await asyncio.sleep(pause)
                     pause = min(_RETRY_S[1], 2 * pause)
 
-    async def _payloads(self, ids: set[bytes], size: int) -> dict[bytes, bytes]:
+    async def _payloads(self, ids: Sequence[bytes], size: int) -> dict[bytes, bytes]:
         """Those that could be read; `size`: bytes of them all."""
         if not ids:
             return {}

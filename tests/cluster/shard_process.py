@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from minka.duties import Capacity, Delegate, Duty, run_shard
+from minka.tls import Tls
 
 SAMPLE_S = 0.01
 BLOCKED_S = 2.5
@@ -78,6 +79,8 @@ def now() -> float:
 def main(path: str, arguments: str) -> None:
     settings: dict[str, Any] = json.loads(arguments)
     pallets = {pallet: Capacity(capacity) for pallet, capacity in settings.pop("pallets").items()}
+    if "tls" in settings:
+        settings["tls"] = Tls(*map(Path, settings["tls"]))
     delegate = {"Recorder": Recorder, "Stuck": Stuck, "Blocking": Blocking}[settings.pop("delegate", "Recorder")]
     run_shard(delegate(Path(path)), pallets, **settings)
 

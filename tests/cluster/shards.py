@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,6 +16,7 @@ from typing import Any
 from minka.duties import Client
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually
+from tests.cluster.network import enter
 
 ROOT = Path(__file__).parents[2]
 # As quick as a loaded machine of two cores bears.
@@ -55,8 +57,16 @@ class Shards:
     directory: Path
     processes: list[ShardProcess] = field(default_factory=list)
 
-    def start(self, name: str, pallet: str, *, endpoints: Sequence[str] = (), **settings: object) -> ShardProcess:
-        """A process of this name that takes the pallet's duties."""
+    def start(
+        self,
+        name: str,
+        pallet: str,
+        *,
+        endpoints: Sequence[str] = (),
+        namespace: Path | None = None,
+        **settings: object,
+    ) -> ShardProcess:
+        """A process of this name that takes the pallet's duties, in this network namespace."""
         path = self.directory / f"{name}-{len(self.processes)}.jsonl"
         arguments = {
             "pallets": {pallet: 100},
@@ -65,8 +75,15 @@ class Shards:
             **settings,
         }
         command = [sys.executable, "-m", "tests.cluster.shard_process", str(path), json.dumps(arguments)]
-        with path.with_suffix(".log").open("wb") as log:
-            process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ})
+
+        def launch() -> "subprocess.Popen[bytes]":
+            if namespace is not None:
+                enter(namespace)  # this thread alone
+            with path.with_suffix(".log").open("wb") as log:
+                return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ})
+
+        with ThreadPoolExecutor(1) as thread:
+            process = thread.submit(launch).result()
         shard = ShardProcess(name, path, process)
         path.touch()
         self.processes.append(shard)

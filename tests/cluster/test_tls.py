@@ -26,6 +26,7 @@ from minka.v1.admin_pb2_grpc import MetadataStub
 from minkactl.playground import LOOPBACK, LocalCluster, free_addresses
 from minkad.rpc.certificates import first_expiry
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
+from tests.cluster.shards import running
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 ROWS = {b"key-%d" % i: b"value-%d" % i for i in range(300)}
@@ -106,11 +107,14 @@ def test_everything_works_with_tls(cluster: LocalCluster, tls: Tls, tmp_path: Pa
     assert minkactl("kv", "count", "flights", "-o", "name", **environ).returncode == 0
 
 
-def test_duties_and_their_payloads_with_tls(cluster: LocalCluster, tls: Tls) -> None:
-    with Duties(cluster.endpoints, tls=tls) as duties:
+def test_duties_and_their_payloads_with_tls(cluster: LocalCluster, tls: Tls, tmp_path: Path) -> None:
+    with Duties(cluster.endpoints, tls=tls) as duties, running(cluster, tmp_path) as shards:
         duties.create_pallet("feeds")
         duties.create("feeds", "bbc", b"https://")
         assert duties.get("feeds", "bbc").payload == b"https://"
+        shard = shards.start("s", "feeds", tls=[str(tls.ca), str(tls.cert), str(tls.key)])
+        shards.wait_placed({"feeds/bbc"}, [shard])
+        assert shard.calls("attach") == [["feeds/bbc", 1, "https://"]]
     with pytest.raises(urllib.error.HTTPError, match="404"):  # REST, which has no TLS, would let anybody in
         urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/v1/pallets", timeout=5)
 

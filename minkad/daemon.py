@@ -20,6 +20,7 @@ from minkad import config as configuration
 from minkad import garbage, identity, logs, systemd
 from minkad.clock import boottime, unix_ms
 from minkad.config import Config
+from minkad.config_values import is_loopback
 from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap, Coordinator
 from minkad.coordinator.member import Member, MemberSettings
@@ -356,7 +357,8 @@ class Daemon:
         )
         await server.start()
         registry = create_registry(self.health, self.credentials.expiry if self.credentials is not None else None)
-        rest = Rest(self.gateway, check).app() if self.config.serves_rest else None
+        is_local = is_loopback(self.config.listen.http)
+        rest = Rest(self.gateway, check, is_local=is_local).app() if self.config.serves_rest else None
         runner = await http.start(http.create_app(self.health, registry, rest), self.config.listen.http)
         # Any of these ending before the stop is a failure.
         tasks = [

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from minka.errors import Code, MinkaError
+from minkad.config_values import is_loopback, join_address
 from minkad.logs import Seldom
 
 log: Final = Seldom(logging.getLogger(__name__))
@@ -106,6 +107,21 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a named error
         log.log(logging.ERROR, "a request failed", with_traceback=True, method=request.method, path=request.path)
         return _response(problem_of(MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}")))
+
+
+@web.middleware
+async def local_names(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Only this machine's own names reach what is served on loopback: a page of the web, open in a browser here, could
+    else have its name resolved to 127.0.0.1 and speak with it (DNS rebinding).
+    """
+    try:
+        host = request.url.host or ""
+    except ValueError:
+        host = request.host
+    if not is_loopback(join_address(host, 0)):
+        text = f"this is served on loopback, as localhost or by its address, not as {host or 'nothing'}"
+        raise web.HTTPMisdirectedRequest(text=text)
+    return await handler(request)
 
 
 def error_registry() -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from minka.v1 import duty_api_pb2 as api
 from minka.v1.duties_pb2 import Duty
 from minkad.duties.gateway import DutyGateway
 from minkad.http.openapi import Query, Route, describe
-from minkad.http.problems import error_registry, problems
+from minkad.http.problems import error_registry, local_names, problems
 
 _MAX_BODY: Final = MAX_REQUEST_BYTES * 3 // 2  # the payloads in base64, and their names
 _BODIES_AT_ONCE: Final = 4
@@ -100,9 +100,12 @@ _PALLET_BODY: Final = _without(PalletUpdate, "PalletContent", "id")
 
 
 class Rest:
-    """The handlers. `check` raises MinkaError for a request that breaks the rules of its fields."""
+    """The handlers. `check` raises MinkaError for a request that breaks the rules of its fields. `is_local`: it is
+    served on loopback alone, where only programs of this machine are to reach it.
+    """
 
-    def __init__(self, gateway: DutyGateway, check: Callable[[Message], None]) -> None:
+    def __init__(self, gateway: DutyGateway, check: Callable[[Message], None], *, is_local: bool) -> None:
+        self._is_local = is_local
         self._gateway = gateway
         self._check = check
         self._reading = asyncio.Semaphore(_BODIES_AT_ONCE)
@@ -112,7 +115,7 @@ class Rest:
 
     def app(self) -> web.Application:
         """To be served under /v1."""
-        app = web.Application(middlewares=[problems])
+        app = web.Application(middlewares=[problems, local_names] if self._is_local else [problems])
         for route in self.routes:
             app.router.add_route(route.method, route.path.removeprefix("/v1"), route.handler)
         app.router.add_get("/openapi.json", self._openapi)

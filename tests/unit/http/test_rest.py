@@ -23,7 +23,7 @@ def ask(method: str, path: str, **named: Any) -> tuple[int, str, Any]:
 
     async def run() -> tuple[int, str, Any]:
         node, address = FakeNode(), free_address()
-        rest = Rest(cast(Any, None), check).app()
+        rest = Rest(cast(Any, None), check, is_local=True).app()
         runner = await start(create_app(node, create_registry(node), rest), address)
         try:
             async with (
@@ -37,9 +37,18 @@ def ask(method: str, path: str, **named: Any) -> tuple[int, str, Any]:
     return asyncio.run(run())
 
 
+@pytest.mark.parametrize("host", ["localhost", "localhost:7401", "127.0.0.1:80", "127.3.2.1", "[::1]:7401"])
+def test_it_is_reached_by_the_names_of_this_machine(host: str) -> None:
+    status, _, errors = ask("GET", "/v1/errors", headers={"Host": host})
+    assert status == 200
+    assert errors
+
+
 @pytest.mark.parametrize(
     ("method", "path", "named", "status", "said"),
     [
+        ("GET", "/v1/errors", {"headers": {"Host": "feeds.example:7401"}}, 421, "not as feeds.example"),
+        ("GET", "/v1/errors", {"headers": {"Host": ""}}, 421, "not as nothing"),
         ("POST", "/v1/duties", {"data": "{}"}, 415, "must be application/json"),
         ("POST", "/v1/duties", {"data": "{", "headers": JSON}, 400, "not what it should be"),
         ("POST", "/v1/duties", {"json": {"pallet": "feeds"}}, 400, "missing required field `id`"),
@@ -101,7 +110,7 @@ def test_every_code_has_a_status_and_an_entry() -> None:
 def test_the_description_is_of_what_is_there() -> None:
     status, _, document = ask("GET", "/v1/openapi.json")
     assert status == 200
-    routes = Rest(cast(Any, None), check).routes
+    routes = Rest(cast(Any, None), check, is_local=True).routes
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert described == {(route.method, route.described_path) for route in routes}
     schemas = document["components"]["schemas"]

@@ -291,6 +291,23 @@ def test_what_a_person_has_placed_stays_there(world: DutyWorld) -> None:
     assert world.rebalance("feeds") == 5
 
 
+def test_what_a_person_assigns_elsewhere_goes_also_from_a_shard_that_gives_up_another_pallet(world: DutyWorld) -> None:
+    world.pallet("mail")
+    world.join("s1", pallets=("feeds", "mail"), grace_ms=60_000)
+    world.create("mail", ["stays"], stationary=True)
+    world.create("feeds", ["a"])
+    world.settle()
+    world.leave("s1")
+    world.settle()
+    world.join("s1", grace_ms=60_000)
+    world.join("s2", pallets=("feeds", "mail"))
+    world.settle()
+    assert world.where("stays", "mail") == "s1"
+    world.pin("feeds", "a", "s2")
+    world.settle()
+    assert world.where("a") == "s2"
+
+
 @pytest.mark.parametrize("is_forgotten", [False, True])
 def test_what_is_pinned_to_a_shard_that_is_gone_goes_elsewhere(world: DutyWorld, is_forgotten: bool) -> None:
     """Also where that shard has never taken the pallet."""

@@ -5,7 +5,7 @@ tidied up. What isn't placed is remembered with the reason, and looked at again 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Final
 
@@ -235,7 +235,7 @@ def _waves(state: State, now_ms: int) -> Iterator[Record]:
             for record in _wave_of(state, state.duties.shards[name], epochs, now_ms):
                 found += len(record.assignments_changed.duties)
                 yield record
-    yield from _pinned_elsewhere(state, going, now_ms)
+    yield from _pinned_elsewhere(state, now_ms)
 
 
 def _going(state: State) -> set[str]:
@@ -329,14 +329,15 @@ def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -
     return {number: target for number, target, _ in chosen if number in new}
 
 
-def _pinned_elsewhere(state: State, going: Collection[str], now_ms: int) -> Iterator[Record]:
-    """What these shards have goes in any case."""
+def _pinned_elsewhere(state: State, now_ms: int) -> Iterator[Record]:
+    """What its shard has to give up goes in any case."""
     due: dict[str, list[int]] = {}
     for number in state.duties.pinned:
         row, holder = state.duties.duties[number], state.duties.holder(number)
-        if holder is None or holder.state not in _HAS or holder.shard in (row.pinned_to, *going):
+        if holder is None or holder.state not in _HAS or holder.shard == row.pinned_to:
             continue
-        if _takes(state, row, row.pinned_to):
+        stays = not refusal(state, state.duties.shards[holder.shard]) and row.pallet in state.duties.takes[holder.shard]
+        if stays and _takes(state, row, row.pinned_to):
             due.setdefault(holder.shard, []).append(number)
     for name, numbers in due.items():
         yield from in_state(name, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, "a person has assigned it elsewhere")

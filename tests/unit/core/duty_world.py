@@ -197,7 +197,8 @@ class DutyWorld:
         row, process = self.row(id_, pallet), self.processes[name]
         one = self.duties.assignment(row.number, name)
         assert one is not None
-        process.held.pop(row.number, None)
+        if one.holds:
+            process.held.pop(row.number, None)
         failed = FailedDuty(holding=Holding(duty=row.number, epoch=one.epoch), reason="ValueError: no")
         self.report(process, ShardReport(failed=[failed]))
 

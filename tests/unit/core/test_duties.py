@@ -10,6 +10,7 @@ from minkad.core.controller import ChangeDuties, ChangePallets, FailShards, Leav
 from minkad.core.controller.duties.decide import duty_facts
 from minkad.core.controller.duties.distribution import JOINED_MS, TIMER_MS
 from minkad.core.controller.duties.health import HALF_LIFE_MS
+from minkad.core.controller.duties.mover import PREPARED_WITHIN_MS
 from tests.unit.core.duty_world import DutyWorld
 
 TEN = [f"d{number}" for number in range(10)]
@@ -566,8 +567,8 @@ def test_what_a_target_prepares_for_it_gets_when_the_source_dies(world: DutyWorl
     world.check_tables()
 
 
-def test_a_duty_for_which_a_shard_prepares_is_not_moved_besides(world: DutyWorld) -> None:
-    """A drained node's shard is left by warm hand-overs, while its pallet is rebalanced."""
+def _draining_warm(world: DutyWorld) -> None:
+    """The shard s1 is to be left, and s2 prepares for what it has."""
     world.change_pallet("feeds", warm=True, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
     world.join("s1", node="athens")
@@ -577,7 +578,38 @@ def test_a_duty_for_which_a_shard_prepares_is_not_moved_besides(world: DutyWorld
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
     world.now_ms += 1000
     world.follow()
-    assert world.duties.on_shard["s2"]
+    assert len(world.duties.on_shard["s2"]) == 10
+
+
+def test_what_cannot_be_prepared_for_is_tried_elsewhere(world: DutyWorld) -> None:
+    _draining_warm(world)
+    world.fail_to_attach("s2", "d1")
+    assert [one.shard for one in world.row("d1").quarantines] == ["s2"]
+    world.settle()
+    assert world.counts() == {"s1": 1, "s2": 9}, "there is no other place"
+    world.join("s3")
+    world.settle()
+    assert world.counts() == {"s1": 0, "s2": 9, "s3": 1}
+    world.check_tables()
+
+
+def test_a_shard_that_is_left_waits_only_so_long_for_those_that_prepare(world: DutyWorld) -> None:
+    _draining_warm(world)
+    source = world.processes["s1"]
+    world.now_ms += PREPARED_WITHIN_MS - 1
+    world.follow()
+    assert not world.work(source)
+    world.now_ms += TIMER_MS
+    world.follow()
+    assert world.work(source)
+    world.settle()
+    assert world.counts() == {"s1": 0, "s2": 10}
+    world.check_tables()
+
+
+def test_a_duty_for_which_a_shard_prepares_is_not_moved_besides(world: DutyWorld) -> None:
+    """A drained node's shard is left by warm hand-overs, while its pallet is rebalanced."""
+    _draining_warm(world)
     assert world.rebalance("feeds")
     world.settle()
     assert world.counts() == {"s1": 0, "s2": 10}

@@ -13,7 +13,7 @@ from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, Shard, ShardState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.duties.changes import removed_when_released
 from minkad.core.controller.duties.health import TRUSTED_FROM, score
-from minkad.core.controller.duties.mover import MOVES_PER_SHARD
+from minkad.core.controller.duties.mover import MOVES_PER_SHARD, PREPARED_WITHIN_MS
 from minkad.core.controller.duties.rooms import (
     balancer_of,
     groups,
@@ -287,7 +287,13 @@ def _leaving(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
 def _moved_away(
     state: State, shard: Shard, pallet: Pallet, reason: str, epochs: Epochs, now_ms: int
 ) -> Iterator[Record]:
-    """Only what finds a place elsewhere is released; what is stationary stays."""
+    """Only what finds a place elsewhere is released; what is stationary stays. For what is to have it next and isn't
+    prepared in time nobody waits.
+    """
+    late = list(_late(state, shard, pallet, now_ms))
+    if late:
+        yield from in_state(shard.name, _A.ASSIGNMENT_STATE_RELEASING, late, now_ms, reason)
+        return
     duties = list(islice(_movable(state, shard, pallet), max(0, _free(state, shard, pallet))))
     if not duties:
         return
@@ -300,6 +306,19 @@ def _moved_away(
         by_target.setdefault(target, []).append(number)
     for target, numbers in sorted(by_target.items()):
         yield from epochs.given(target, _A.ASSIGNMENT_STATE_PREPARING, numbers, now_ms, reason)
+
+
+def _late(state: State, shard: Shard, pallet: Pallet, now_ms: int) -> Iterator[int]:
+    if not pallet.warm:
+        return
+    before = now_ms - PREPARED_WITHIN_MS
+    for one in state.duties.on_shard[shard.name].values():
+        others = state.duties.of_duty[one.duty]
+        if len(others) == 1 or one.state not in _HAS or state.duties.duties[one.duty].pallet != pallet.id:
+            continue
+        is_late = any(other.state == _A.ASSIGNMENT_STATE_PREPARING and other.since_ms <= before for other in others)
+        if is_late and Placed.duty(one.duty) not in state.moving:
+            yield one.duty
 
 
 def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:

@@ -61,6 +61,10 @@ def _may_hold(state: int) -> bool:
     return state in (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED, _A.ASSIGNMENT_STATE_RELEASING)
 
 
+def _may_hold_or_prepare(state: int) -> bool:
+    return _may_hold(state) or state == _A.ASSIGNMENT_STATE_PREPARING
+
+
 def _released(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
     """Whoever leaves under a name that may come back keeps its duties, but for those that are deleted."""
     keeps = shard.state == ShardState.SHARD_STATE_LEAVING and shard.grace_ms > 0
@@ -86,10 +90,10 @@ def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
 
 def _failed(duties: DutyState, shard: Shard, said: Iterable[FailedDuty], now_ms: int) -> Iterator[Record]:
     """They are tried elsewhere: this shard doesn't get them again before a person, an update or another version of
-    the application says so.
+    the application says so. What it couldn't prepare for stays where it is.
     """
     reasons = {one.holding.duty: one.reason for one in said}
-    found = [one.duty for one in _meant(duties, shard, (one.holding for one in said), _may_hold)]
+    found = [one.duty for one in _meant(duties, shard, (one.holding for one in said), _may_hold_or_prepare)]
     rows = [duty_with(duties.duties[number], _quarantine(shard, reasons[number], now_ms)) for number in found]
     yield from duties_changed(rows)
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, found, now_ms)

@@ -64,7 +64,10 @@ class Delegate:
         raise NotImplementedError
 
     def prepare(self, duties: Duties) -> Awaitable[None] | None:
-        """These are still on other shards, and come next: load what they need, and do nothing for them yet."""
+        """These are still on other shards, and come next: load what they need, and do nothing for them yet.
+
+        Some may never come, and nobody says so: load it where it is forgotten by itself, such as into a cache.
+        """
         raise NotImplementedError
 
     def report(self) -> Reported | Awaitable[Reported]:

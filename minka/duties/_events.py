@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.shards_pb2 import HeldDuty, ShardInstruction, ShardMessage
 
 MAX_CALL_DUTIES: Final = 1_000  # that a delegate is given at once
@@ -85,11 +86,18 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Resized:
+    """The process takes the duties of these pallets from now on, each up to its capacity."""
+
+    pallets: tuple[PalletCapacity, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Connected | Disconnected | Received | CallEnded | CallOverdue | Leave | GiveUp | Tick
+Event = Connected | Disconnected | Received | CallEnded | CallOverdue | Leave | GiveUp | Resized | Tick
 
 # Instructions
 

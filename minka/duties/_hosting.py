@@ -75,7 +75,8 @@ class Hosting:
         self.live = 0  # records for which the delegate may act
         self.may_take = False  # something new: there is clearance enough
         self.out: list[Instruction] = []
-        self._lanes = {pallet: Lane(pallet) for pallet in (*pallets, "")}
+        self._lanes = {"": Lane("")}
+        self.take(pallets)
         self._methods = frozenset(methods)
         self._settings = settings
         self._reports = reports
@@ -112,6 +113,11 @@ class Hosting:
         return self._reports
 
     # What it is told
+
+    def take(self, pallets: Iterable[str]) -> None:
+        """Duties of these pallets may come, too."""
+        for pallet in pallets:
+            self._lanes.setdefault(pallet, Lane(pallet))
 
     def attach(self, duty: HeldDuty) -> None:
         """The shard is to have it."""

@@ -24,6 +24,7 @@ from minka.duties._events import (
     Method,
     Note,
     Received,
+    Resized,
     Send,
     Stopped,
     Tick,
@@ -118,6 +119,7 @@ class ShardMachine:
             CallOverdue: lambda event, _: self.hosting.overdue(event.call),
             Leave: self._on_leave,
             GiveUp: self._on_give_up,
+            Resized: self._on_resized,
             Tick: lambda *_: None,
         }
         handlers[type(event)](event, now)
@@ -195,6 +197,13 @@ class ShardMachine:
             self._problem = code
             level = INFO if code == _TAKEN else WARNING
             self._note(level, f"no session with the cluster, trying on: {reason}")
+
+    def _on_resized(self, event: Resized, now: float) -> None:
+        del self.shard.pallets[:]
+        self.shard.pallets.extend(event.pallets)
+        self.hosting.take(one.pallet for one in event.pallets)
+        if self._connected:
+            self._send(ShardMessage(hello=ShardHello(shard=self.shard, known_index=self._known_index)))
 
     def _on_received(self, event: Received, now: float) -> None:
         said = event.instruction

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from minka._grpc import channel_credentials, checked_endpoints
-from minka.duties._events import GiveUp, Leave, MachineSettings, Method
+from minka.duties._events import GiveUp, Leave, MachineSettings, Method, Resized
 from minka.duties._machine import ShardMachine
-from minka.duties._session import Session, shards_loop
+from minka.duties._session import Session, boottime, shards_loop
 from minka.duties.delegate import Capacity, Delegate, Duty, has
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
@@ -52,8 +52,6 @@ class Shard:
         on_stuck: Literal["exit", "report"] = "exit",
         call_timeout: float = 30.0,
     ) -> None:
-        if not pallets:
-            raise MinkaError(Code.INVALID_ARGUMENT, "a shard takes the duties of one pallet at least")
         if not 0 <= grace <= _MAX_GRACE_S:
             raise MinkaError(Code.INVALID_ARGUMENT, f"a grace of {grace} s: must be from 0 to {_MAX_GRACE_S:.0f}")
         if on_stuck not in ("exit", "report"):
@@ -70,7 +68,7 @@ class Shard:
             version=version,
             node=node,
             grace_ms=int(grace * 1000),
-            pallets=[_capacity_row(pallet, capacity) for pallet, capacity in pallets.items()],
+            pallets=_capacity_rows(pallets),
         )
         self._machine: Final = ShardMachine(
             row,
@@ -129,6 +127,20 @@ class Shard:
             loop.call_soon_threadsafe(loop.call_later, timeout, session.handle, GiveUp())
         else:
             loop.call_soon_threadsafe(session.handle, GiveUp())
+
+    def resize(self, pallets: Mapping[str, Capacity | None]) -> None:
+        """Take the duties of these pallets from now on, each up to its capacity; for any thread. Duties of pallets that
+        are not there any more go elsewhere, and so does what a pallet's balancer gives to others by these capacities.
+
+        Raises MinkaError INVALID_ARGUMENT for what isn't well formed.
+        """
+        shards_loop().call_soon_threadsafe(self._handle, Resized(tuple(_capacity_rows(pallets))))
+
+    def _handle(self, event: Resized) -> None:
+        if self._session is not None:
+            self._session.handle(event)
+        else:
+            self._machine.handle(event, boottime())  # it is said when the session begins
 
     @property
     def duties(self) -> list[Duty]:
@@ -194,6 +206,12 @@ def default_name() -> str:
     """HOST-PID: for a process that doesn't come back under its name."""
     host = re.sub(r"[^a-z0-9.-]", "-", socket.gethostname().lower()).strip("-.") or "shard"
     return f"{host[:50]}-{os.getpid()}"
+
+
+def _capacity_rows(pallets: Mapping[str, Capacity | None]) -> list[PalletCapacity]:
+    if not pallets:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a shard takes the duties of one pallet at least")
+    return [_capacity_row(pallet, capacity) for pallet, capacity in pallets.items()]
 
 
 def _capacity_row(pallet: str, capacity: Capacity | None) -> PalletCapacity:

@@ -48,10 +48,15 @@ async def until(probe: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
+async def _attached(fetcher: Fetcher, id_: str) -> bool:
+    return id_ in {duty.id for duty in fetcher.tasks}
+
+
 async def course(cluster: LocalCluster) -> None:
     fetcher = Fetcher()
     async with aio.Client(cluster.endpoints, timeout=20.0) as client:
         await client.create_pallet("feeds")
+        await client.create_pallet("mail")
         ids = ("heavy", "ends", "bad")
         await client.change([changes.create("feeds", id_, id_, weight=10, lazy=id_ == "ends") for id_ in ids])
         async with Shard(fetcher, {"feeds": Capacity(100)}, cluster.endpoints, name="s") as shard:
@@ -88,6 +93,15 @@ async def course(cluster: LocalCluster) -> None:
 
             await until(ended)
             (held,) = shard.duties
+            shard.resize({"feeds": Capacity(200), "mail": None})
+
+            async def resized() -> bool:
+                (view,) = (await client.shards(["s"])).shards
+                return [(one.pallet, one.capacity) for one in view.shard.pallets] == [("feeds", 200), ("mail", 0)]
+
+            await until(resized)
+            await client.create("mail", "letter")
+            await until(lambda: _attached(fetcher, "letter"))
         assert not fetcher.tasks
         assert not held.is_held()
         (view,) = (await client.shards(["s"])).shards

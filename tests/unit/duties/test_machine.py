@@ -12,9 +12,11 @@ from minka.duties._events import (
     MachineSettings,
     Method,
     Received,
+    Resized,
     Stopped,
     Tick,
 )
+from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.shards_pb2 import DutiesToAttach, ShardInstruction, WeighedDuty
 from tests.unit.duties.world import ALL, CLEARANCE, World, held
 
@@ -56,6 +58,26 @@ def test_what_is_attached_is_reported_and_held(world: World) -> None:
     assert world.reported("attached") == [(1, 11), (2, 12)]
     assert world.machine.holds(1, 11, world.now)
     assert not world.machine.holds(1, 11, world.now + CLEARANCE)
+
+
+def test_what_it_can_carry_may_change(world: World) -> None:
+    world.tell(Resized((PalletCapacity(pallet="feeds", capacity=7), PalletCapacity(pallet="post"))))
+    hello = world.said[-1].hello
+    assert [(one.pallet, one.HasField("capacity"), one.capacity) for one in hello.shard.pallets] == [
+        ("feeds", True, 7),
+        ("post", False, 0),
+    ]
+    assert hello.shard.incarnation == "process 1"
+    world.attach(held(5, 15, pallet="post"))
+    world.end_calls()
+    assert world.reported("attached")[-1] == (5, 15)
+    world.connected = False
+    world.tell(Disconnected("UNREACHABLE", "its node has died"))
+    world.tell(Resized((PalletCapacity(pallet="feeds", capacity=8),)))
+    assert world.said[-1].hello.shard.pallets != [PalletCapacity(pallet="feeds", capacity=8)]
+    world.connect()
+    hellos = [message.hello for message in world.said if message.HasField("hello")]
+    assert [one.capacity for one in hellos[-1].shard.pallets] == [8]
 
 
 def test_what_waits_to_be_reported_says_for_how_long(world: World) -> None:

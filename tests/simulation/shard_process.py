@@ -21,6 +21,7 @@ from minka.duties._events import (
     MachineSettings,
     Method,
     Note,
+    Resized,
     Send,
     Stopped,
     Tick,
@@ -90,8 +91,12 @@ class ShardHost:
             node=self.node,
             version=self.version,
             grace_ms=int(self.grace * 1000),
-            pallets=[PalletCapacity(pallet=name, capacity=most) for name, most in sorted(self.pallets.items())],
+            pallets=self.capacities(),
         )
+
+    def capacities(self) -> list[PalletCapacity]:
+        """As its shards state them."""
+        return [PalletCapacity(pallet=name, capacity=most) for name, most in sorted(self.pallets.items())]
 
 
 class ShardProcess(Endpoint):
@@ -170,6 +175,10 @@ class ShardProcess(Endpoint):
                 self.world.say(self.id, "stops", str(error or ""))
                 self.world.checks.stopped(self)
                 self.world.shards.end(self)
+
+    def resize(self) -> None:
+        """It states other capacities while it runs."""
+        self.if_alive(lambda: self.handle(Resized(tuple(self.machine.capacities()))))
 
     def leave_soon(self) -> None:
         """It is asked to stop: SIGTERM."""

@@ -213,8 +213,13 @@ class Shards:
         self._again(host)
 
     def _change_capacities(self) -> None:
+        """Of the running process, or of the next one."""
         host = self._any()
         host.pallets = self._capacities()
+        if host.process is not None and self._rng.random() < 0.5:
+            self._world.say("nemesis", "resize", f"{host.process.id} {host.pallets}")
+            host.process.resize()
+            return
         host.grace = self._rng.choice((0.0, 0.0, 0.5, 2.0))
         self._again(host)
 

@@ -119,6 +119,7 @@ class DutyState:
     attaching: dict[int, None] = field(
         default_factory=dict, compare=False
     )  # ASSIGNED, in that order; no synthetic ones
+    preparing: dict[tuple[int, str], None] = field(default_factory=dict, compare=False)  # duties and shards
     taking: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: how many of those it has to attach
     releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: how many it is told to release
     room: dict[str, int] = field(default_factory=dict, compare=False)
@@ -144,6 +145,7 @@ class DutyState:
             {shard: dict(some) for shard, some in self.loads.items()},
             dict(self.takes),
             dict(self.attaching),
+            dict(self.preparing),
             dict(self.taking),
             dict(self.releasing),
             dict(self.room),
@@ -304,6 +306,10 @@ class DutyState:
         if before != after and not duty.synthetic:
             _keep(self.attaching, number, after)
             self.taking[shard] = self.taking.get(shard, 0) + (1 if after else -1)
+        if new is not None and new.state == _PREPARING:
+            self.preparing[number, shard] = None
+        else:
+            self.preparing.pop((number, shard), None)
         before = old is not None and old.state == _RELEASING
         after = new is not None and new.state == _RELEASING
         if before != after:

@@ -247,7 +247,8 @@ class DutyWorld:
         assert restored == self.state
         for index in ("numbers", "deleting", "pinned", "takes"):
             assert getattr(restored.duties, index) == getattr(self.duties, index), index
-        assert set(restored.duties.attaching) == set(self.duties.attaching)
+        for index in ("attaching", "preparing"):
+            assert set(getattr(restored.duties, index)) == set(getattr(self.duties, index)), index
         for index in ("in_pallet", "synthetic", "nowhere", "on_shard", "taking", "releasing"):
             assert _without_empty(getattr(restored.duties, index)) == _without_empty(getattr(self.duties, index)), index
         loads = [

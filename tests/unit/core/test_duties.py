@@ -8,7 +8,7 @@ from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, OnFailure, Shard
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec, PalletChange
 from minkad.core.controller import ChangeDuties, ChangePallets, FailShards, LeaveShard, NoteFlap, score
 from minkad.core.controller.duties.decide import duty_facts
-from minkad.core.controller.duties.distribution import JOINED_MS, TIMER_MS
+from minkad.core.controller.duties.distribution import FORGOTTEN_PREPARATION_MS, JOINED_MS, TIMER_MS
 from minkad.core.controller.duties.health import HALF_LIFE_MS
 from minkad.core.controller.duties.mover import PREPARED_WITHIN_MS
 from tests.unit.core.duty_world import DutyWorld
@@ -604,6 +604,17 @@ def test_a_shard_that_is_left_waits_only_so_long_for_those_that_prepare(world: D
     assert world.work(source)
     world.settle()
     assert world.counts() == {"s1": 0, "s2": 10}
+    world.check_tables()
+
+
+def test_what_a_shard_keeps_after_all_nobody_prepares_for(world: DutyWorld) -> None:
+    _draining_warm(world)
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
+    world.now_ms += FORGOTTEN_PREPARATION_MS
+    world.follow()
+    assert not world.duties.on_shard["s2"]
+    world.settle()
+    assert world.counts() == {"s1": 10, "s2": 0}
     world.check_tables()
 
 

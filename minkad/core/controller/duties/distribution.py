@@ -27,7 +27,7 @@ from minkad.core.controller.duties.rooms import (
     without,
 )
 from minkad.core.controller.duties.rows import Epochs, duties_changed, in_state, shard_in_state
-from minkad.core.controller.duties.shards import left, let_go
+from minkad.core.controller.duties.shards import is_registered, left, let_go
 from minkad.core.placement.duties import ShardRoom
 from minkad.core.state import Placed, State, duty_name
 
@@ -35,6 +35,7 @@ _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
 
 PIECE: Final = 500  # duties that are placed at once: ten milliseconds
+FORGOTTEN_PREPARATION_MS: Final = 2 * PREPARED_WITHIN_MS
 FORGOTTEN_AFTER_MS: Final = 600_000  # a shard that is gone
 NEW_MS: Final = 1000  # for which a duty is new
 GATHER_MS: Final = 500  # from when all were placed until new ones are
@@ -206,6 +207,21 @@ def _tidy(state: State, now_ms: int) -> Iterator[Record]:
     yield from duties_changed(removed=islice(removed_when_released(duties), PIECE))
     for shard in [shard for shard in duties.shards.values() if shard.state != _LIVE]:
         yield from _tidy_shard(state, shard, now_ms)
+    yield from _forgotten_preparations(state, now_ms)
+
+
+def _forgotten_preparations(state: State, now_ms: int) -> Iterator[Record]:
+    """A shard prepares for what another one had to give up, and now keeps."""
+    due: dict[str, list[int]] = {}
+    for number, name in state.duties.preparing:
+        one, holder = state.duties.assignment(number, name), state.duties.holder(number)
+        is_meant = holder is None or holder.state not in _HAS or Placed.duty(number) in state.moving
+        if one is None or holder is None or is_meant or not is_registered(state.duties.shards[name]):
+            continue
+        if now_ms - max(one.since_ms, holder.since_ms) >= FORGOTTEN_PREPARATION_MS:
+            due.setdefault(name, []).append(number)
+    for name, numbers in due.items():
+        yield from in_state(name, _A.ASSIGNMENT_STATE_UNSPECIFIED, numbers, now_ms)
 
 
 def _tidy_shard(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:

@@ -10,6 +10,7 @@ from minka.v1.admin_pb2 import (
     PauseOperationRequest,
     ResumeOperationRequest,
 )
+from minka.v1.cluster_pb2 import OperationState
 from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, FillBy, OnFailure, Pallet
 from minka.v1.duty_api_pb2 import (
     ChangeDutiesRequest,
@@ -413,6 +414,9 @@ class DutyClients:
         row, now_ms = state.duties.pallets[pallet], self._world.unix_ms()
         if held_back(state, row, rooms(state, pallet, now_ms)):
             return ""
+        last = next((one for one in reversed(state.operations.values()) if one.rebalance.pallet == pallet), None)
+        if last is not None and last.state == OperationState.OPERATION_STATE_CANCELLED:
+            return ""  # nobody moves what a person has just told to stay
         # Penalties fade, and with them what decides between shards that are equal: balanced is what once was.
         request, moves = PlanRebalanceRequest(pallet=pallet), 0
         for at_ms in range(now_ms, FIRST_UNIX_MS, -_PENALTIES_FADE_MS):

@@ -50,6 +50,7 @@ class Record:
     ending: Ending | None = None
     reason: str = ""  # of FAILED
     next: HeldDuty | None = None  # a later assignment, for when this one has ended
+    released_epoch: int = 0  # a later one that the shard was to release, which it says when this one has ended
     detach_began: float = 0.0
     attach_ended: float = 0.0
     weight_told: int | None = None
@@ -158,13 +159,16 @@ class Hosting:
             self._hand_update(record)
 
     def detach(self, holding: Holding) -> None:
-        """The shard is to release it, and says so even where it doesn't have it."""
+        """The shard is to release it, and says so even where it doesn't have it. An earlier assignment is then over as
+        well, whatever was heard of it.
+        """
         record = self.records.get(holding.duty)
-        if record is None or record.duty.epoch < holding.epoch:
-            if record is not None and record.next is not None and record.next.epoch <= holding.epoch:
-                record.next = None
+        if record is None:
             self._reports.released(holding.duty, holding.epoch, None)
-        elif record.duty.epoch == holding.epoch:
+        elif record.duty.epoch <= holding.epoch:
+            if record.next is not None and record.next.epoch <= holding.epoch:
+                record.next = None
+            record.released_epoch = max(record.released_epoch, holding.epoch)
             self._release(record, Ending.RELEASED)
 
     def release_all(self, *, unbegun: bool) -> None:
@@ -218,6 +222,8 @@ class Hosting:
             self._reports.failed(number, duty.epoch, record.reason)
         elif record.phase is not Phase.PREPARING or record.next is None:
             self._reports.released(number, duty.epoch, took)
+        if record.released_epoch > duty.epoch:
+            self._reports.released(number, record.released_epoch, None)
         if record.next is not None:
             self.attach(record.next)
 

@@ -17,6 +17,7 @@ from minka.v1.shards_pb2 import (
     Holding,
     ShardGoodbye,
     ShardGrant,
+    ShardHello,
     ShardInstruction,
     ShardMessage,
     ShardRecorded,
@@ -98,6 +99,7 @@ class ShardSessions:
         hello = first.hello
         self._check_clearance()
         await self.settled(hello.known_index)
+        self._check_known(hello)
         await self.register(hello.shard)
         session = Session(self, hello.shard, hello.holdings, memory)
         if (former := self._sessions.get(hello.shard.name)) is not None:
@@ -113,6 +115,14 @@ class ShardSessions:
     def _check_clearance(self) -> None:
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "this node is not in touch with the active controller")
+
+    def _check_known(self, hello: ShardHello) -> None:
+        """Who has duties was registered when it got them; a process of which nothing is known any more was taken for
+        dead so long ago that its row is gone, and others have had them since.
+        """
+        row = self.state().duties.shards.get(hello.shard.name)
+        if hello.holdings and (row is None or row.incarnation != hello.shard.incarnation):
+            raise MinkaError(Code.SHARD_FENCED, f"shard {hello.shard.name}: the cluster doesn't know this process")
 
     async def settled(self, index: int) -> None:
         """Once this node has applied so much. Raises NO_CLEARANCE when that takes long: it lags."""

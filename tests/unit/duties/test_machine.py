@@ -60,6 +60,23 @@ def test_what_is_attached_is_reported_and_held(world: World) -> None:
     assert not world.machine.holds(1, 11, world.now + CLEARANCE)
 
 
+def test_to_release_a_later_assignment_ends_an_earlier_one(world: World) -> None:
+    """The cluster has given the duty a later one here since, of which this shard wasn't told."""
+    world.attach(held(1, 19))
+    assert world.history == [("detach", [1])]
+    world.history.clear()
+    world.detach((1, 21), (2, 22), (3, 23))
+    assert world.history == []
+    world.record()
+    assert world.reported("released") == [(3, 23)], "the delegate has the others still"
+    world.end_calls()
+    world.record()
+    world.record()
+    assert {(1, 21), (2, 22)} <= set(world.reported("released"))
+    assert world.history == [("detach", [2])]
+    assert not world.holds
+
+
 def test_what_it_can_carry_may_change(world: World) -> None:
     world.tell(Resized((PalletCapacity(pallet="feeds", capacity=7), PalletCapacity(pallet="post"))))
     hello = world.said[-1].hello

@@ -1,0 +1,68 @@
+"""Which processes a node begins a session with."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.duties_pb2 import Shard, ShardState
+from minka.v1.shards_pb2 import Holding, ShardHello, ShardMessage
+from minkad.core.state import State
+from minkad.duties.sessions import SessionSettings, ShardSessions
+
+
+class Relay:
+    """Where a process is to be registered."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    async def register(self, shard: Shard) -> int:
+        """Refused, so that the session ends."""
+        self.asked = True
+        raise MinkaError(Code.SHARD_NAME_TAKEN, "it was asked")
+
+
+def begin(row: Shard | None, holdings: list[Holding]) -> Code:
+    """What a process p1 of shard s is told that has these duties, by a node with this row."""
+    state, relay = State(), Relay()
+    if row is not None:
+        state.duties.put_shard(row)
+    sessions = ShardSessions(
+        cast(Any, relay),
+        cast(Any, None),
+        SessionSettings(0.5, 3.0),
+        node_id="athens",
+        state=lambda: state,
+        settled_index=lambda: 7,
+        has_clearance=lambda: True,
+    )
+
+    async def run() -> None:
+        async def messages() -> AsyncIterator[ShardMessage]:
+            shard = Shard(name="s", incarnation="p1")
+            yield ShardMessage(hello=ShardHello(shard=shard, known_index=7, holdings=holdings))
+
+        await sessions.serve(messages(), cast(Any, None), cast(Any, None))
+
+    with pytest.raises(MinkaError) as caught:
+        asyncio.run(run())
+    assert relay.asked == (caught.value.code is Code.SHARD_NAME_TAKEN)
+    return caught.value.code
+
+
+HAS = [Holding(duty=1, epoch=4)]
+GONE = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_GONE)
+ANOTHER = Shard(name="s", incarnation="p0", state=ShardState.SHARD_STATE_LIVE)
+
+
+def test_a_process_that_has_duties_and_is_known_no_more_is_fenced() -> None:
+    assert begin(None, HAS) is Code.SHARD_FENCED
+    assert begin(ANOTHER, HAS) is Code.SHARD_FENCED
+
+
+@pytest.mark.parametrize(("row", "holdings"), [(None, []), (ANOTHER, []), (GONE, HAS), (GONE, [])])
+def test_others_are_for_the_controller_to_judge(row: Shard | None, holdings: list[Holding]) -> None:
+    assert begin(row, holdings) is Code.SHARD_NAME_TAKEN

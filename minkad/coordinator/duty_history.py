@@ -24,7 +24,7 @@ class _Gap(NamedTuple):
 
 
 class DutyHistory:
-    """Of one node. `took_ms` is known only where the active controller is."""
+    """What one node has seen. `took_ms` is known only to the active controller's node."""
 
     def __init__(self) -> None:
         self._moves: deque[DutyMoved] = deque(maxlen=KEPT_MOVES)

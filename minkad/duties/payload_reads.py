@@ -12,7 +12,7 @@ MAX_BYTES: Final = 1024 * 1024  # of a call's payloads, but for one read that is
 
 
 class Payloads(Protocol):
-    """Where the payloads of duties are."""
+    """The store of the duties' payloads."""
 
     async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
         """Those that are there, by id. `timeout` in seconds. Raises MinkaError."""

@@ -117,8 +117,8 @@ class ShardSessions:
             raise MinkaError(Code.NO_CLEARANCE, "this node is not in touch with the active controller")
 
     def _check_known(self, hello: ShardHello) -> None:
-        """Who has duties was registered when it got them; a process of which nothing is known any more was taken for
-        dead so long ago that its row is gone, and others have had them since.
+        """A process that has duties was registered when it got them. If the rows don't know it, it was taken for dead
+        so long ago that its row is forgotten, and others have had its duties since. Raises SHARD_FENCED.
         """
         row = self.state().duties.shards.get(hello.shard.name)
         if hello.holdings and (row is None or row.incarnation != hello.shard.incarnation):

@@ -213,7 +213,7 @@ class Shards:
         self._again(host)
 
     def _change_capacities(self) -> None:
-        """Of the running process, or of the next one."""
+        """The running process says so, or the next one."""
         host = self._any()
         host.pallets = self._capacities()
         if host.process is not None and self._rng.random() < 0.5:

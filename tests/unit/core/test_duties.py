@@ -567,9 +567,10 @@ def test_what_a_target_prepares_for_it_gets_when_the_source_dies(world: DutyWorl
     world.check_tables()
 
 
-def _draining_warm(world: DutyWorld) -> None:
-    """The shard s1 is to be left, and s2 prepares for what it has."""
-    world.change_pallet("feeds", warm=True, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
+def _draining_warm(world: DutyWorld, moves_per_shard: int = 0) -> None:
+    """The shard s1 is to be left, and s2 prepares for what it has, so many duties at a time."""
+    round_robin = Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN)
+    world.change_pallet("feeds", warm=True, moves_per_shard=moves_per_shard, balancer=round_robin)
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
     world.join("s1", node="athens")
     world.create("feeds", TEN)
@@ -578,7 +579,7 @@ def _draining_warm(world: DutyWorld) -> None:
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
     world.now_ms += 1000
     world.follow()
-    assert len(world.duties.on_shard["s2"]) == 10
+    assert len(world.duties.on_shard["s2"]) == (moves_per_shard or 10)
 
 
 def test_what_cannot_be_prepared_for_is_tried_elsewhere(world: DutyWorld) -> None:
@@ -605,6 +606,17 @@ def test_a_shard_that_is_left_waits_only_so_long_for_those_that_prepare(world: D
     world.settle()
     assert world.counts() == {"s1": 0, "s2": 10}
     world.check_tables()
+
+
+def test_a_shard_is_left_in_waves_also_where_others_prepare_first(world: DutyWorld) -> None:
+    _draining_warm(world, 2)
+    target = world.processes["s2"]
+    for _ in range(5):
+        world.follow()
+        assert len(world.duties.preparing) == 2
+        world.work(target)
+    world.settle()
+    assert world.counts() == {"s1": 0, "s2": 10}
 
 
 def test_what_a_shard_keeps_after_all_nobody_prepares_for(world: DutyWorld) -> None:

@@ -14,7 +14,7 @@ from minkad.duties.sessions import SessionSettings, ShardSessions
 
 
 class Relay:
-    """Where a process is to be registered."""
+    """It is asked to register a process."""
 
     def __init__(self) -> None:
         self.asked = False

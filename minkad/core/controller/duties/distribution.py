@@ -303,14 +303,16 @@ def _leaving(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
 def _moved_away(
     state: State, shard: Shard, pallet: Pallet, reason: str, epochs: Epochs, now_ms: int
 ) -> Iterator[Record]:
-    """Only what finds a place elsewhere is released; what is stationary stays. For what is to have it next and isn't
-    prepared in time nobody waits.
+    """Only what finds a place elsewhere is released; what is stationary stays. A shard that isn't prepared in time is
+    not waited for.
     """
-    late = list(_late(state, shard, pallet, now_ms))
+    prepared_for = _prepared_for(state, shard, pallet)
+    late = [number for number, since_ms in prepared_for.items() if now_ms - since_ms >= PREPARED_WITHIN_MS]
     if late:
         yield from in_state(shard.name, _A.ASSIGNMENT_STATE_RELEASING, late, now_ms, reason)
         return
-    duties = list(islice(_movable(state, shard, pallet), max(0, _free(state, shard, pallet))))
+    free = _free(state, shard, pallet) - len(prepared_for)
+    duties = list(islice(_movable(state, shard, pallet), max(0, free)))
     if not duties:
         return
     targets = _places_for(state, pallet, duties, now_ms)
@@ -324,17 +326,20 @@ def _moved_away(
         yield from epochs.given(target, _A.ASSIGNMENT_STATE_PREPARING, numbers, now_ms, reason)
 
 
-def _late(state: State, shard: Shard, pallet: Pallet, now_ms: int) -> Iterator[int]:
+def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
+    """The duties that the shard is to release once others are prepared for them, with the time since when they are to
+    be; a migration has its own.
+    """
     if not pallet.warm:
-        return
-    before = now_ms - PREPARED_WITHIN_MS
+        return {}
+    found: dict[int, int] = {}
     for one in state.duties.on_shard[shard.name].values():
-        others = state.duties.of_duty[one.duty]
-        if len(others) == 1 or one.state not in _HAS or state.duties.duties[one.duty].pallet != pallet.id:
-            continue
-        is_late = any(other.state == _A.ASSIGNMENT_STATE_PREPARING and other.since_ms <= before for other in others)
-        if is_late and Placed.duty(one.duty) not in state.moving:
-            yield one.duty
+        if one.state in _HAS and state.duties.duties[one.duty].pallet == pallet.id:
+            others = (other for other in state.duties.of_duty[one.duty] if other.state == _A.ASSIGNMENT_STATE_PREPARING)
+            since_ms = min((other.since_ms for other in others), default=None)
+            if since_ms is not None and Placed.duty(one.duty) not in state.moving:
+                found[one.duty] = since_ms
+    return found
 
 
 def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:

@@ -257,12 +257,10 @@ def _waves(state: State, now_ms: int) -> Iterator[Record]:
 def _going(state: State) -> set[str]:
     """The shards of which others may have to take duties over."""
     emptied, duties = _emptied(state), state.duties
-    found = {name for name in duties.on_shard if duties.shards[name].state != _LIVE}
-    found |= {name for name in duties.on_shard if emptied and duties.shards[name].node in emptied}
+    shards = ((name, duties.shards[name]) for name in duties.on_shard)
+    found = {name for name, shard in shards if shard.state != _LIVE or (emptied and shard.node in emptied)}
     for name, loads in duties.loads.items():
-        if not loads.keys() <= duties.takes[name] and any(
-            loads[pallet].duties for pallet in loads.keys() - duties.takes[name]
-        ):
+        if any(load.duties and pallet not in duties.takes[name] for pallet, load in loads.items()):
             found.add(name)
     return found
 

@@ -234,6 +234,13 @@ class Code(Enum):
         "None needed: the leader tries again when the row has changed.",
     )
 
+    SNAPSHOT_GONE = CodeInfo(
+        "The node has no such snapshot: it gave it up after a long time without use, for room, or when it started.",
+        "Read again; a job that reads parts of a partition at long intervals reads it whole with splitBytes=0.",
+        False,
+        "NOT_FOUND",
+    )
+
     # Plans and operations
     OPERATION_RUNNING = CodeInfo(
         "Another operation that has not ended touches the same partitions, ranges or node.",

@@ -217,6 +217,7 @@ class Daemon:
             on_isr_change=self.telemetry.isr_changed,
             low_disks=self._low_disks,
             disk=self.disk,
+            unix_ms=unix_ms,
             on_damage=self.telemetry.damage_found,
         )
         self.member = Member(

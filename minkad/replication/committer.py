@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from minka.errors import Code, MinkaError
+from minkad.replication.entries import SlowMark
 from minkad.replication.replica import DONE, Pending, Replica, Role
 from minkad.storage.log_database import LogDatabase
 
@@ -26,16 +27,16 @@ class Committer:
         clock: Callable[[], float],
         on_durable: Callable[[Replica], None],
         on_applied: Callable[[Replica, int], None],
-        on_marker: Callable[[Replica], None],
+        on_mark: Callable[[Replica, SlowMark], None],
     ) -> None:
         """`on_durable`: a replica's durable offset has moved. `on_applied`: so many bytes of bodies were applied.
-        `on_marker`: the next entry to apply says that the partition was split; `passed_marker` goes on.
+        `on_mark`: the next entry to apply is done beside the loop; `passed_mark` goes on.
         """
         self._log_db = log_db
         self._clock = clock
         self._on_durable = on_durable
         self._on_applied = on_applied
-        self._on_marker = on_marker
+        self._on_mark = on_mark
         self._groups: dict[asyncio.Future[None], _Ends] = {}  # what is on its way to the disk
         self._queue: deque[Replica] = deque()
         self._scheduled = False
@@ -109,8 +110,8 @@ class Committer:
         """Apply nothing any more: what is committed is in the log."""
         self._closed = True
 
-    def passed_marker(self, replica: Replica) -> None:
-        """The replica has done what the marker asked for."""
+    def passed_mark(self, replica: Replica) -> None:
+        """The replica has done what the mark asked for."""
         self._on_applied(replica, 0)
         self.advance(replica)
 
@@ -153,8 +154,8 @@ class Committer:
                 replica.open()
                 if replica.applied >= replica.high_watermark:
                     break
-                if replica.next_is_marker():
-                    self._on_marker(replica)
+                if (mark := replica.next_slow_mark()) is not None:
+                    self._on_mark(replica, mark)
                     return None
                 applied = replica.apply(_APPLY_KEYS)
             except Exception as error:  # noqa: BLE001 - the replica can't go on, nor can the node

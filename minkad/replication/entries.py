@@ -1,4 +1,5 @@
-"""What the entries of a partition's log say: a write, that the partition was split here, or which keys it keeps.
+"""What the entries of a partition's log say: a write, or a mark. A mark says that the partition was split here, which
+keys it keeps, or that a snapshot is taken here.
 
 Those that are no writes are barriers: they are on the disk of whoever says that it has them, also in keyspaces that are
 written to it a little later.
@@ -39,7 +40,23 @@ class Keep(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
         return KeyRange(self.start, self.end)
 
 
-_decode_mark: Final = msgspec.msgpack.Decoder(SplitMarker | Keep).decode
+class SnapshotMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=3):
+    """Each replica keeps its data as it is here under this id, for readers; its version is the mark's offset.
+
+    `taken_ms` is the leader's wall clock: a replica that comes here much later keeps nothing.
+    """
+
+    id: str
+    taken_ms: int
+    start: bytes
+    end: bytes
+
+
+Mark = SplitMarker | Keep | SnapshotMark
+SlowMark = SplitMarker | SnapshotMark
+"""Marks that a replica does beside the loop, and applies nothing meanwhile."""
+
+_decode_mark: Final = msgspec.msgpack.Decoder(Mark).decode
 
 
 def is_mark(body: bytes) -> bool:
@@ -47,11 +64,11 @@ def is_mark(body: bytes) -> bool:
     return body.startswith(_MARK)
 
 
-def encode_mark(mark: SplitMarker | Keep) -> bytes:
+def encode_mark(mark: Mark) -> bytes:
     """As the body of an entry."""
     return _MARK + _encode(mark)
 
 
-def decode_entry(body: bytes) -> WriteBody | SplitMarker | Keep:
+def decode_entry(body: bytes) -> WriteBody | Mark:
     """The content of an entry."""
     return _decode_mark(body[1:]) if is_mark(body) else decode_write(body)

@@ -32,6 +32,7 @@ from minkad.replication.committer import Committer
 from minkad.replication.context import ControllerCalls, KnownKeyspace, LeaderContext, ReplicationSettings
 from minkad.replication.damage import Damage
 from minkad.replication.deletions import Deletions
+from minkad.replication.entries import SlowMark, SplitMarker
 from minkad.replication.feed import Feed
 from minkad.replication.flusher import Flusher
 from minkad.replication.following import Following
@@ -58,12 +59,14 @@ from minkad.replication.replica import (
 from minkad.replication.requests import Requests
 from minkad.replication.shipping import RateLimit
 from minkad.replication.sizing import SizeCheck
+from minkad.replication.snapshots import Snapshots
 from minkad.replication.splitting import Splitting
 from minkad.replication.trimming import Trimming
 from minkad.storage.checkpoint import remove_folder
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.scanner import Scanner
 from minkad.storage.size_estimate import Size
 
 log: Final = logging.getLogger(__name__)
@@ -111,12 +114,13 @@ class ReplicaManager:
         low_disks: Callable[[], Collection[str]] = tuple,
         disk: DiskWatch | None = None,
         on_damage: Callable[[], None] = lambda: None,
+        unix_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`known_row`, `known_keyspace`, `is_absent` (a node has failed, or left) and `operation_moving` (a partition)
         are by this node's copy of the table. `on_fence` is told how many seconds writes waited,
         `on_isr_change` the old and the new in-sync set of a partition that this node leads, `on_damage` of each copy
         that is found damaged. `low_disks`: the nodes that are short of disk space. Without `disk` nothing is refused
-        for what is free here.
+        for what is free here. `unix_ms`: the wall clock.
         """
         self._node_id = node_id
         self._data_dir = data_dir
@@ -139,7 +143,7 @@ class ReplicaManager:
         self._changed_stats: set[int] = set()
         self._noted: set[int] = set()  # of which there was a `not_split` to tell
         self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
-        self._committer = Committer(log_db, clock, self._on_durable, self._on_applied, self._on_marker)
+        self._committer = Committer(log_db, clock, self._on_durable, self._on_applied, self._on_mark)
         self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data, disk.check_room)
         self._deletions = Deletions(
             self._replicas,
@@ -205,6 +209,18 @@ class ReplicaManager:
         self.inventory = Inventory(
             self._replicas, log_db, data_dir / "partitions", self._new_data, self._requests.changed
         )
+        self.snapshots = Snapshots(
+            node_id,
+            log_db,
+            data_dir / "snapshots",
+            self._committer,
+            self._requests,
+            Scanner(),
+            self._flusher.flush,
+            disk,
+            clock,
+            unix_ms,
+        )
         self._trimming = Trimming(log_db, self._committer, self._on_trimmed)
         self._splitting = Splitting(
             node_id,
@@ -268,6 +284,7 @@ class ReplicaManager:
             replica = self._recovered(meta)
             self._replicas[replica.id] = replica
             await turn()
+        await self.snapshots.start()
         self._in_sync.start()
         self._size_check.start()
         self._load_check.start()
@@ -307,6 +324,7 @@ class ReplicaManager:
         self._committer.close()
         await self._damage.close()
         await self._splitting.close()
+        await self.snapshots.close()
         await self._merging.close()
         await self._trimming.close()
         await self._deletions.close()
@@ -615,8 +633,11 @@ class ReplicaManager:
         self._changed_stats.add(replica.id)
         self._requests.notify(replica.id)
 
-    def _on_marker(self, replica: Replica) -> None:
-        self._splitting.make(replica)
+    def _on_mark(self, replica: Replica, mark: SlowMark) -> None:
+        if isinstance(mark, SplitMarker):
+            self._splitting.make(replica)
+        else:
+            self.snapshots.make(replica, mark)
 
     def nodes_changed(self) -> None:
         """Nodes have come or gone, by this node's copy of the table."""

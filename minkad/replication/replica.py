@@ -14,7 +14,7 @@ from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import GroupResult, WriteBody
 from minkad.memory import Share
-from minkad.replication.entries import Keep, SplitMarker, decode_entry
+from minkad.replication.entries import Keep, Mark, SlowMark, SplitMarker, decode_entry
 from minkad.replication.load import Load
 from minkad.replication.partition_log import PartitionLog
 from minkad.storage.data_database import Applied, DataDatabase
@@ -117,7 +117,7 @@ class Pending(NamedTuple):
 
     offset: int
     leader_epoch: int
-    write: WriteBody | SplitMarker | Keep
+    write: WriteBody | Mark
     size: int
     ticket: Ticket | None
     position: int  # among the ticket's results
@@ -221,7 +221,7 @@ class Replica:
         self.installing = False
         self.mending = False  # its data was damaged, and is being made of its log
         self.queued = False  # for applying
-        self.making = False  # it applies nothing until the new partition that its log says is made of it
+        self.making = False  # it applies nothing until what a mark in its log asks for is done
         self.flushing = False
         self.untrimmed = False  # there may be keys outside of the range
         self.keeping = False  # the log will say soon which keys stay
@@ -339,20 +339,27 @@ class Replica:
             return False
         return isinstance(decode_entry(self.log.read(applied, applied, 1)[0].body), SplitMarker)
 
-    def next_is_marker(self) -> bool:
-        """Whether the next entry to apply is a split's marker. Raises CORRUPT_DATA, STORAGE_FAILED."""
+    def next_slow_mark(self) -> SlowMark | None:
+        """The next entry to apply, if it is one that is done beside the loop. Raises CORRUPT_DATA, STORAGE_FAILED."""
         self._read_ahead()
-        return isinstance(self.pending[0].write, SplitMarker)
+        entry = self.pending[0].write
+        return entry if isinstance(entry, SlowMark) else None
+
+    def passed(self, entry: Pending) -> None:
+        """What the mark asks for is done."""
+        if self.pending and self.pending[0].offset == entry.offset:
+            self.pending.popleft()
+        self.applied = entry.offset
 
     def apply(self, max_keys: int) -> list[Pending]:
-        """Apply some of what is below the high watermark and before a marker: `max_keys` or a little more. What is now
-        applied whole. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """Apply some of what is below the high watermark and before a slow mark: `max_keys` or a little more. What is
+        now applied whole. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         self._read_ahead()
         first = self.pending[0].write
         if isinstance(first, Keep):
             return [self._keep(first)]
-        assert isinstance(first, WriteBody), f"a marker is passed otherwise: {self}"
+        assert isinstance(first, WriteBody), f"a slow mark is passed otherwise: {self}"
         if len(first.keys) > max_keys:
             return self._apply_slice(first, max_keys)
         taken: list[Pending] = []

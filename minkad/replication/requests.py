@@ -115,6 +115,19 @@ class Requests:
             future = self._changed[partition_id] = asyncio.get_running_loop().create_future()
         return future
 
+    async def serving(self, partition_id: int, generation: int, deadline: float) -> Replica:
+        """The replica, once it serves this generation as the leader and its log takes entries. Raises the refusal;
+        DEADLINE_EXCEEDED.
+        """
+        group = Group(partition_id=partition_id, generation=generation, op=Op.READ, body=b"")
+        while (replica := self._route(group)) is None or replica.fenced or replica.frozen:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise self._in_vain(group)
+            await asyncio.wait([self.changed(partition_id)], timeout=min(left, _POLL_SECONDS))
+        self._learn_keyspace(replica)
+        return replica
+
     async def drain(self) -> None:
         """Refuse what has not begun, and answer the rest."""
         self._stopping = True

@@ -163,9 +163,7 @@ class Splitting:
                 data.write([], Applied(entry.offset, entry.leader_epoch))
                 if _is_awaited(parent.row, marker):
                     await self._make_child(parent, marker.child_id, entry)
-                if parent.pending and parent.pending[0].offset == entry.offset:
-                    parent.pending.popleft()
-                parent.applied = entry.offset
+                parent.passed(entry)
                 parent.untrimmed = True
         except MinkaError as error:
             log.error("a partition could not be split", extra={"partition": parent.id, "reason": str(error)})
@@ -174,7 +172,7 @@ class Splitting:
             return
         finally:
             parent.making = False
-        self._committer.passed_marker(parent)
+        self._committer.passed_mark(parent)
 
     async def _make_child(self, parent: Replica, child_id: int, entry: Pending) -> None:
         """The child is there when this returns, durably, if it is yet to be made: not where it came as a checkpoint."""

@@ -106,6 +106,7 @@ REQUIRED: Final = frozenset(
         *("Shard.name", "Shard.incarnation", "PalletCapacity.pallet", "ShardHello.shard", "RegisterShardRequest.shard"),
         *("ShardSign.shard", "ShardReported.shard", "LeaveShardRequest.shard", "FailedDuty.holding"),
         "WeighedDuty.holding",
+        *(f"{name}SnapshotRequest.snapshot_id" for name in ("Read", "Digest", "Release")),
         *(
             f"{message}.node_id"
             for message in (
@@ -153,6 +154,7 @@ COUNTS: Final[dict[str, int]] = {
     "to": FEW,
     "drain": FEW,
     "weights": FEW,
+    "wanted_buckets": MANY,
     "promote": FEW,
     "demote": FEW,
     "voters": FEW,
@@ -175,7 +177,7 @@ _NUMBERS: Final = (
     *("if_version", "after", "duty", "duty_epoch", "Move.weight", "capacity", "duties_before", "duties_after"),
     *("weight_before", "weight_after", "Pallet.version", "changed_ms", "max_difference", "moves_per_shard"),
     *("epoch", "Holding.version", "known_index", "took_ms", "waited_ms", "grace_ms", "away_until_ms"),
-    *("registered_ms", "penalty", "penalty_ms", "version_since_ms"),
+    *("registered_ms", "penalty", "penalty_ms", "version_since_ms", "wanted_buckets", "part_bytes"),
 )
 _FLAGS: Final = (
     "is_low",
@@ -191,6 +193,7 @@ _FLAGS: Final = (
         "reject",
         "auto_leave",
     ),
+    "keys_only",
     *("emptied", "manual", "warm", "synthetic", "stationary", "lazy", "unplaced", "with_payloads"),
 )
 
@@ -198,6 +201,8 @@ RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys((*_NUMBERS, *_FLAGS), any_value),
     **dict.fromkeys(("term", "log_term", "index", "commit", "commit_term"), _POSITION),
     "parts": up_to(FEW),
+    "buckets": up_to(MANY),
+    "snapshot_id": _TOKEN,
     "weight": up_to(1000),
     # Nodes and keyspaces
     "node_id": node_id_problem,

@@ -21,6 +21,8 @@ from minka.v1 import (
     duty_api_pb2_grpc,
     shards_pb2,
     shards_pb2_grpc,
+    snapshots_pb2,
+    snapshots_pb2_grpc,
 )
 from minka.v1.admin_pb2 import DescribeNodeResponse
 from minkad.coordinator.coordinator import Coordinator
@@ -50,13 +52,20 @@ from minkad.rpc.raft import RaftReceiver, RaftTransport
 from minkad.rpc.replication import replication_handler
 from minkad.rpc.rules import MAX_MESSAGE_BYTES
 from minkad.rpc.shards import ShardCoordinatorService, ShardService
+from minkad.rpc.snapshots import SnapshotService
 from minkad.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
 
 _NAMES: Final = [
     service.full_name
-    for file in (admin_pb2.DESCRIPTOR, coordinator_pb2.DESCRIPTOR, duty_api_pb2.DESCRIPTOR, shards_pb2.DESCRIPTOR)
+    for file in (
+        admin_pb2.DESCRIPTOR,
+        coordinator_pb2.DESCRIPTOR,
+        duty_api_pb2.DESCRIPTOR,
+        shards_pb2.DESCRIPTOR,
+        snapshots_pb2.DESCRIPTOR,
+    )
     for service in file.services_by_name.values()
 ]
 _OPTIONS: Final = [
@@ -115,7 +124,12 @@ class Server:
         self._raft = RaftReceiver(
             coordinator.driver.receive, transport.heard_from, lambda raft_id: _is_stranger(coordinator, raft_id)
         )
-        self._handlers = (kv_handler(manager, telemetry, streams), replication_handler(manager, telemetry))
+        self._snapshots = SnapshotService(manager.snapshots)
+        self._handlers = (
+            kv_handler(manager, telemetry, streams),
+            replication_handler(manager, telemetry),
+            self._snapshots.read_handler(),
+        )
         self._server = self._made()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -133,6 +147,7 @@ class Server:
         duty_api_pb2_grpc.add_DutyControlServicer_to_server(self._duty_control, services)
         shards_pb2_grpc.add_ShardsServicer_to_server(self._shards, services)
         shards_pb2_grpc.add_ShardCoordinatorServicer_to_server(self._shard_control, services)
+        snapshots_pb2_grpc.add_SnapshotsServicer_to_server(self._snapshots, services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         names = reflection.aio.ReflectionServicer((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(names, services)  # type: ignore[no-untyped-call]

@@ -1,0 +1,259 @@
+"""Snapshots of partitions for readers of whole keyspaces: a partition's data as it is at one offset of its log.
+
+The leader appends a mark to the log, and each replica that comes to it keeps a checkpoint, by hard links, under the
+snapshot's id. So all of them have the same, and a reader whose node dies goes on at another one.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
+from minkad.core.state import range_of
+from minkad.failpoints import failpoint
+from minkad.replication.background import BackgroundTask
+from minkad.replication.committer import Committer
+from minkad.replication.entries import SnapshotMark, encode_mark
+from minkad.replication.replica import Pending, Replica, Role
+from minkad.replication.requests import Requests
+from minkad.storage import checkpoint
+from minkad.storage.data_database import Applied
+from minkad.storage.disk_space import DiskWatch
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.scan_process import ScanRequest
+from minkad.storage.scanner import Scanner
+
+log: Final = logging.getLogger(__name__)
+
+_KEPT_SECONDS: Final = 900.0  # after the last use
+_MAX_SNAPSHOTS: Final = 1000  # on this node
+_LATE_MS: Final = 60_000
+_OPEN_SECONDS: Final = 30.0
+_FLUSH_FIRST_BYTES: Final = 256 * 1024
+_LOOK_SECONDS: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A snapshot on this node."""
+
+    taken: checkpoint.Checkpoint
+    offset: int
+    range: KeyRange
+    used_at: float
+    readers: int = 0
+
+
+class Snapshots:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        node_id: str,
+        log_db: LogDatabase,
+        folder: Path,
+        committer: Committer,
+        requests: Requests,
+        scanner: Scanner,
+        flush: Callable[[Replica], Awaitable[None]],
+        disk: DiskWatch,
+        clock: Callable[[], float],
+        unix_ms: Callable[[], int],
+    ) -> None:
+        """`unix_ms`: the wall clock."""
+        self._node_id = node_id
+        self._log_db = log_db
+        self._folder = folder
+        self._committer = committer
+        self._requests = requests
+        self._scanner = scanner
+        self._flush = flush
+        self._disk = disk
+        self._clock = clock
+        self._unix_ms = unix_ms
+        self._kept: dict[str, _Kept] = {}
+        self._opening: dict[str, asyncio.Future[None]] = {}  # by those that this node leads and has to keep yet
+        self._making: set[asyncio.Task[None]] = set()
+        self._collecting = BackgroundTask("snapshots", self._collect, log_db.fail)
+
+    async def start(self) -> None:
+        """Nothing is left of those before the start: readers go elsewhere."""
+        await checkpoint.remove_folder(self._folder, durably=False)
+        self._collecting.start()
+
+    async def close(self) -> None:
+        """End; what is kept is removed at the next start."""
+        await self._collecting.close()
+        for task in self._making:
+            task.cancel()
+        await asyncio.gather(*self._making, return_exceptions=True)
+        await self._scanner.close()
+
+    # The leader
+
+    async def open(self, partition_id: int, generation: int, part_bytes: int) -> PartitionSnapshot:
+        """A snapshot with all that was acknowledged before. Raises what routes a client elsewhere; DISK_LOW,
+        OVERLOADED, DEADLINE_EXCEEDED.
+        """
+        until = asyncio.get_running_loop().time() + _OPEN_SECONDS
+        replica = await self._requests.serving(partition_id, generation, until)
+        if not replica.log.end and not replica.data.exists():
+            return _of(replica, "", 0, range_of(replica.row))
+        self._check_room()
+        if replica.unflushed >= _FLUSH_FIRST_BYTES:
+            await self._flush(replica)  # what the checkpoint would have to wait for, and users' writes with it
+            replica = await self._requests.serving(partition_id, generation, until)
+        snapshot_id, range_ = uuid.uuid4().hex, range_of(replica.row)
+        is_kept = self._opening[snapshot_id] = asyncio.get_running_loop().create_future()
+        try:
+            if len(replica.row.isr) >= replica.min_insync:
+                self._append(replica, SnapshotMark(snapshot_id, self._unix_ms(), range_.start, range_.end))
+            else:  # nothing more becomes committed; what is can be read
+                await self._keep(replica, snapshot_id, range_)
+            await self._until_kept(replica, is_kept, until)
+        finally:
+            del self._opening[snapshot_id]
+        kept = self._kept[snapshot_id]
+        found = _of(replica, snapshot_id, kept.offset, range_)
+        if part_bytes:
+            found.cuts.extend(await self._cuts(kept, part_bytes))
+        return found
+
+    async def _until_kept(self, replica: Replica, is_kept: asyncio.Future[None], until: float) -> None:
+        epoch = replica.row.leader_epoch
+        while not is_kept.done():
+            left = until - asyncio.get_running_loop().time()
+            if left <= 0:
+                text = f"partition {replica.id}: no snapshot within {_OPEN_SECONDS:.0f} s"
+                raise MinkaError(Code.DEADLINE_EXCEEDED, text)
+            changed = self._requests.changed(replica.id)
+            await asyncio.wait([is_kept, changed], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if replica.role is not Role.LEADER or replica.row.leader_epoch != epoch:
+                text = f"partition {replica.id} has another leader since the snapshot was asked for"
+                raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
+        is_kept.result()
+
+    def _check_room(self) -> None:
+        if self._disk.is_low:
+            raise MinkaError(Code.DISK_LOW, "a snapshot keeps what would be freed, and the disk is low")
+        if len(self._kept) >= _MAX_SNAPSHOTS:
+            raise MinkaError(Code.OVERLOADED, f"this node keeps {_MAX_SNAPSHOTS} snapshots")
+
+    @failpoint("snapshot.mark")
+    def _append(self, replica: Replica, mark: SnapshotMark) -> None:
+        body, epoch = encode_mark(mark), replica.row.leader_epoch
+        offset = replica.log.append(epoch, body)
+        replica.pending.append(Pending(offset, epoch, mark, len(body), None, 0))
+        self._committer.staged(replica, is_barrier=True)
+
+    async def _cuts(self, kept: _Kept, part_bytes: int) -> list[bytes]:
+        path, (start, end) = str(kept.taken.path), kept.range
+        answers = self._scanner.scan(ScanRequest(path, start, end, "cuts", part_bytes=part_bytes))
+        return [cut async for answer in answers for cut in RowBatch.FromString(answer).cuts]
+
+    # Each replica
+
+    def make(self, replica: Replica, mark: SnapshotMark) -> None:
+        """The next entry to apply is this mark: the replica goes on when it keeps the snapshot."""
+        replica.making = True
+        task = asyncio.create_task(self._make(replica, mark), name=f"snapshot of {replica.id}")
+        self._making.add(task)
+        task.add_done_callback(self._making.discard)
+
+    async def _make(self, replica: Replica, mark: SnapshotMark) -> None:
+        entry, data = replica.pending[0], replica.data
+        try:
+            async with replica.lock:
+                if replica.role is Role.REMOVED or replica.data is not data:
+                    return
+                data.write([], Applied(entry.offset, entry.leader_epoch))
+                if mark.id in self._opening or self._unix_ms() - mark.taken_ms < _LATE_MS:
+                    await self._keep_or_not(replica, mark)
+                replica.passed(entry)
+        except MinkaError as error:
+            log.error("a snapshot's mark could not be passed", extra={"partition": replica.id, "reason": str(error)})
+            if error.code is not Code.CORRUPT_DATA:
+                self._log_db.fail(error)
+            return
+        finally:
+            replica.making = False
+        self._committer.passed_mark(replica)
+
+    async def _keep_or_not(self, replica: Replica, mark: SnapshotMark) -> None:
+        """A replica that can't keep one goes on without it."""
+        try:
+            if mark.id not in self._opening:
+                self._check_room()
+            await self._keep(replica, mark.id, KeyRange(mark.start, mark.end))
+        except MinkaError as error:
+            log.warning("no snapshot is kept", extra={"partition": replica.id, "reason": str(error)})
+            if (opening := self._opening.get(mark.id)) is not None and not opening.done():
+                opening.set_exception(error)
+
+    @failpoint("snapshot.keep")
+    async def _keep(self, replica: Replica, snapshot_id: str, range_: KeyRange) -> None:
+        if replica.is_async:
+            await self._log_db.sync()  # the data must not be durable before the log
+        offset = replica.data.applied.offset
+        taken = await checkpoint.take(replica.data, self._folder / snapshot_id)
+        self._kept[snapshot_id] = _Kept(taken, offset, range_, self._clock())
+        if (opening := self._opening.get(snapshot_id)) is not None and not opening.done():
+            opening.set_result(None)
+
+    # Readers
+
+    async def read(self, snapshot_id: str, request: ScanRequest) -> AsyncGenerator[bytes, None]:
+        """What a scan of the part of the snapshot gives; `path` of the request is filled in here. Raises SNAPSHOT_GONE,
+        OVERLOADED, CORRUPT_DATA, STORAGE_FAILED.
+        """
+        kept = self._kept.get(snapshot_id)
+        if kept is None:
+            raise MinkaError(Code.SNAPSHOT_GONE, f"this node has no snapshot {snapshot_id}")
+        start, end = kept.range.clip(KeyRange(request.start, request.end))
+        kept.readers += 1
+        try:
+            if not end or start < end:
+                asked = ScanRequest(
+                    str(kept.taken.path),
+                    start,
+                    end,
+                    *(request.kind, request.batch_bytes, request.buckets, request.wanted),
+                )
+                async for answer in self._scanner.scan(asked):
+                    yield answer
+        finally:
+            kept.readers -= 1
+            kept.used_at = self._clock()
+
+    async def release(self, snapshot_id: str) -> None:
+        """Nobody needs it any more."""
+        if (kept := self._kept.pop(snapshot_id, None)) is not None:
+            await kept.taken.remove()
+
+    async def _collect(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for snapshot_id, kept in list(self._kept.items()):
+                is_old = self._clock() - kept.used_at > _KEPT_SECONDS and not kept.readers
+                if is_old or self._disk.is_low:
+                    log.info("a snapshot is given up", extra={"snapshot": snapshot_id, "for_room": self._disk.is_low})
+                    await self.release(snapshot_id)
+
+
+def _of(replica: Replica, snapshot_id: str, offset: int, range_: KeyRange) -> PartitionSnapshot:
+    row = replica.row
+    others = [node for node in row.isr if node != row.leader]
+    return PartitionSnapshot(
+        snapshot_id=snapshot_id,
+        partition_id=replica.id,
+        offset=offset,
+        start_key=range_.start,
+        end_key=range_.end,
+        nodes=[row.leader, *others],
+    )

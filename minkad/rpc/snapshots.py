@@ -1,0 +1,67 @@
+"""Snapshots of partitions over gRPC."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+
+from minka.v1.snapshots_pb2 import (
+    DigestSnapshotRequest,
+    OpenSnapshotRequest,
+    PartitionSnapshot,
+    ReadSnapshotRequest,
+    ReleaseSnapshotRequest,
+    ReleaseSnapshotResponse,
+    SnapshotDigest,
+)
+from minka.v1.snapshots_pb2_grpc import SnapshotsServicer
+from minkad.replication.snapshots import Snapshots
+from minkad.storage.scan_process import ScanRequest
+
+_BATCH_BYTES: Final = 512 * 1024
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class SnapshotService(SnapshotsServicer):
+    """See the proto file."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+
+    async def Open(self, request: OpenSnapshotRequest, context: _Context) -> PartitionSnapshot:
+        """At the leader."""
+        return await self._snapshots.open(request.partition_id, request.generation, request.part_bytes)
+
+    async def Read(self, request: ReadSnapshotRequest, context: _Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # see read_handler
+        """What the scan process gives, as it is."""
+        asked = ScanRequest(
+            path="",
+            start=request.start_key,
+            end=request.end_key,
+            kind="hashes" if request.wanted_buckets else "keys" if request.keys_only else "rows",
+            batch_bytes=_BATCH_BYTES,
+            buckets=request.buckets or 1,
+            wanted=list(request.wanted_buckets),
+        )
+        async for answer in self._snapshots.read(request.snapshot_id, asked):
+            yield answer
+
+    async def Digest(self, request: DigestSnapshotRequest, context: _Context) -> SnapshotDigest:
+        """By reading all of it."""
+        asked = ScanRequest("", request.start_key, request.end_key, "digest", buckets=request.buckets or 1)
+        found = SnapshotDigest()
+        async for answer in self._snapshots.read(request.snapshot_id, asked):
+            found.MergeFromString(answer)
+        return found
+
+    async def Release(self, request: ReleaseSnapshotRequest, context: _Context) -> ReleaseSnapshotResponse:
+        """Of one that isn't here nothing is said."""
+        await self._snapshots.release(request.snapshot_id)
+        return ReleaseSnapshotResponse()
+
+    def read_handler(self) -> grpc.GenericRpcHandler:
+        """`Read` without a serializer: its answers are RowBatches that a scan process has serialized."""
+        handlers: dict[str, Any] = {
+            "Read": grpc.unary_stream_rpc_method_handler(self.Read, request_deserializer=ReadSnapshotRequest.FromString)
+        }
+        return grpc.method_handlers_generic_handler("minka.v1.Snapshots", handlers)

@@ -1,0 +1,206 @@
+"""The process in which a node reads whole partitions: `python -m minkad.storage.scan_process`, started by `scanner`.
+
+rocksdict's iterators hold the interpreter's lock, so a long scan in the daemon would stop its event loop. Requests come
+on stdin, frames go to stdout: a byte that says what it is, four bytes of length, the content.
+"""
+
+import os
+import sys
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, cast
+
+import msgspec
+import xxhash
+from rocksdict import AccessType, Cache, Rdict, ReadOptions
+
+from minka.v1.snapshots_pb2 import BucketDigest, RowBatch, SnapshotDigest
+from minkad.storage.data_database import data_options
+from minkad.storage.rocks import MIB
+from minkad.storage.tables import FIRST_KEY, tables_of
+
+ANSWER: Final = b"A"
+ERROR: Final = b"E"
+END: Final = b"."
+
+_NICENESS: Final = 10
+_CACHE_BYTES: Final = 8 * MIB
+_READAHEAD_BYTES: Final = 2 * MIB
+_OPEN_AT_ONCE: Final = 4
+_SEED: Final = 42
+_SUM_MASK: Final = 2**64 - 1
+_Pair = tuple[bytes, bytes]
+
+
+class ScanRequest(msgspec.Struct, array_like=True, frozen=True):
+    """What is to be read of the checkpoint in `path`: keys with start <= key < end, where `end` b"" is no bound."""
+
+    path: str
+    start: bytes
+    end: bytes
+    kind: Literal["rows", "keys", "digest", "hashes", "cuts"]
+    batch_bytes: int = 0  # of keys and values in an answer
+    buckets: int = 1  # by the hashes of keys
+    wanted: list[int] = []  # of the buckets, for "hashes"
+    part_bytes: int = 0  # for "cuts"
+
+
+encode_request: Final = msgspec.msgpack.Encoder().encode
+_decode_request: Final = msgspec.msgpack.Decoder(ScanRequest).decode
+
+
+def answers(db: Rdict, request: ScanRequest) -> Iterator[bytes]:
+    """The serialized messages that answer the request. Raises what rocksdict raises."""
+    if request.kind == "cuts":
+        yield RowBatch(cuts=_cuts(db, request)).SerializeToString()
+    elif request.kind == "digest":
+        yield _digest(_pairs(db, request), request.buckets).SerializeToString()
+    else:
+        pairs = _hashes(db, request) if request.kind == "hashes" else _pairs(db, request)
+        yield from _batches(pairs, request.batch_bytes, with_values=request.kind != "keys")
+
+
+def _pairs(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
+    """Raises what rocksdict raises, also where its fast iterator ends early and says nothing: at a damaged block."""
+    start, last = max(request.start, FIRST_KEY), b""
+    items = cast("Iterator[_Pair]", db.items(from_key=start, read_opt=_options(request.end)))
+    for pair in items:
+        last = pair[0]
+        yield pair
+    iterator = db.iter(_options(request.end))
+    iterator.seek(last + b"\x00" if last else start)
+    if iterator.valid():
+        raise OSError(f"Corruption: a scan ended after {last!r}, and there is more")
+    iterator.status()
+
+
+def _options(end: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_readahead_size(_READAHEAD_BYTES)
+    options.fill_cache(False)  # type: ignore[call-arg]  # a method, whatever its stub says
+    if end:
+        options.set_iterate_upper_bound(end)
+    return options
+
+
+def _batches(pairs: Iterator[_Pair], batch_bytes: int, *, with_values: bool) -> Iterator[bytes]:
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    size = 0
+    for key, value in pairs:
+        keys.append(key)
+        size += len(key)
+        if with_values:
+            values.append(value)
+            size += len(value)
+        if size >= batch_bytes:
+            yield _batch(keys, values)
+            keys, values, size = [], [], 0
+    if keys:
+        yield _batch(keys, values)
+
+
+def _batch(keys: list[bytes], values: list[bytes]) -> bytes:
+    batch = RowBatch(rows=len(keys), key_offsets=_offsets(keys), keys=b"".join(keys))
+    if values:
+        batch.value_offsets, batch.values = _offsets(values), b"".join(values)
+    return batch.SerializeToString()
+
+
+def _offsets(parts: list[bytes]) -> bytes:
+    offsets = array("i", accumulate(map(len, parts), initial=0))
+    if sys.byteorder == "big":
+        offsets.byteswap()
+    return offsets.tobytes()
+
+
+def _digest(pairs: Iterator[_Pair], buckets: int) -> SnapshotDigest:
+    hash_of = xxhash.xxh64_intdigest
+    counts, sizes, xors, sums = ([0] * buckets for _ in range(4))
+    for key, value in pairs:
+        key_hash = hash_of(key, _SEED)
+        pair_hash = hash_of(value, key_hash)
+        bucket = key_hash % buckets
+        counts[bucket] += 1
+        sizes[bucket] += len(key) + len(value)
+        xors[bucket] ^= pair_hash
+        sums[bucket] += pair_hash
+    found = [
+        BucketDigest(bucket=bucket, rows=count, bytes=sizes[bucket], xor=xors[bucket], sum=sums[bucket] & _SUM_MASK)
+        for bucket, count in enumerate(counts)
+        if count
+    ]
+    return SnapshotDigest(buckets=found)
+
+
+def _hashes(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
+    """The keys in the buckets, each with the hash of its pair in 8 bytes."""
+    hash_of, wanted = xxhash.xxh64_intdigest, frozenset(request.wanted)
+    for key, value in _pairs(db, request):
+        key_hash = hash_of(key, _SEED)
+        if key_hash % request.buckets in wanted:
+            yield key, hash_of(value, key_hash).to_bytes(8, "big")
+
+
+def _cuts(db: Rdict, request: ScanRequest) -> list[bytes]:
+    """Where parts of about `part_bytes` begin, but for the first: at first keys of tables, so nothing is read."""
+    found: list[bytes] = []
+    size = 0
+    for table in sorted(tables_of(db), key=lambda table: table.first):
+        is_inside = request.start < table.first and (not request.end or table.first < request.end)
+        if is_inside and size >= request.part_bytes and table.first not in found[-1:]:
+            found.append(table.first)
+            size = 0
+        size += table.size
+    return found
+
+
+class _Databases:
+    """The last few that were read: the parts of one are read one after the other."""
+
+    def __init__(self) -> None:
+        self._cache = Cache(_CACHE_BYTES)
+        self._open: dict[str, Rdict] = {}
+
+    def get(self, path: str) -> Rdict:
+        """Raises what rocksdict raises."""
+        for gone in [known for known in self._open if not Path(known).exists()]:
+            self._open.pop(gone).close()
+        db = self._open.get(path)
+        if db is None:
+            if len(self._open) == _OPEN_AT_ONCE:
+                self._open.pop(next(iter(self._open))).close()
+            db = self._open[path] = Rdict(path, data_options(self._cache), access_type=AccessType.read_only())
+        return db
+
+
+def _frame(kind: bytes, content: bytes = b"") -> bytes:
+    return kind + len(content).to_bytes(4, "big") + content
+
+
+def _serve(source: BinaryIO, sink: BinaryIO) -> None:
+    databases = _Databases()
+    while header := source.read(4):
+        request = _decode_request(source.read(int.from_bytes(header, "big")))
+        try:
+            for answer in answers(databases.get(request.path), request):
+                sink.write(_frame(ANSWER, answer))
+                sink.flush()
+            sink.write(_frame(END))
+        except BrokenPipeError:
+            return
+        except Exception as error:  # noqa: BLE001 - the daemon names it
+            sink.write(_frame(ERROR, str(error).encode()))
+        sink.flush()
+
+
+def main() -> None:
+    """Until stdin ends."""
+    os.nice(_NICENESS)
+    _serve(sys.stdin.buffer, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Snapshots: all of a partition at one version, the same on each replica, also while nodes die and partitions split."""
+
+import threading
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.ranges import ALL_KEYS, KeyRange
+from minka.snapshots import SnapshotClient
+from minka.v1.cluster_pb2 import HashFunction, OperationState
+from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
+
+MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
+AWKWARD = [b"\x00", b"\x00\x00", "\U0010ffff".encode(), b"\xff" * 4096, b"k" * 4096]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        control.create_keyspace("hashed", 4, MURMUR3, replicas=3)
+        control.create_keyspace("ranged", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=3, split_points=[b"m"])
+        wait_settled(control, live=3)
+        yield cluster
+
+
+def pairs(batch: RowBatch) -> Iterator[tuple[bytes, bytes]]:
+    ends = array("i", batch.key_offsets), array("i", batch.value_offsets)
+    for row in range(batch.rows):
+        key, value = (
+            column[ends_[row] : ends_[row + 1]] for column, ends_ in zip((batch.keys, batch.values), ends, strict=True)
+        )
+        yield key, value
+
+
+def read_all(reader: SnapshotClient, snapshot: PartitionSnapshot, wanted: KeyRange = ALL_KEYS) -> dict[bytes, bytes]:
+    return {key: value for batch in reader.read(snapshot, wanted) for key, value in pairs(batch)}
+
+
+def folders(cluster: LocalCluster, snapshot: PartitionSnapshot) -> list[Path]:
+    paths = [node.data_dir / "snapshots" / snapshot.snapshot_id for node in cluster.nodes.values()]
+    return [path for path in paths if path.exists()]
+
+
+def test_a_partition_is_read_as_it_was_at_one_version(cluster: LocalCluster) -> None:
+    """A writer sets all keys to the number of its round, in one batch a partition; a snapshot has one round."""
+    keys = [b"key-%04d" % number for number in range(2000)]
+    stop = threading.Event()
+    with Client(cluster.endpoints, keyspace="hashed") as client, SnapshotClient(cluster.endpoints) as reader:
+
+        def write() -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                client.put_many(dict.fromkeys(keys, b"%d" % number))
+
+        client.put_many(dict.fromkeys(keys, b"0"))
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            keyspace = reader.keyspace("hashed")
+            seen: set[bytes] = set()
+            for row in reader.partitions(keyspace):
+                versions = []
+                for _ in range(3):
+                    (snapshot,) = reader.open(keyspace, row.id, ALL_KEYS)
+                    found = read_all(reader, snapshot)
+                    assert len(set(found.values())) == 1, "a batch was torn"
+                    seen.update(found)
+                    versions.append(snapshot.offset)
+                    reader.release(snapshot)
+                assert versions == sorted(versions)
+            assert seen == set(keys)
+        finally:
+            stop.set()
+            writer.join()
+
+
+def test_every_replica_has_the_same_and_the_digest_is_by_its_definition(cluster: LocalCluster) -> None:
+    with Client(cluster.endpoints, keyspace="ranged") as client, SnapshotClient(cluster.endpoints) as reader:
+        client.put_many({key: b"v" * number for number, key in enumerate(AWKWARD)})
+        keyspace = reader.keyspace("ranged")
+        left, _ = reader.partitions(keyspace)
+        (snapshot,) = reader.open(keyspace, left.id, KeyRange(b"", b"m"))
+        found = read_all(reader, snapshot)
+        assert found == {key: b"v" * number for number, key in enumerate(AWKWARD) if key < b"m"}
+        hashes = [xxhash.xxh64_intdigest(value, xxhash.xxh64_intdigest(key, 42)) for key, value in found.items()]
+        for node in snapshot.nodes:
+            (bucket,) = reader.digest(snapshot, node, ALL_KEYS).buckets
+            assert (bucket.rows, bucket.bytes) == (len(found), sum(len(k) + len(v) for k, v in found.items()))
+            assert bucket.sum == sum(hashes) % 2**64
+            by_bucket = reader.digest(snapshot, node, ALL_KEYS, buckets=16).buckets
+            assert sum(one.rows for one in by_bucket) == len(found)
+            wanted = [one.bucket for one in by_bucket]
+            told = {k: v for b in reader.read(snapshot, ALL_KEYS, buckets=wanted, of_buckets=16) for k, v in pairs(b)}
+            assert told == {key: h.to_bytes(8, "big") for key, h in zip(found, hashes, strict=True)}
+        keys = [b.keys for b in reader.read(snapshot, KeyRange(b"\x00\x00", b""), keys_only=True)]
+        assert keys == [b"".join(key for key in sorted(found) if key >= b"\x00\x00")]
+        assert len(folders(cluster, snapshot)) == 3
+        reader.release(snapshot)
+        assert not folders(cluster, snapshot)
+        with pytest.raises(MinkaError) as gone:
+            read_all(reader, snapshot)
+        assert gone.value.code is Code.SNAPSHOT_GONE
+
+
+def test_a_partition_without_data_costs_nothing(cluster: LocalCluster) -> None:
+    with Control(cluster.endpoints) as control, SnapshotClient(cluster.endpoints) as reader:
+        control.create_keyspace("empty", 1, MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        keyspace = reader.keyspace("empty")
+        (snapshot,) = reader.open(keyspace, reader.partitions(keyspace)[0].id, ALL_KEYS)
+        assert (snapshot.snapshot_id, snapshot.offset) == ("", 0)
+        assert read_all(reader, snapshot) == {}
+
+
+def test_a_split_since_the_plan_gives_two_snapshots(cluster: LocalCluster) -> None:
+    with (
+        Control(cluster.endpoints) as control,
+        Client(cluster.endpoints, keyspace="splitting") as client,
+        SnapshotClient(cluster.endpoints) as reader,
+    ):
+        unhashed = HashFunction.HASH_FUNCTION_UNSPECIFIED
+        control.create_keyspace("splitting", 0, unhashed, replicas=3, split_points=[])
+        wait_settled(control, live=3)
+        client.put_many({b"%03d" % number: b"x" for number in range(1000)})
+        keyspace = reader.keyspace("splitting")
+        (row,) = reader.partitions(keyspace)
+        operation = control.split("splitting", [b"400"], "test")
+        assert operation is not None
+        assert wait_ended(control, operation.id).state == OperationState.OPERATION_STATE_SUCCEEDED
+        wanted = KeyRange(b"100", b"900")
+        snapshots = list(reader.open(keyspace, row.id, wanted))
+        assert [(one.start_key, one.end_key) for one in snapshots] == [(b"", b"400"), (b"400", b"")]
+        found = [list(read_all(reader, one, wanted)) for one in snapshots]
+        assert [key for part in found for key in part] == [b"%03d" % number for number in range(100, 900)]
+
+
+def test_a_reader_goes_on_at_another_node(cluster: LocalCluster) -> None:
+    """The node from which it reads is killed after the first batch; each row comes once, in order."""
+    with (
+        Control(cluster.endpoints) as control,
+        Client(cluster.endpoints, keyspace="large") as client,
+        SnapshotClient(cluster.endpoints) as reader,
+    ):
+        control.create_keyspace("large", 1, MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        rows = {b"%06d" % number: b"v" * 1000 for number in range(8000)}
+        client.put_many(rows)
+        keyspace = reader.keyspace("large")
+        (row,) = reader.partitions(keyspace)
+        (snapshot,) = reader.open(keyspace, row.id, ALL_KEYS, part_bytes=1)
+        assert list(snapshot.cuts) == sorted(set(snapshot.cuts))
+        eventually("all replicas keep it", lambda: len(folders(cluster, snapshot)) == 3)
+        batches = reader.read(snapshot, ALL_KEYS)
+        found = list(pairs(next(batches)))
+        assert snapshot.nodes[0] == row.leader
+        cluster.kill(row.leader)
+        found += [pair for batch in batches for pair in pairs(batch)]
+        assert found == sorted(rows.items())
+        cluster.restart(row.leader)
+        wait_settled(control, live=3)
+        eventually("nothing is left at the killed one", lambda: len(folders(cluster, snapshot)) == 2)

@@ -1,0 +1,22 @@
+"""Rows of columns as keys and values: see docs/formats.md.
+
+client.put(encode_key(("EWR", date(2013, 1, 1), 1545)), encode_value({"dest": "IAH", "delay": 2.0}))
+"""
+
+from minka.rows.keys import KeyPart, Single, decode_key, encode_key, prefix_range
+from minka.rows.parts import date_of, decimal_of, scaled, timestamp_of
+from minka.rows.values import decode_value, encode_value
+
+__all__ = [
+    "KeyPart",
+    "Single",
+    "date_of",
+    "decimal_of",
+    "decode_key",
+    "decode_value",
+    "encode_key",
+    "encode_value",
+    "prefix_range",
+    "scaled",
+    "timestamp_of",
+]

@@ -1,0 +1,250 @@
+"""Keys of several columns, whose bytes are in the order of the columns' values.
+
+The encoding is that of FoundationDB's tuples (design/tuple.md in apple/foundationdb): each column is a type code and
+its bytes, and no column's bytes are the beginning of another's. Spark's types beyond its own stand in it as integers:
+
+- date: days from 1970-01-01;
+- timestamp: microseconds from 1970-01-01T00:00:00Z; timestamp_ntz: the same by its own clock;
+- decimal(p, s): its unscaled value, `scaled(value, s)`.
+
+Columns of one type are in the order of their values; None is before everything. Types among each other: None, bytes,
+str, tuple, int, Single, float, bool, UUID.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Final, NoReturn, Self, Union
+from uuid import UUID
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.rows.parts import days_of, microseconds_of
+
+NULL: Final = 0x00
+BYTES: Final = 0x01
+TEXT: Final = 0x02
+NESTED: Final = 0x05
+LONG_NEGATIVE: Final = 0x0B
+ZERO: Final = 0x14  # ± the number of bytes
+LONG_POSITIVE: Final = 0x1D
+SINGLE: Final = 0x20
+DOUBLE: Final = 0x21
+FALSE: Final = 0x26
+TRUE: Final = 0x27
+IDENTIFIER: Final = 0x30  # a UUID
+
+MAX_INTEGER_BYTES: Final = 255
+MAX_DEPTH: Final = 64  # of tuples in tuples
+_SHORT: Final = 8  # bytes of an integer whose length is in its code
+_SIZES: Final = {SINGLE: 4, DOUBLE: 8, IDENTIFIER: 16}
+NAN: Final = {SINGLE: bytes.fromhex("ffc00000"), DOUBLE: bytes.fromhex("fff8000000000000")}
+
+
+class Single(float):
+    """A number of single precision (32 bits), as Spark's float; a plain float is of double precision."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: float) -> Self:
+        """The nearest one. Raises OverflowError when the value is finite and too large."""
+        return super().__new__(cls, struct.unpack(">f", struct.pack(">f", value))[0])
+
+
+KeyPart = Union[None, bytes, str, int, float, UUID, date, datetime, tuple["KeyPart", ...]]  # noqa: UP007 refers to itself
+
+
+def encode_key(columns: Sequence[KeyPart]) -> bytes:
+    """The key of these columns. That it isn't too long is checked by who sends it.
+
+    An int has at most 255 bytes. Every NaN is the same, and after all numbers; -0.0 is before 0.0. date and datetime
+    become ints, a datetime without a time zone by its own clock.
+    Raises INVALID_ARGUMENT with the column, counted from 1: there is none, or it is of another type or out of range.
+    """
+    if not columns:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
+    return _joined(columns)
+
+
+def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
+    """All keys that begin with these columns, also the key of just these; of no columns: all keys of columns.
+
+    Raises what `encode_key` raises.
+    """
+    # 0xff is no type's code, and comes after a zero byte only where text or a tuple goes on.
+    prefix = _joined(columns)
+    return KeyRange(prefix, prefix + b"\xff")
+
+
+def decode_key(key: bytes) -> tuple[KeyPart, ...]:
+    """The columns of a key: None, bytes, str, int, Single, float, bool, UUID, tuple.
+
+    Raises INVALID_ARGUMENT with the byte, counted from 0, where it isn't what `encode_key` writes.
+    """
+    if not key:
+        raise MinkaError(Code.INVALID_ARGUMENT, "the key is empty, so it has no columns")
+    columns: list[KeyPart] = []
+    at = 0
+    while at < len(key):
+        column, at = _column(key, at, 0)
+        columns.append(column)
+    return tuple(columns)
+
+
+def _joined(columns: Sequence[KeyPart]) -> bytes:
+    return b"".join(_encoded(column, str(number), 0) for number, column in enumerate(columns, 1))
+
+
+def _encoded(part: KeyPart, name: str, depth: int) -> bytes:  # noqa: C901 one case a type
+    match part:
+        case None:
+            return b"\x00"
+        case str():
+            return b"\x02" + _utf8(part, name).replace(b"\x00", b"\x00\xff") + b"\x00"
+        case bytes():
+            return b"\x01" + part.replace(b"\x00", b"\x00\xff") + b"\x00"
+        case bool():
+            return b"\x27" if part else b"\x26"
+        case int():
+            return _integer(part, name)
+        case Single():
+            return _floating(SINGLE, struct.pack(">f", part), math.isnan(part))
+        case float():
+            return _floating(DOUBLE, struct.pack(">d", part), math.isnan(part))
+        case UUID():
+            return b"\x30" + part.bytes
+        case datetime():  # which is a date, too
+            return _integer(microseconds_of(part), name)
+        case date():
+            return _integer(days_of(part), name)
+        case tuple():
+            return _nested(part, name, depth + 1)
+        case _:
+            _refuse_type(part, name)
+
+
+def _refuse_type(part: object, name: str) -> NoReturn:
+    hint = ": give the integer that stands for it, scaled(value, places)" if isinstance(part, Decimal) else ""
+    raise MinkaError(Code.INVALID_ARGUMENT, f"column {name} is {type(part).__name__}, which no key can have{hint}")
+
+
+def _utf8(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"column {name} is no UTF-8 text: {error.reason}") from None
+
+
+def _integer(value: int, name: str) -> bytes:
+    size = (value.bit_length() + 7) // 8
+    if size > MAX_INTEGER_BYTES:
+        text = f"column {name} is an integer of {size} bytes; {MAX_INTEGER_BYTES} is the limit"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
+    if value >= 0:
+        head = bytes([ZERO + size]) if size <= _SHORT else bytes([LONG_POSITIVE, size])
+        return head + value.to_bytes(size, "big")
+    head = bytes([ZERO - size]) if size <= _SHORT else bytes([LONG_NEGATIVE, size ^ 0xFF])
+    return head + (value + (1 << 8 * size) - 1).to_bytes(size, "big")  # the complement of ones
+
+
+def _floating(code: int, ieee: bytes, nan: bool) -> bytes:
+    """Negative numbers come in reverse, before the positive ones."""
+    if nan:
+        return bytes([code]) + NAN[code]
+    first = bytes([ieee[0] ^ 0x80]) + ieee[1:] if ieee[0] < 0x80 else bytes(byte ^ 0xFF for byte in ieee)
+    return bytes([code]) + first
+
+
+def _nested(parts: tuple[KeyPart, ...], name: str, depth: int) -> bytes:
+    if depth > MAX_DEPTH:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"column {name} has tuples deeper than {MAX_DEPTH}")
+    inner = (
+        b"\x00\xff" if part is None else _encoded(part, f"{name}.{number}", depth)
+        for number, part in enumerate(parts, 1)
+    )
+    return b"\x05" + b"".join(inner) + b"\x00"
+
+
+def _column(key: bytes, at: int, depth: int) -> tuple[KeyPart, int]:
+    """The column that begins at a byte, and where the next one does."""
+    code = key[at]
+    if code == NULL:
+        return None, at + 1
+    if code in {BYTES, TEXT}:
+        return _string(key, at)
+    if code == NESTED:
+        return _tuple(key, at, depth + 1)
+    if LONG_NEGATIVE <= code <= LONG_POSITIVE:
+        return _whole_number(key, at)
+    if code in {FALSE, TRUE}:
+        return code == TRUE, at + 1
+    if code not in _SIZES:
+        _refuse(at, f"0x{code:02x} is no type of column")
+    end = at + 1 + _SIZES[code]
+    data = _slice(key, at, at + 1, end)
+    return UUID(bytes=data) if code == IDENTIFIER else _number(code, data), end
+
+
+def _refuse(at: int, why: str) -> NoReturn:
+    raise MinkaError(Code.INVALID_ARGUMENT, f"no key of columns: byte {at}: {why}")
+
+
+def _slice(key: bytes, column: int, start: int, end: int) -> bytes:
+    if end > len(key):
+        _refuse(len(key), f"the key ends within the column that begins at byte {column}")
+    return key[start:end]
+
+
+def _string(key: bytes, at: int) -> tuple[KeyPart, int]:
+    end = key.find(b"\x00", at + 1)
+    while end >= 0 and key[end + 1 : end + 2] == b"\xff":
+        end = key.find(b"\x00", end + 2)
+    if end < 0:
+        _refuse(len(key), f"the key ends within the column that begins at byte {at}")
+    data = key[at + 1 : end].replace(b"\x00\xff", b"\x00")
+    if key[at] == BYTES:
+        return data, end + 1
+    try:
+        return data.decode(), end + 1
+    except UnicodeDecodeError as error:
+        _refuse(at, f"the text that begins here is no UTF-8: {error.reason}")
+
+
+def _tuple(key: bytes, at: int, depth: int) -> tuple[KeyPart, int]:
+    if depth > MAX_DEPTH:
+        _refuse(at, f"tuples are deeper than {MAX_DEPTH}")
+    parts: list[KeyPart] = []
+    here = at + 1
+    while here < len(key):
+        if key[here] != NULL:
+            part, here = _column(key, here, depth)
+            parts.append(part)
+        elif key[here + 1 : here + 2] == b"\xff":
+            parts.append(None)
+            here += 2
+        else:
+            return tuple(parts), here + 1
+    _refuse(len(key), f"the key ends within the column that begins at byte {at}")
+
+
+def _whole_number(key: bytes, at: int) -> tuple[int, int]:
+    code = key[at]
+    start, size, positive = at + 1, abs(code - ZERO), code >= ZERO
+    if size > _SHORT:
+        start, size = at + 2, _slice(key, at, at + 1, at + 2)[0] ^ (0x00 if positive else 0xFF)
+    data = _slice(key, at, start, start + size)
+    value = int.from_bytes(data, "big") if positive else int.from_bytes(data, "big") - (1 << 8 * size) + 1
+    # One value has one key.
+    if (value.bit_length() + 7) // 8 != size or (start == at + 2 and size <= _SHORT):
+        _refuse(at, "the integer that begins here is longer than it needs to be")
+    return value, start + size
+
+
+def _number(code: int, data: bytes) -> float:
+    ieee = bytes([data[0] ^ 0x80]) + data[1:] if data[0] >= 0x80 else bytes(byte ^ 0xFF for byte in data)
+    if code == SINGLE:
+        return Single(struct.unpack(">f", ieee)[0])
+    number: float = struct.unpack(">d", ieee)[0]
+    return number

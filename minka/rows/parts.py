@@ -1,0 +1,62 @@
+"""Dates, moments and decimals as the integers that stand for them in a key, and back."""
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
+from typing import Final
+
+from minka.errors import Code, MinkaError
+
+_DAY_0: Final = date(1970, 1, 1)
+_MOMENT_0: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_EXACT: Final = Context(prec=1_000, traps=[Inexact, InvalidOperation])  # longer than any integer that a key takes
+
+
+def days_of(day: date) -> int:
+    """Days from 1970-01-01 to the day."""
+    return (day - _DAY_0).days
+
+
+def date_of(days: int) -> date:
+    """The date so many days after 1970-01-01. Raises INVALID_ARGUMENT outside of the years 1 to 9999."""
+    try:
+        return _DAY_0 + timedelta(days=days)
+    except OverflowError:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{days} days from 1970-01-01 are outside of Python's years") from None
+
+
+def microseconds_of(moment: datetime) -> int:
+    """Microseconds from 1970-01-01T00:00:00 to the moment: in UTC when it has a time zone, by its own clock if not."""
+    return (moment - (_MOMENT_0 if moment.tzinfo else _MOMENT_0.replace(tzinfo=None))) // _MICROSECOND
+
+
+def timestamp_of(microseconds: int) -> datetime:
+    """The moment so many microseconds after 1970-01-01T00:00:00Z, in UTC; for Spark's timestamp_ntz drop the zone.
+
+    Raises INVALID_ARGUMENT outside of the years 1 to 9999.
+    """
+    try:
+        return _MOMENT_0 + timedelta(microseconds=microseconds)
+    except OverflowError:
+        text = f"{microseconds} microseconds from 1970-01-01 are outside of Python's years"
+        raise MinkaError(Code.INVALID_ARGUMENT, text) from None
+
+
+def scaled(value: Decimal | int, scale: int) -> int:
+    """A decimal of so many places as the integer that stands for it: scaled(Decimal("1.5"), 2) == 150.
+
+    Raises INVALID_ARGUMENT when it has more places than that, or is no number.
+    """
+    try:
+        number = _EXACT.scaleb(Decimal(value), scale)
+        whole = int(number)
+    except (DecimalException, ValueError, OverflowError):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{value} can't be a decimal of {scale} places") from None
+    if whole != number:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{value} has more than {scale} decimal places")
+    return whole
+
+
+def decimal_of(number: int, scale: int) -> Decimal:
+    """The decimal of so many places that the integer stands for: decimal_of(150, 2) == Decimal("1.50")."""
+    return _EXACT.scaleb(Decimal(number), -scale)

@@ -97,7 +97,7 @@ def _joined(columns: Sequence[KeyPart]) -> bytes:
     return b"".join(_encoded(column, str(number), 0) for number, column in enumerate(columns, 1))
 
 
-def _encoded(part: KeyPart, name: str, depth: int) -> bytes:  # noqa: C901 one case a type
+def _encoded(part: KeyPart, name: str, depth: int) -> bytes:
     match part:
         case None:
             return b"\x00"

@@ -1,0 +1,147 @@
+"""Which columns of a schema are a row's key and which its value, and both ways between columns and bytes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, BooleanType, StringType, StructField, StructType
+
+from minka.errors import Code, MinkaError
+from minka.ranges import readable
+from minka.rows import encode_value
+from minka.spark.columns import decode_keys, key_array
+from minka.spark.options import KeyFormat, SourceOptions
+from minka.spark.values import arrow_values
+from minka.v1.snapshots_pb2 import RowBatch
+
+KEY: Final = "key"
+VALUE: Final = "value"
+DEFAULT_SCHEMA: Final = "key binary, value binary"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Of the rows of one data frame."""
+
+    schema: StructType
+    key_fields: tuple[StructField, ...]
+    key_format: KeyFormat
+    value_fields: tuple[StructField, ...]  # none: only keys are asked for
+    has_json: bool  # the value fields are the columns of a JSON object
+    delete_column: str
+
+    @classmethod
+    def of(cls, schema: StructType, options: SourceOptions) -> Self:
+        """Raises INVALID_ARGUMENT for a schema that doesn't fit the options."""
+        names = options.key_columns or (KEY,)
+        by_name = {field.name: field for field in schema.fields}
+        if missing := [name for name in names if name not in by_name]:
+            text = f"the schema has no column {missing[0]!r} for the key; name its columns with the option keyColumns"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
+        if options.delete_column and not isinstance(
+            by_name.get(options.delete_column, StructField("", StringType())).dataType, BooleanType
+        ):
+            text = f"option 'deleteColumn' names {options.delete_column!r}, which is no boolean column"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
+        key_fields = tuple(by_name[name] for name in names)
+        others = tuple(f for f in schema.fields if f.name not in names and f.name != options.delete_column)
+        is_plain = len(others) == 1 and others[0].name == VALUE and isinstance(others[0].dataType, _Bytes)
+        key_format = options.key_format
+        if key_format != "columns":
+            if not isinstance(key_fields[0].dataType, _Bytes):
+                text = f"column {names[0]!r} is {key_fields[0].dataType.simpleString()}, and as a key binary or string"
+                raise MinkaError(Code.INVALID_ARGUMENT, f"{text}; or with the option keyColumns={names[0]}")
+            key_format = "text" if isinstance(key_fields[0].dataType, StringType) else "binary"
+        return cls(schema, key_fields, key_format, others, bool(others) and not is_plain, options.delete_column)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """As PySpark wants the batches."""
+        return to_arrow_schema(self.schema, timezone="UTC")
+
+    def batch_of(self, rows: RowBatch) -> pa.RecordBatch:
+        """Raises INVALID_ARGUMENT for a row that doesn't fit the schema."""
+        return self._batch(_column(rows.rows, rows.key_offsets, rows.keys), _values_of(rows))
+
+    def batch_of_pairs(self, pairs: Sequence[tuple[bytes, bytes]]) -> pa.RecordBatch:
+        """The same of rows that were read one by one."""
+        keys, values = zip(*pairs, strict=True)
+        return self._batch(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
+
+    def _batch(self, keys: pa.BinaryArray, values: pa.BinaryArray | None) -> pa.RecordBatch:
+        schema = self.arrow_schema
+        columns: dict[str, pa.Array] = {}
+        names = [field.name for field in self.key_fields]
+        if self.key_format == "columns":
+            columns.update(zip(names, decode_keys(keys, [schema.field(name).type for name in names]), strict=True))
+        else:
+            columns[names[0]] = _cast(keys, schema.field(names[0]).type, keys)
+        value_names = [field.name for field in self.value_fields]
+        if self.has_json:
+            assert values is not None, "values are asked for"
+            kinds = [schema.field(name).type for name in value_names]
+            columns.update(zip(value_names, arrow_values(keys, values, value_names, kinds), strict=True))
+        elif value_names:
+            columns[VALUE] = _cast(values, schema.field(VALUE).type, keys)
+        if self.delete_column:
+            columns[self.delete_column] = pa.array(np.zeros(len(keys), np.bool_))
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+    def keys_of(self, batch: pa.RecordBatch) -> pa.BinaryArray:
+        """The keys of the rows of a data frame. Raises INVALID_ARGUMENT for one that can't be a key."""
+        columns = [batch.column(field.name) for field in self.key_fields]
+        keys = key_array(columns) if self.key_format == "columns" else columns[0].cast(pa.binary())
+        if keys.null_count:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"column {self.key_fields[0].name!r} has a null, which is no key")
+        if len(keys) and pc.min(pc.binary_length(keys)).as_py() == 0:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"column {self.key_fields[0].name!r} has an empty key")
+        return keys
+
+    def values_of(self, batch: pa.RecordBatch) -> list[bytes | None]:
+        """The values of the rows; None for one that is to be deleted. Raises INVALID_ARGUMENT for a null."""
+        if self.has_json:
+            names = [field.name for field in self.value_fields]
+            rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+            values: list[bytes | None] = [encode_value(dict(zip(names, row, strict=True))) for row in rows]
+        elif self.value_fields:
+            values = batch.column(VALUE).cast(pa.binary()).to_pylist()
+        else:
+            values = [b""] * batch.num_rows
+        if self.delete_column:
+            deleted = batch.column(self.delete_column).to_pylist()
+            return [None if is_deleted else value for value, is_deleted in zip(values, deleted, strict=True)]
+        if None in values:
+            text = "the column 'value' has a null; what is to be deleted is named with the option deleteColumn"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
+        return values
+
+
+_Bytes: Final = BinaryType | StringType
+
+
+def _values_of(rows: RowBatch) -> pa.BinaryArray | None:
+    return _column(rows.rows, rows.value_offsets, rows.values) if rows.value_offsets else None
+
+
+def _column(rows: int, offsets: bytes, data: bytes) -> pa.BinaryArray:
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _cast(column: Any, kind: pa.DataType, keys: pa.BinaryArray) -> pa.Array:
+    """Raises INVALID_ARGUMENT for bytes that are no text, naming the row's key."""
+    if column is None:
+        raise MinkaError(Code.INTERNAL, "values are asked for, and there are none")
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        for key, value in zip(keys.to_pylist(), column.to_pylist(), strict=True):
+            try:
+                value.decode()
+            except UnicodeDecodeError as error:
+                text = f"the row of the key {readable(key)} is no UTF-8 text ({error.reason}); read it as binary"
+                raise MinkaError(Code.INVALID_ARGUMENT, text) from None
+        raise

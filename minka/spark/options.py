@@ -1,0 +1,91 @@
+"""The options of `format("minka")`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final, Literal, Self, cast, get_args
+
+from minka.errors import Code, MinkaError
+from minka.tls import Tls
+
+MIB: Final = 1024 * 1024
+KeyFormat = Literal["binary", "text", "columns"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """See docs/pipeline.md. Names count without upper and lower case, as Spark's do."""
+
+    endpoints: tuple[str, ...]
+    keyspace: str
+    key_columns: tuple[str, ...] = ()  # none: the column `key`
+    key_format: KeyFormat = "binary"
+    split_bytes: int = 256 * MIB  # a partition with more than twice as many is read by several tasks; 0: none is
+    delete_column: str = ""
+    batch_bytes: int = 2 * MIB  # of keys and values in a write
+    timeout: float = 60.0  # seconds for which a partition may have no leader that answers
+    tls: Tls | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """From Spark's. Raises INVALID_ARGUMENT for one that is missing, unknown or can't be."""
+        known = {name.lower(): name for name in _NAMES}
+        options = {known.get(name.lower(), name): value for name, value in given.items()}
+        if unknown := options.keys() - set(_NAMES):
+            text = f"option {min(unknown)!r} is unknown; there are {', '.join(_NAMES)}"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
+        if missing := {"endpoints", "keyspace"} - options.keys():
+            raise MinkaError(Code.INVALID_ARGUMENT, f'option {min(missing)!r} is missing: .option("{min(missing)}", …)')
+        key_columns = _listed(options.get("keyColumns", ""))
+        return cls(
+            endpoints=_listed(options["endpoints"]),
+            keyspace=options["keyspace"],
+            key_columns=key_columns,
+            key_format=_key_format(options.get("keyFormat", ""), key_columns),
+            split_bytes=_number(options, "splitBytes", 256 * MIB, 0),
+            delete_column=options.get("deleteColumn", ""),
+            batch_bytes=_number(options, "batchBytes", 2 * MIB, 1),
+            timeout=float(_number(options, "timeout", 60, 1)),
+            tls=_tls(options),
+        )
+
+
+_NAMES: Final = (
+    *("endpoints", "keyspace", "keyColumns", "keyFormat", "splitBytes", "deleteColumn", "batchBytes", "timeout"),
+    *("tlsCa", "tlsCert", "tlsKey"),
+)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
+    """Not given: `columns` where key columns are named, else it is seen by the type of the column `key`."""
+    if not given:
+        return "columns" if key_columns else "binary"
+    if given not in get_args(KeyFormat):
+        text = f"option 'keyFormat' is {given!r}; there are {', '.join(get_args(KeyFormat))}"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
+    if given == "columns" and not key_columns:
+        raise MinkaError(Code.INVALID_ARGUMENT, "option 'keyFormat' is 'columns', and 'keyColumns' names none")
+    if given != "columns" and len(key_columns) > 1:
+        text = f"a key of {len(key_columns)} columns can't have keyFormat {given!r}; 'columns' keeps their order"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
+    return cast("KeyFormat", given)
+
+
+def _number(options: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"option {name!r} is {text!r}, not a whole number from {least} on")
+    return int(text)
+
+
+def _tls(options: Mapping[str, str]) -> Tls | None:
+    paths = {field.name: options.get(f"tls{field.name.capitalize()}", "") for field in fields(Tls)}
+    if not any(paths.values()):
+        return None
+    if missing := [name for name, path in paths.items() if not path]:
+        text = f"option 'tls{missing[0].capitalize()}' is missing: the three of TLS come together"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
+    return Tls(**paths)

@@ -1,0 +1,149 @@
+"""Reads a keyspace for a query: one task a partition, several for a large one, all of it as of one version each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from minka.client import Client
+from minka.control import Control
+from minka.ranges import KeyRange
+from minka.routing import RoutingTable
+from minka.snapshots import SnapshotClient
+from minka.spark.layout import Layout
+from minka.spark.options import SourceOptions
+from minka.spark.predicates import WantedKeys, wanted_keys
+from minka.v1.cluster_pb2 import Keyspace, Partition
+from minka.v1.snapshots_pb2 import PartitionSnapshot
+
+_KEYS_A_TASK: Final = 100_000
+_KEYS_AT_ONCE: Final = 1000
+
+
+@dataclass(eq=False)
+class PartitionPart(InputPartition):
+    """The keys of a range of a partition; of a snapshot that is there, or of one that the task takes."""
+
+    partition_id: int
+    wanted: KeyRange
+    snapshot: bytes = b""
+
+
+@dataclass
+class SingleKeys(InputPartition):
+    """Keys of one partition, that are looked up one by one."""
+
+    keys: tuple[bytes, ...]
+
+
+class NoRows(InputPartition):
+    """For the one task that PySpark makes of no tasks."""
+
+
+class SnapshotReader(DataSourceReader):
+    """Of all of a keyspace. Made where the query is planned, and again in each task."""
+
+    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+        self._options = options
+        self._layout = layout
+        self._wanted = WantedKeys()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks. Raises UNKNOWN_KEYSPACE, UNREACHABLE and the like."""
+        found = [] if self._wanted.is_nothing else self._single_keys() if self._wanted.keys else self._parts()
+        return found or [NoRows(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, in the order of their keys."""
+        match partition:
+            case PartitionPart():
+                return self._read_part(partition)
+            case SingleKeys():
+                return self._read_keys(partition.keys)
+            case _:
+                return iter(())
+
+    def _parts(self) -> list[InputPartition]:
+        options = self._options
+        with SnapshotClient(options.endpoints, tls=options.tls, timeout=options.timeout) as client:
+            keyspace = client.keyspace(options.keyspace)
+            sizes = self._sizes()
+            found: list[InputPartition] = []
+            for row in client.partitions(keyspace):
+                range_ = KeyRange(row.start_key, row.end_key)
+                if not range_.overlaps(self._wanted.range):
+                    continue
+                wanted = range_.clip(self._wanted.range)
+                if options.split_bytes and sizes.get(row.id, 0) > 2 * options.split_bytes:
+                    found += self._cut(client, keyspace, row, wanted)
+                else:
+                    found.append(PartitionPart(row.id, wanted))
+            return found
+
+    def _sizes(self) -> dict[int, int]:
+        """Bytes by partition, as the nodes last said; an estimate."""
+        with Control(self._options.endpoints, self._options.timeout, tls=self._options.tls) as control:
+            return {stats.partition_id: stats.bytes for stats in control.status().replicas}
+
+    def _cut(
+        self, client: SnapshotClient, keyspace: Keyspace, row: Partition, wanted: KeyRange
+    ) -> Iterator[PartitionPart]:
+        for snapshot in client.open(keyspace, row.id, wanted, self._options.split_bytes):
+            within = KeyRange(snapshot.start_key, snapshot.end_key).clip(wanted)
+            cuts = [cut for cut in snapshot.cuts if within.start < cut and within.contains(cut)]
+            for start, end in pairwise((within.start, *cuts, within.end)):
+                yield PartitionPart(row.id, KeyRange(start, end), snapshot.SerializeToString())
+
+    def _single_keys(self) -> list[InputPartition]:
+        """By partition, so that each task asks one node."""
+        options, table = self._options, RoutingTable()
+        with Control(options.endpoints, options.timeout, tls=options.tls) as control:
+            table.replace(control.table())
+        buckets = table.keyspace(options.keyspace).key_buckets(self._wanted.keys or ())
+        return [
+            SingleKeys(tuple(keys[start : start + _KEYS_A_TASK]))
+            for _, keys in buckets
+            for start in range(0, len(keys), _KEYS_A_TASK)
+        ]
+
+    def _read_part(self, part: PartitionPart) -> Iterator[pa.RecordBatch]:
+        options = self._options
+        with SnapshotClient(options.endpoints, tls=options.tls, timeout=options.timeout) as client:
+            keyspace = client.keyspace(options.keyspace)
+            if part.snapshot:
+                yield from self._read_snapshot(client, PartitionSnapshot.FromString(part.snapshot), part.wanted)
+                return
+            for snapshot in client.open(keyspace, part.partition_id, part.wanted):
+                try:
+                    yield from self._read_snapshot(client, snapshot, part.wanted)
+                finally:
+                    client.release(snapshot)
+
+    def _read_snapshot(
+        self, client: SnapshotClient, snapshot: PartitionSnapshot, wanted: KeyRange
+    ) -> Iterator[pa.RecordBatch]:
+        within = KeyRange(snapshot.start_key, snapshot.end_key)
+        if not within.overlaps(wanted):
+            return
+        for rows in client.read(snapshot, within.clip(wanted), keys_only=not self._layout.value_fields):
+            yield self._layout.batch_of(rows)
+
+    def _read_keys(self, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        options = self._options
+        with Client(options.endpoints, keyspace=options.keyspace, timeout=options.timeout, tls=options.tls) as client:
+            for start in range(0, len(keys), _KEYS_AT_ONCE):
+                found = client.get_many(keys[start : start + _KEYS_AT_ONCE])
+                if found:
+                    yield self._layout.batch_of_pairs(sorted(found.items()))
+
+
+class FilteringReader(SnapshotReader):
+    """That looks at the query's filters for what it needn't read. Spark applies them all the same."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """See DataSourceReader."""
+        self._wanted = wanted_keys(filters, self._layout.key_fields, self._layout.key_format)
+        return filters

@@ -1,0 +1,103 @@
+"""Writes a data frame's rows into a keyspace, in batches, each acknowledged before the next but one is sent."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from minka._retry import delay_s
+from minka.client import Client
+from minka.errors import Code, MinkaError, OutcomeUnknown, Unavailable
+from minka.spark.layout import Layout
+from minka.spark.options import SourceOptions
+
+_IN_FLIGHT: Final = 2
+_RNG: Final = Random()
+_Pairs = dict[bytes, bytes | None]
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has written."""
+
+    puts: int
+    deletes: int
+    bytes: int
+
+
+class KeyspaceWriter(DataSourceArrowWriter):
+    """Sets the values of the keys; with a delete column, removes those for which it is true.
+
+    There is no transaction: what a task that fails has written stays, and its repetition writes the same again.
+    """
+
+    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+        if not layout.value_fields and not layout.delete_column:
+            raise MinkaError(Code.INVALID_ARGUMENT, "the data frame has no column for the value")
+        self._options = options
+        self._layout = layout
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """The rows of a task; of a key that comes twice the last row counts. Raises INVALID_ARGUMENT for a row that
+        can't be one, and what the client does when a partition takes nothing for the option timeout.
+        """
+        options = self._options
+        done = Written(0, 0, 0)
+        with (
+            Client(options.endpoints, keyspace=options.keyspace, timeout=options.timeout, tls=options.tls) as client,
+            ThreadPoolExecutor(_IN_FLIGHT, "minka-write") as threads,
+        ):
+            under_way: deque[tuple[Future[None], _Pairs]] = deque()
+            for pairs in self._batches(iterator, done):
+                # A key's newer value must not overtake the older one.
+                while len(under_way) == _IN_FLIGHT or any(not sent.keys().isdisjoint(pairs) for _, sent in under_way):
+                    under_way.popleft()[0].result()
+                under_way.append((threads.submit(_write, client, pairs, options.timeout), pairs))
+            for sent, _ in under_way:
+                sent.result()
+        return done
+
+    def _batches(self, iterator: Iterator[pa.RecordBatch], done: Written) -> Iterator[_Pairs]:
+        """The newest row of each key, about `batchBytes` at a time."""
+        pairs: _Pairs = {}
+        size = 0
+        for batch in iterator:
+            keys = self._layout.keys_of(batch).to_pylist()
+            for key, value in zip(keys, self._layout.values_of(batch), strict=True):
+                pairs[key] = value
+                size += len(key) + len(value or b"")
+                done.deletes += value is None
+                if size >= self._options.batch_bytes:
+                    yield pairs
+                    done.bytes += size
+                    pairs, size = {}, 0
+            done.puts += batch.num_rows
+        done.puts -= done.deletes
+        done.bytes += size
+        if pairs:
+            yield pairs
+
+
+def _write(client: Client, pairs: _Pairs, timeout: float) -> None:
+    """Repeats also what may have been done: it is the same again. Raises what the last try did after `timeout` s."""
+    puts = {key: value for key, value in pairs.items() if value is not None}
+    deletes = [key for key, value in pairs.items() if value is None]
+    until, tries = time.monotonic() + timeout, 0
+    while True:
+        try:
+            if puts:
+                client.put_many(puts)
+            if deletes:
+                client.delete_many(deletes)
+            return
+        except (Unavailable, OutcomeUnknown):
+            tries += 1
+            if time.monotonic() > until:
+                raise
+            time.sleep(delay_s(tries, _RNG))

@@ -241,6 +241,13 @@ class Code(Enum):
         "NOT_FOUND",
     )
 
+    CHANGES_GONE = CodeInfo(
+        "The changes that are asked for are not kept any more: the reader is further behind than the logs go back.",
+        "Read the keyspace once more and follow it from there; storage.change_retention_mib says how much is kept.",
+        False,
+        "NOT_FOUND",
+    )
+
     # Plans and operations
     OPERATION_RUNNING = CodeInfo(
         "Another operation that has not ended touches the same partitions, ranges or node.",

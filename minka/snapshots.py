@@ -7,19 +7,15 @@ read, the reader goes on at another after the last key that it has.
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from random import Random
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import grpc
 
-from minka._grpc import channel_credentials, channel_options, error_from_call
-from minka._retry import delay_s
-from minka.control import Control
+from minka._nodes import Nodes, error_of, may_work_later, pause
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.tls import Tls
-from minka.v1.cluster_pb2 import Keyspace, Partition, Partitioning, PartitionTable
+from minka.v1.cluster_pb2 import Keyspace, Partition, Partitioning
 from minka.v1.snapshots_pb2 import (
     DigestSnapshotRequest,
     OpenSnapshotRequest,
@@ -31,47 +27,17 @@ from minka.v1.snapshots_pb2 import (
 )
 from minka.v1.snapshots_pb2_grpc import SnapshotsStub
 
-_CONNECT_SECONDS: Final = 2.0
 _OPEN_SECONDS: Final = 40.0
 _RELEASE_SECONDS: Final = 5.0
 _TRIES_A_NODE: Final = 5
-_RNG: Final = Random()
 
 
-class SnapshotClient:
+class SnapshotClient(Nodes):
     """For one thread. `timeout` in seconds: for how long a partition may be without a leader that answers."""
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
-        self._control: Final = Control(endpoints, tls=tls)
-        self._credentials: Final = channel_credentials(tls)
+        super().__init__(endpoints, tls)
         self._timeout: Final = timeout
-        self._channels: Final[dict[str, grpc.Channel]] = {}
-        self._table = PartitionTable()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._control.close()
-        while self._channels:
-            self._channels.popitem()[1].close()
-
-    def keyspace(self, name: str) -> Keyspace:
-        """By the newest table. Raises UNKNOWN_KEYSPACE, and what Control does."""
-        self._table = self._control.table()
-        for keyspace in self._table.keyspaces:
-            if keyspace.name == name:
-                return keyspace
-        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace is named {name!r}")
-
-    def partitions(self, keyspace: Keyspace) -> list[Partition]:
-        """Its rows, in the order of slots or ranges, by the table that was fetched last."""
-        rows = [row for row in self._table.partitions if row.keyspace_id == keyspace.id and row.replicas]
-        return sorted(rows, key=lambda row: (row.start_key, row.slot))
 
     def open(
         self, keyspace: Keyspace, partition_id: int, wanted: KeyRange, part_bytes: int = 0
@@ -120,12 +86,12 @@ class SnapshotClient:
                     tries = 0
                 return
             except (grpc.RpcError, MinkaError) as caught:
-                error = self._error(caught, node)
+                error = error_of(caught, node)
                 tries += 1
                 if not _may_work_elsewhere(error) or tries >= _TRIES_A_NODE * len(nodes):
                     raise error from caught
                 nodes = nodes[1:] + nodes[:1] if tries == 1 else nodes
-                self._pause(tries)
+                pause(tries)
 
     def digest(self, snapshot: PartitionSnapshot, node: str, wanted: KeyRange, buckets: int = 1) -> SnapshotDigest:
         """Of the replica on this node. Raises SNAPSHOT_GONE, and what the node refuses."""
@@ -138,10 +104,10 @@ class SnapshotClient:
             try:
                 return self._stub(node).Digest(request)
             except (grpc.RpcError, MinkaError) as caught:
-                error = self._error(caught, node)
+                error = error_of(caught, node)
                 if not _may_work_elsewhere(error) or tries == _TRIES_A_NODE:
                     raise error from caught
-                self._pause(tries)
+                pause(tries)
         raise AssertionError("the last try returns or raises")
 
     def release(self, snapshot: PartitionSnapshot) -> None:
@@ -163,13 +129,13 @@ class SnapshotClient:
                     raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader")
                 return self._stub(row.leader).Open(request, timeout=_OPEN_SECONDS)
             except (grpc.RpcError, MinkaError) as caught:
-                error = self._error(caught, row.leader)
+                error = error_of(caught, row.leader)
                 tries += 1
                 is_late = time.monotonic() >= until
-                if is_late or not (error.code.info.retriable or error.code is Code.DEADLINE_EXCEEDED):
+                if is_late or not may_work_later(error):
                     raise error from caught
-            self._pause(tries)
-            self._refresh()
+            pause(tries)
+            self.refresh()
 
     def _row(self, keyspace: Keyspace, partition_id: int, start: bytes) -> Partition:
         rows = self.partitions(keyspace)
@@ -180,34 +146,8 @@ class SnapshotClient:
                 return row
         raise MinkaError(Code.UNKNOWN_PARTITION, f"keyspace {keyspace.name} has no partition {partition_id}")
 
-    def _refresh(self) -> None:
-        try:
-            self._table = self._control.table()
-        except MinkaError as error:
-            if not error.code.info.retriable and error.code is not Code.DEADLINE_EXCEEDED:
-                raise
-
     def _stub(self, node: str) -> SnapshotsStub:
-        address = next((one.address for one in self._table.nodes if one.id == node), "")
-        if not address:
-            raise MinkaError(Code.UNREACHABLE, f"the table has no address of {node or 'a leader'}")
-        channel = self._channels.get(address)
-        if channel is None:
-            options = channel_options(_CONNECT_SECONDS)
-            if self._credentials is None:
-                channel = grpc.insecure_channel(address, options=options)
-            else:
-                channel = grpc.secure_channel(address, self._credentials, options=options)
-            self._channels[address] = channel
-        return SnapshotsStub(channel)
-
-    @staticmethod
-    def _error(caught: grpc.RpcError | MinkaError, node: str) -> MinkaError:
-        return caught if isinstance(caught, MinkaError) else error_from_call(caught, node, repeatable=True)
-
-    @staticmethod
-    def _pause(tries: int) -> None:
-        time.sleep(delay_s(tries, _RNG))
+        return SnapshotsStub(self.channel(node))
 
 
 def _may_work_elsewhere(error: MinkaError) -> bool:

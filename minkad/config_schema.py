@@ -154,6 +154,7 @@ class Storage:
 
     block_cache_mib: int = field(default=256, metadata=_by(Integer(1, 1_048_576)))
     log_retention_mib: int = field(default=16, metadata=_by(Integer(1, 65_536)))
+    change_retention_mib: int = field(default=16, metadata=_by(Integer(0, 65_536)))
     max_sync_s: int = field(default=20, metadata=_by(Integer(1, 3600)))
     disk_low_mib: int = field(default=1024, metadata=_by(Integer(1, 1_048_576)))
 

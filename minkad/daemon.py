@@ -206,7 +206,9 @@ class Daemon:
             clock=boottime,
             settings=ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000),
             storage=StorageSettings(
-                block_cache=config.storage.block_cache_mib * MIB, flush=config.storage.log_retention_mib * MIB
+                block_cache=config.storage.block_cache_mib * MIB,
+                flush=config.storage.log_retention_mib * MIB,
+                change_retention=config.storage.change_retention_mib * MIB,
             ),
             known_row=lambda partition_id: self.coordinator.state.row(partition_id),
             is_gone=lambda partition_id: self.coordinator.state.is_gone(partition_id),

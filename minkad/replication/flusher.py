@@ -33,6 +33,7 @@ class Flusher:
     def applied(self, replica: Replica, size: int) -> None:
         """So many bytes of bodies were applied."""
         replica.unflushed += size
+        replica.applied_bytes += size
         self._total += size
         if replica.unflushed >= self._flush_bytes:
             self._start(replica)

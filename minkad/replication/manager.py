@@ -28,6 +28,7 @@ from minkad import turns
 from minkad.core.state import range_of
 from minkad.failpoints import failpoint
 from minkad.memory import Share
+from minkad.replication.changes import Changes
 from minkad.replication.committer import Committer
 from minkad.replication.context import ControllerCalls, KnownKeyspace, LeaderContext, ReplicationSettings
 from minkad.replication.damage import Damage
@@ -88,6 +89,7 @@ class StorageSettings:
     flush: int = 16 * _MIB  # of a partition's log, at which its data is flushed
     unflushed: int = 128 * _MIB  # of all partitions together
     max_pending: int = 256 * _MIB  # writes that wait for a sync or at a fence
+    change_retention: int = 0  # of the newest entries of each partition's log, for who follows changes
 
 
 class ReplicaManager:
@@ -132,6 +134,7 @@ class ReplicaManager:
         self._clock = clock
         self._on_isr_change = on_isr_change
         self._cache = Cache(storage.block_cache)
+        self._change_retention = storage.change_retention
         disk = disk or DiskWatch(data_dir, 0)
         self._replicas: dict[int, Replica] = {}
         self._departed: OrderedDict[int, Partition] = OrderedDict()  # the last rows of what is not here any more
@@ -221,6 +224,7 @@ class ReplicaManager:
             clock,
             unix_ms,
         )
+        self.changes = Changes(node_id, self._replicas)
         self._trimming = Trimming(log_db, self._committer, self._on_trimmed)
         self._splitting = Splitting(
             node_id,
@@ -294,7 +298,7 @@ class ReplicaManager:
         row = Partition.FromString(meta.row)
         partition_log = PartitionLog(self._log_db, row.id, meta.base, meta.base_epoch)
         data = self._new_data(row.id, Size(meta.bytes, meta.keys))
-        replica = Replica(row, partition_log, data)
+        replica = self._new_replica(row, partition_log, data)
         replica.complete = meta.complete
         replica.untrimmed = meta.untrimmed
         replica.led_before = row.leader_epoch if row.leader == self._node_id else 0
@@ -436,7 +440,7 @@ class ReplicaManager:
 
     def _host(self, row: Partition) -> Replica:
         """A partition that was not here before."""
-        replica = Replica(row, PartitionLog(self._log_db, row.id), self._new_data(row.id))
+        replica = self._new_replica(row, PartitionLog(self._log_db, row.id), self._new_data(row.id))
         if replica.data.exists():
             text = f"{replica.data.path} has data of which the log database knows nothing"
             self._failed[row.id] = MinkaError(Code.CORRUPT_DATA, text)
@@ -696,6 +700,11 @@ class ReplicaManager:
         replica = self._replicas.get(partition_id)
         rows = [self._departed.get(partition_id), self._known_row(partition_id), replica.row if replica else None]
         return max((row for row in rows if row is not None), key=lambda row: row.partition_epoch, default=None)
+
+    def _new_replica(self, row: Partition, partition_log: PartitionLog, data: DataDatabase) -> Replica:
+        replica = Replica(row, partition_log, data)
+        replica.retain_bytes = self._change_retention
+        return replica
 
     def _path(self, partition_id: int) -> Path:
         return self._data_dir / "partitions" / str(partition_id)

@@ -145,6 +145,7 @@ class Replica:
 
     __slots__ = (
         "applied",
+        "applied_bytes",
         "barrier",
         "complete",
         "counted",
@@ -153,6 +154,7 @@ class Replica:
         "epoch_start",
         "fenced",
         "flushed",
+        "flushed_bytes",
         "flushes",
         "flushing",
         "followers",
@@ -181,6 +183,7 @@ class Replica:
         "queued",
         "ready_at",
         "retain",
+        "retain_bytes",
         "role",
         "row",
         "ships_unsynced",
@@ -229,6 +232,9 @@ class Replica:
         self.not_split = ""  # why it is not split although it is too large
         self.load = Load()
         self.unflushed = 0  # bytes applied since the last flush
+        self.applied_bytes = 0  # since the node's start
+        self.retain_bytes = 0  # of the log's newest entries, for who follows changes
+        self.flushed_bytes: deque[tuple[int, int]] = deque()  # how far flushes were, and `applied_bytes` then
         self.retain: dict[str, int] = {}  # node -> it has everything up to this offset, and needs the rest of the log
         self.lost: set[str] = set()  # of those, whom the log does not wait for any longer than a few flushes
         self.flushes: deque[int] = deque(maxlen=_FLUSHES_KEPT)  # how far the last of them were
@@ -452,8 +458,19 @@ class Replica:
         for node in self.lost:
             if len(self.flushes) == _FLUSHES_KEPT and self.retain.get(node, base) < self.flushes[0]:
                 del self.retain[node]
-        base = min([base, *self.retain.values()])
+        base = min([base, *self.retain.values(), self._retained_base()])
         if base <= self.log.base:
             return False
         self.log.trim(base)
         return True
+
+    def _retained_base(self) -> int:
+        """The last flush after which as much was applied as is to be kept; 0: none that is known."""
+        if not self.retain_bytes:
+            return self.flushed
+        if not self.flushed_bytes or self.flushed_bytes[-1][0] < self.flushed:
+            self.flushed_bytes.append((self.flushed, self.applied_bytes))
+        found = self.log.base
+        while self.flushed_bytes and self.applied_bytes - self.flushed_bytes[0][1] >= self.retain_bytes:
+            found, _ = self.flushed_bytes.popleft()
+        return found

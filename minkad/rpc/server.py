@@ -15,6 +15,8 @@ from minka.errors import MinkaError
 from minka.v1 import (
     admin_pb2,
     admin_pb2_grpc,
+    changes_pb2,
+    changes_pb2_grpc,
     coordinator_pb2,
     coordinator_pb2_grpc,
     duty_api_pb2,
@@ -36,6 +38,7 @@ from minkad.identity import Identity
 from minkad.listening import bind_error, cannot_listen
 from minkad.memory import Memory, malloc_trim
 from minkad.replication.manager import ReplicaManager
+from minkad.rpc.changes import ChangeService
 from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.control import (
     AdminService,
@@ -61,6 +64,7 @@ _NAMES: Final = [
     service.full_name
     for file in (
         admin_pb2.DESCRIPTOR,
+        changes_pb2.DESCRIPTOR,
         coordinator_pb2.DESCRIPTOR,
         duty_api_pb2.DESCRIPTOR,
         shards_pb2.DESCRIPTOR,
@@ -125,6 +129,7 @@ class Server:
             coordinator.driver.receive, transport.heard_from, lambda raft_id: _is_stranger(coordinator, raft_id)
         )
         self._snapshots = SnapshotService(manager.snapshots)
+        self._changes = ChangeService(manager.changes)
         self._handlers = (
             kv_handler(manager, telemetry, streams),
             replication_handler(manager, telemetry),
@@ -147,6 +152,7 @@ class Server:
         duty_api_pb2_grpc.add_DutyControlServicer_to_server(self._duty_control, services)
         shards_pb2_grpc.add_ShardsServicer_to_server(self._shards, services)
         shards_pb2_grpc.add_ShardCoordinatorServicer_to_server(self._shard_control, services)
+        changes_pb2_grpc.add_ChangesServicer_to_server(self._changes, services)
         snapshots_pb2_grpc.add_SnapshotsServicer_to_server(self._snapshots, services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         names = reflection.aio.ReflectionServicer((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME))

@@ -7,7 +7,7 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
 from minka.errors import Code, MinkaError
-from minka.v1 import admin_pb2, coordinator_pb2, duty_api_pb2, shards_pb2, snapshots_pb2
+from minka.v1 import admin_pb2, changes_pb2, coordinator_pb2, duty_api_pb2, shards_pb2, snapshots_pb2
 from minka.v1.admin_pb2 import CreateKeyspaceRequest, DrainNodeRequest, PlanReassignRequest, SplitRequest
 from minka.v1.cluster_pb2 import Node, Partition
 from minka.v1.coordinator_pb2 import HeartbeatRequest, LeaveRequest, RegisterRequest, UpdateReplicasRequest
@@ -30,6 +30,7 @@ METHODS: list[Any] = [
     method
     for file in (
         admin_pb2.DESCRIPTOR,
+        changes_pb2.DESCRIPTOR,
         coordinator_pb2.DESCRIPTOR,
         duty_api_pb2.DESCRIPTOR,
         shards_pb2.DESCRIPTOR,

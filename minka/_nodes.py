@@ -1,0 +1,93 @@
+"""The nodes of a cluster by their ids, and where partitions are, for synchronous clients that ask many of them."""
+
+import time
+from collections.abc import Sequence
+from random import Random
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+
+from minka._grpc import channel_credentials, channel_options, error_from_call
+from minka._retry import delay_s
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.tls import Tls
+from minka.v1.cluster_pb2 import Keyspace, Partition, PartitionTable
+
+_CONNECT_SECONDS: Final = 2.0
+_RNG: Final = Random()
+
+
+class Nodes:
+    """For one thread. The table is as new as the last `refresh`."""
+
+    def __init__(self, endpoints: Sequence[str], tls: Tls | None) -> None:
+        self._control: Final = Control(endpoints, tls=tls)
+        self._credentials: Final = channel_credentials(tls)
+        self._channels: Final[dict[str, grpc.Channel]] = {}
+        self.table = PartitionTable()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._control.close()
+        while self._channels:
+            self._channels.popitem()[1].close()
+
+    def keyspace(self, name: str) -> Keyspace:
+        """By the newest table. Raises UNKNOWN_KEYSPACE, and what Control does."""
+        self.table = self._control.table()
+        for keyspace in self.table.keyspaces:
+            if keyspace.name == name:
+                return keyspace
+        names = ", ".join(sorted(keyspace.name for keyspace in self.table.keyspaces)) or "none yet"
+        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace is named {name!r}; there are: {names}")
+
+    def partitions(self, keyspace: Keyspace) -> list[Partition]:
+        """Its rows, in the order of slots or ranges."""
+        rows = [row for row in self.table.partitions if row.keyspace_id == keyspace.id and row.replicas]
+        return sorted(rows, key=lambda row: (row.start_key, row.slot))
+
+    def refresh(self) -> None:
+        """Fetch the table, if a node can be reached that has it."""
+        try:
+            self.table = self._control.table()
+        except MinkaError as error:
+            if not may_work_later(error):
+                raise
+
+    def channel(self, node: str) -> grpc.Channel:
+        """To the node of this id. Raises UNREACHABLE where the table has none."""
+        address = next((one.address for one in self.table.nodes if one.id == node), "")
+        if not address:
+            raise MinkaError(Code.UNREACHABLE, f"the table has no address of {node or 'a leader'}")
+        channel = self._channels.get(address)
+        if channel is None:
+            options = channel_options(_CONNECT_SECONDS)
+            if self._credentials is None:
+                channel = grpc.insecure_channel(address, options=options)
+            else:
+                channel = grpc.secure_channel(address, self._credentials, options=options)
+            self._channels[address] = channel
+        return channel
+
+
+def error_of(caught: grpc.RpcError | MinkaError, node: str) -> MinkaError:
+    """What a call to a node has failed of; it only read, so that nothing can be done twice."""
+    return caught if isinstance(caught, MinkaError) else error_from_call(caught, node, repeatable=True)
+
+
+def may_work_later(error: MinkaError) -> bool:
+    """Whether the same call may succeed in a moment."""
+    return error.code.info.retriable or error.code is Code.DEADLINE_EXCEEDED
+
+
+def pause(tries: int) -> None:
+    """Before the next try, longer after each."""
+    time.sleep(delay_s(tries, _RNG))

@@ -1,0 +1,117 @@
+"""Follows what is written to a keyspace, from the logs of its partitions. Synchronous.
+
+Changes of one partition are in their order. A partition that was split off begins where its parent's log says so. How
+far back logs go is `storage.change_retention_mib` of the nodes; what is asked for and gone raises CHANGES_GONE.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import grpc
+
+from minka._nodes import Nodes, error_of, may_work_later, pause
+from minka.errors import Code, MinkaError
+from minka.tls import Tls
+from minka.v1.changes_pb2 import ChangeBatch, ChangePosition, PositionsRequest, ReadChangesRequest
+from minka.v1.changes_pb2_grpc import ChangesStub
+from minka.v1.cluster_pb2 import Keyspace, Partition
+
+_CALL_SECONDS: Final = 10.0
+
+
+class ChangeClient(Nodes):
+    """For one thread. `timeout` in seconds: for how long a partition may be without a leader that answers."""
+
+    def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
+        super().__init__(endpoints, tls)
+        self._timeout: Final = timeout
+
+    def positions(self, keyspace: Keyspace) -> dict[int, ChangePosition]:
+        """How far each partition is, at its leader: all that was acknowledged before is included. Raises
+        PARTITION_OFFLINE and the like when one has no leader in time.
+        """
+        until, tries = time.monotonic() + self._timeout, 0
+        while True:
+            rows = self.partitions(keyspace)
+            found: dict[int, ChangePosition] = {}
+            error = None
+            for node in {row.leader for row in rows}:
+                try:
+                    found.update(self._positions_at(node, [row for row in rows if row.leader == node]))
+                except (grpc.RpcError, MinkaError) as caught:
+                    error = error_of(caught, node)
+                    if not may_work_later(error):
+                        raise error from caught
+            if len(found) == len(rows):
+                return found
+            if time.monotonic() > until:
+                missing = [row.id for row in rows if row.id not in found]
+                text = f"no leader says how far these partitions are: {missing[:10]}"
+                raise error or MinkaError(Code.PARTITION_OFFLINE, text)
+            tries += 1
+            pause(tries)
+            self.refresh()
+
+    def _positions_at(self, node: str, rows: Sequence[Partition]) -> dict[int, ChangePosition]:
+        request = PositionsRequest(partition_ids=[row.id for row in rows])
+        answer = self._stub(node).Positions(request, timeout=_CALL_SECONDS)
+        return {position.partition_id: position for position in answer.positions if position.is_leader}
+
+    def read(self, partition_id: int, after: int, until: int) -> Iterator[ChangeBatch]:
+        """What was written after one offset, up to and with another one. Raises CHANGES_GONE when no replica has it."""
+        while after < until:
+            for batch in self._ask(
+                ReadChangesRequest(partition_id=partition_id, after_offset=after, until_offset=until)
+            ):
+                yield batch
+                after = batch.next_offset
+
+    def child_at(self, parent_id: int, after: int, child_id: int) -> int:
+        """Where the log of a partition begins that was split off from another one after an offset: changes of its keys
+        up to there are in the parent's. Raises CHANGES_GONE when no log says so any more.
+        """
+        request = ReadChangesRequest(partition_id=parent_id, after_offset=after, find_child=child_id)
+        for batch in self._ask(request):
+            if batch.child_at:
+                return batch.child_at
+        text = f"partition {child_id} was split off from {parent_id} before offset {after}"
+        raise MinkaError(Code.CHANGES_GONE, text)
+
+    def _ask(self, request: ReadChangesRequest) -> Iterator[ChangeBatch]:
+        """What a replica has, until it fails: the leader's first, then another one's, which may go back further."""
+        until, tries = time.monotonic() + self._timeout, 0
+        gone: set[str] = set()
+        while True:
+            nodes = self._nodes_of(request.partition_id)
+            node = nodes[tries % len(nodes)] if nodes else ""
+            has_some = False
+            try:
+                for batch in self._stub(node).Read(request):
+                    has_some = True
+                    yield batch
+                return
+            except (grpc.RpcError, MinkaError) as caught:
+                error = error_of(caught, node)
+                if has_some:
+                    return  # the caller asks for the rest
+                if error.code is Code.CHANGES_GONE:
+                    gone.add(node)
+                elif not may_work_later(error) or time.monotonic() > until:
+                    raise error from caught
+                if nodes and gone.issuperset(nodes):
+                    raise error from caught
+            tries += 1
+            if tries >= len(nodes):
+                pause(tries)
+                self.refresh()
+
+    def _nodes_of(self, partition_id: int) -> list[str]:
+        row = next((row for row in self.table.partitions if row.id == partition_id), None)
+        if row is None or not row.replicas:
+            text = f"partition {partition_id} is no more: it was merged into another one, or its keyspace is gone"
+            raise MinkaError(Code.CHANGES_GONE, text)
+        return [row.leader, *(node for node in row.replicas if node != row.leader)] if row.leader else [*row.replicas]
+
+    def _stub(self, node: str) -> ChangesStub:
+        return ChangesStub(self.channel(node))

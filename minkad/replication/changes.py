@@ -1,0 +1,118 @@
+"""Changes of partitions for those that follow them: what is applied, read from the partitions' logs."""
+
+from array import array
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from itertools import accumulate
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.changes_pb2 import ChangeBatch, ChangePosition
+from minka.wire import WriteBody
+from minkad import turns
+from minkad.replication.entries import SplitMarker, decode_entry
+from minkad.replication.replica import Replica, Role
+
+_READ_BYTES: Final = 256 * 1024  # of entries before the loop gets its turn; of a larger entry all
+
+
+class Changes:
+    """For the loop's thread. Any replica serves what it has applied, with or without clearance: it never changes."""
+
+    def __init__(self, node_id: str, replicas: Mapping[int, Replica]) -> None:
+        self._node_id = node_id
+        self._replicas = replicas
+
+    def positions(self, partition_ids: Iterable[int]) -> list[ChangePosition]:
+        """Of those of the partitions that are here."""
+        found = [replica for id_ in partition_ids if (replica := self._replicas.get(id_)) is not None]
+        return [_position(replica) for replica in found if _is_usable(replica)]
+
+    async def read(self, partition_id: int, after: int, until: int) -> AsyncGenerator[ChangeBatch, None]:
+        """What was written after one offset, up to and with another one that is applied. Raises UNKNOWN_PARTITION,
+        CHANGES_GONE, INVALID_ARGUMENT, CORRUPT_DATA, STORAGE_FAILED.
+        """
+        while after < until:
+            replica = self._usable(partition_id)
+            if until > replica.applied:
+                text = f"partition {partition_id} is at offset {replica.applied} here, not at {until}"
+                raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
+            batch = _Batch()
+            after = batch.add(replica, self._first(replica, after), until)
+            yield batch.encode(after)
+            await turns.turn()
+
+    async def child_at(self, partition_id: int, after: int, child_id: int) -> int:
+        """The offset of the mark at which the child was split off, after `after`; 0: none. Raises what `read` does."""
+        while True:
+            replica = self._usable(partition_id)
+            if after >= replica.applied:
+                return 0
+            entries = replica.log.read(self._first(replica, after), replica.applied, _READ_BYTES)
+            for offset, entry in enumerate(entries, after + 1):
+                mark = decode_entry(entry.body)
+                if isinstance(mark, SplitMarker) and mark.child_id == child_id:
+                    return offset
+            after += len(entries)
+            await turns.turn()
+
+    def _usable(self, partition_id: int) -> Replica:
+        replica = self._replicas.get(partition_id)
+        if replica is None or not _is_usable(replica):
+            raise MinkaError(Code.UNKNOWN_PARTITION, f"this node has no whole replica of partition {partition_id}")
+        return replica
+
+    @staticmethod
+    def _first(replica: Replica, after: int) -> int:
+        if after < replica.log.base:
+            text = f"partition {replica.id}: changes after offset {replica.log.base} are kept, not after {after}"
+            raise MinkaError(Code.CHANGES_GONE, text, partitions=[replica.row])
+        return after + 1
+
+
+def _is_usable(replica: Replica) -> bool:
+    return replica.role is not Role.REMOVED and replica.complete and not replica.installing
+
+
+def _position(replica: Replica) -> ChangePosition:
+    return ChangePosition(
+        partition_id=replica.id,
+        base_offset=replica.log.base,
+        end_offset=max(replica.applied, replica.log.base),
+        is_leader=replica.is_ready,
+    )
+
+
+class _Batch:
+    """Changes as columns."""
+
+    def __init__(self) -> None:
+        self._offsets: list[int] = []
+        self._keys: list[bytes] = []
+        self._values: list[bytes | None] = []
+
+    def add(self, replica: Replica, first: int, until: int) -> int:
+        """Some of the entries; the offset of the last."""
+        offset = first - 1
+        for offset, entry in enumerate(replica.log.read(first, until, _READ_BYTES), first):
+            write = decode_entry(entry.body)
+            if isinstance(write, WriteBody):
+                self._offsets += [offset] * len(write.keys)
+                self._keys += write.keys
+                self._values += write.values
+        return offset
+
+    def encode(self, next_offset: int) -> ChangeBatch:
+        values = [value or b"" for value in self._values]
+        return ChangeBatch(
+            offsets=self._offsets,
+            key_offsets=_ends(self._keys),
+            keys=b"".join(self._keys),
+            value_offsets=_ends(values),
+            values=b"".join(values),
+            deleted=bytes([value is None for value in self._values]),
+            next_offset=next_offset,
+        )
+
+
+def _ends(parts: list[bytes]) -> bytes:
+    return array("i", accumulate(map(len, parts), initial=0)).tobytes()

@@ -8,7 +8,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input --quiet
 # Folders appear in the tree one by one; the checkers refuse a missing one.
-CHECKED := $(wildcard minka minkad minkactl tests benchmarks demo examples tools/*.py)
+CHECKED := $(wildcard minka minkad minkactl pyspark_minka tests benchmarks demo examples tools/*.py)
 
 # Compiled once, not again by each daemon that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,7 +22,7 @@ help: ## Show this list
 	@echo
 	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made from (3.11 or newer; only when it is made)."
 
-install: $(VENV)/.installed ## Make .venv: the pinned packages, and minka itself in place (fast when up to date)
+install: $(VENV)/.installed $(VENV)/.spark ## Make .venv: the pinned packages, and minka itself in place (fast when up to date)
 
 $(PY):
 	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); install Python 3.11 or newer" >&2; exit 1; }
@@ -33,7 +33,7 @@ $(PY):
 	$(PYTHON) -m venv $(VENV)
 
 # PIP_USE_PEP517: pip older than 23.1 would otherwise run setup.py itself.
-$(VENV)/.demo-data: export PIP_USE_PEP517 := 1
+$(VENV)/.demo-data $(VENV)/.spark: export PIP_USE_PEP517 := 1
 # --no-deps: the files list the whole closure, and `pip check` says so if they don't.
 $(VENV)/.packages: requirements.txt requirements-dev.txt | $(PY)
 	$(PIP) install --no-deps --requirement requirements-dev.txt
@@ -41,6 +41,12 @@ $(VENV)/.packages: requirements.txt requirements-dev.txt | $(PY)
 
 $(VENV)/.installed: $(VENV)/.packages pyproject.toml
 	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) check
+	@touch $@
+
+# Apart from the rest: it is 900 MB, and `make demo` needs nothing of it.
+$(VENV)/.spark: requirements-spark.txt $(VENV)/.installed
+	$(PIP) install --no-deps --no-build-isolation --requirement requirements-spark.txt
 	$(PIP) check
 	@touch $@
 

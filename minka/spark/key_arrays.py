@@ -107,6 +107,8 @@ def _data_of(column: pa.Array) -> _Bytes:
 
 
 def _offsets_of(column: pa.Array) -> npt.NDArray[np.int32]:
+    if not len(column):  # its buffer may be empty
+        return np.zeros(1, np.int32)
     return np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
 
 
@@ -158,7 +160,7 @@ def _valid(column: pa.Array) -> _Flags:
 
 
 def _big_endian(words: _Words) -> _Bytes:
-    return words.astype(">u8").view(np.uint8).reshape(len(words), -1)
+    return words.astype(">u8").view(np.uint8).reshape(len(words), 8)
 
 
 def _sizes(magnitudes: _Words) -> npt.NDArray[np.int64]:
@@ -225,7 +227,7 @@ def _floats(column: pa.Array) -> pa.BinaryArray:
     bits = values.view(np.uint32 if single else np.uint64)
     sign = bits.dtype.type(1 << (31 if single else 63))
     bits = np.where(bits >= sign, ~bits, bits | sign)
-    data = bits.astype(bits.dtype.newbyteorder(">")).view(np.uint8).reshape(len(values), -1)
+    data = bits.astype(bits.dtype.newbyteorder(">")).view(np.uint8).reshape(len(values), bits.itemsize)
     code = key_format.SINGLE if single else key_format.DOUBLE
     data[np.isnan(values)] = np.frombuffer(key_format.NAN[code], np.uint8)
     return _fixed(data, code, column)
@@ -284,7 +286,8 @@ def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
     """
     keys = keys.cast(pa.binary())
     if keys.null_count:
-        raise MinkaError(Code.INVALID_ARGUMENT, "a key is null")
+        row = int(np.flatnonzero(~_valid(keys))[0])
+        raise MinkaError(Code.INVALID_ARGUMENT, f"row {row}: the key is null")
     rows = _Keys(keys)
     try:
         columns = [_decoder(kind, f"column {number}")(rows, kind) for number, kind in enumerate(types, 1)]
@@ -402,7 +405,7 @@ def _decode_decimal(rows: _Keys, kind: pa.DataType) -> pa.Array:
     stated = rows.data[rows.at + 1].astype(np.int64) ^ np.where(long_negative, 0xFF, 0)
     sizes = np.where(null, 0, np.where(long, stated, np.abs(head - key_format.ZERO)))
     upper = np.where(long, sizes - 8, 0)
-    refused = ~null & ((sizes > 16) | (upper < 0) | (~long & (sizes > 8)))
+    refused = ~null & ((sizes > 16) | (long & (upper < 1)) | (~long & (sizes > 8)))
     # What is refused may have any size, which is then not used.
     upper, lower = upper.clip(0, 8), np.minimum(sizes, 8)
     high = _magnitudes(rows.words(np.where(long, 2, 1)), upper, negative)

@@ -97,7 +97,7 @@ def _joined(columns: Sequence[KeyPart]) -> bytes:
     return b"".join(_encoded(column, str(number), 0) for number, column in enumerate(columns, 1))
 
 
-def _encoded(part: KeyPart, name: str, depth: int) -> bytes:  # noqa: C901 one case a type
+def _encoded(part: KeyPart, name: str, depth: int) -> bytes:
     match part:
         case None:
             return b"\x00"
@@ -122,12 +122,12 @@ def _encoded(part: KeyPart, name: str, depth: int) -> bytes:  # noqa: C901 one c
         case tuple():
             return _nested(part, name, depth + 1)
         case _:
-            _refuse_type(part, name)
+            raise _wrong_type(part, name)
 
 
-def _refuse_type(part: object, name: str) -> NoReturn:
+def _wrong_type(part: object, name: str) -> MinkaError:
     hint = ": give the integer that stands for it, scaled(value, places)" if isinstance(part, Decimal) else ""
-    raise MinkaError(Code.INVALID_ARGUMENT, f"column {name} is {type(part).__name__}, which no key can have{hint}")
+    return MinkaError(Code.INVALID_ARGUMENT, f"column {name} is {type(part).__name__}, which no key can have{hint}")
 
 
 def _utf8(text: str, name: str) -> bytes:

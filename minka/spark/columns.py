@@ -9,12 +9,13 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 its usual name
-from pyspark.sql import types as T  # noqa: N812 likewise
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.functions import arrow_udf
 
 from minka.errors import Code, MinkaError
-from minka.rows.keys import FALSE, NULL, TEXT, TRUE, ZERO, encode_key
 from minka.rows.keys import BYTES as BINARY
+from minka.rows.keys import FALSE, NULL, TEXT, TRUE, ZERO, encode_key
 from minka.spark.key_arrays import decode_keys, key_array
 
 __all__ = ["VALUE_OPTIONS", "decode_keys", "key_array", "key_column", "value_column", "value_fields"]
@@ -50,7 +51,9 @@ def key_column(columns: Sequence[T.StructField]) -> Column:
             _refuse_type(field.name, field.dataType, "key")
     if all(isinstance(field.dataType, _NATIVE) for field in columns):
         return F.concat(*(_native(_column(field.name), field.dataType) for field in columns))
-    return F.arrow_udf(_key_of_arrays, T.BinaryType())(*(_column(field.name) for field in columns))
+    encode = arrow_udf(_key_of_arrays, T.BinaryType())  # type: ignore[call-overload]  # its hints say of what kind it is
+    key: Column = encode(*(_column(field.name) for field in columns))
+    return key
 
 
 def _key_of_arrays(*columns: pa.Array) -> pa.Array:
@@ -127,7 +130,7 @@ def _string(code: int, column: Column) -> Column:
 
 
 def _integer(value: Column) -> Column:
-    """Short, since the code that Spark makes of a branch for each length is too long to be compiled for many columns."""
+    """Short, since the code that Spark makes of a branch a length is too long to be compiled for many columns."""
     data = F.unhex(F.hex(value))  # without zero bytes in front
     size = F.length(data)
     positive = F.concat(F.substring(_literal(*range(ZERO + 1, ZERO + 9)), size, F.lit(1)), data)

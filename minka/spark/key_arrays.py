@@ -4,7 +4,6 @@ The bytes are the same as those that `encode_key` and `encode_value` write.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -48,8 +47,12 @@ def key_array(columns: Sequence[pa.Array]) -> pa.BinaryArray:
 def _joined(pieces: list[bytes | pa.Array], rows: int) -> pa.BinaryArray:
     """Row by row one after the other; a piece of bytes is every row's."""
     merged: list[Any] = []
-    for constant, group in groupby(pieces, key=lambda piece: isinstance(piece, bytes)):
-        merged += [pa.scalar(b"".join(group), pa.binary())] if constant else group  # type: ignore[arg-type]  # bytes
+    for piece in pieces:
+        if merged and isinstance(piece, bytes) and isinstance(merged[-1], bytes):
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    merged = [pa.scalar(piece, pa.binary()) if isinstance(piece, bytes) else piece for piece in merged]
     if len(merged) == 1 and isinstance(merged[0], pa.Array):
         return merged[0]
     if all(isinstance(piece, pa.Scalar) for piece in merged):
@@ -224,8 +227,8 @@ def _wide_integers(low: _Words, high: _Words, column: pa.Array) -> pa.BinaryArra
 def _floats(column: pa.Array) -> pa.BinaryArray:
     single = pa.types.is_float32(column.type)
     values = _values(column, column.type)
-    bits = values.view(np.uint32 if single else np.uint64)
-    sign = bits.dtype.type(1 << (31 if single else 63))
+    bits: npt.NDArray[Any] = values.view(np.uint32 if single else np.uint64)
+    sign: Any = bits.dtype.type(1 << (31 if single else 63))
     bits = np.where(bits >= sign, ~bits, bits | sign)
     data = bits.astype(bits.dtype.newbyteorder(">")).view(np.uint8).reshape(len(values), bits.itemsize)
     code = key_format.SINGLE if single else key_format.DOUBLE
@@ -265,8 +268,9 @@ class _Keys:
 
     def words(self, offset: npt.NDArray[np.int64] | int) -> _Words:
         """The eight bytes that begin so many after the column's beginning."""
-        view = np.ndarray((len(self.data) - 7,), ">u8", self.data, strides=(1,))  # type: ignore[call-overload]  # bytes
-        return view[self.at + offset].astype(np.uint64)
+        at_each_byte: npt.NDArray[Any] = np.ndarray((len(self.data) - 7,), ">u8", self.data, strides=(1,))
+        words: _Words = at_each_byte[self.at + offset].astype(np.uint64)
+        return words
 
     def string_ends(self) -> npt.NDArray[np.int64]:
         """Where text that begins here ends: at the first zero byte that no 0xff follows within its key."""
@@ -276,7 +280,8 @@ class _Keys:
             is_end[self.ends] = True
             last = (self.data[zeros + 1] != 0xFF) | is_end[zeros + 1]
             self._terminators = np.append(zeros[last], len(self.data))
-        return self._terminators[np.searchsorted(self._terminators, self.at + 1)]
+        found: npt.NDArray[np.int64] = self._terminators[np.searchsorted(self._terminators, self.at + 1)]
+        return found
 
 
 def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
@@ -413,12 +418,15 @@ def _decode_decimal(rows: _Keys, kind: pa.DataType) -> pa.Array:
     rows.advance(1 + sizes + long, where=~null, refused=refused | (_sizes(high) != upper) | (_sizes(low) > lower))
     rows.bad |= ~null & ~long & (_sizes(low) != sizes)
     rows.bad |= _at_least(high, low, 10**kind.precision)
-    return _decimals(np.where(negative, ~high + (low == 0), high), np.where(negative, ~low + np.uint64(1), low), null, kind)
+    return _decimals(
+        np.where(negative, ~high + (low == 0), high), np.where(negative, ~low + np.uint64(1), low), null, kind
+    )
 
 
 def _at_least(high: _Words, low: _Words, bound: int) -> _Flags:
     top, rest = np.uint64(bound >> 64), np.uint64(bound & (1 << 64) - 1)
-    return (high > top) | ((high == top) & (low >= rest))
+    flags: _Flags = (high > top) | ((high == top) & (low >= rest))
+    return flags
 
 
 def _decimals(high: _Words, low: _Words, null: _Flags, kind: pa.DataType) -> pa.Array:

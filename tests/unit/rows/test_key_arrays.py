@@ -4,6 +4,7 @@ import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -34,11 +35,13 @@ def _decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
     near = st.builds(lambda power, step: (1 << power) + step, st.integers(0, most.bit_length() - 2), st.integers(-2, 2))
     numbers = st.one_of(st.integers(0, most), near)
     return st.builds(
-        lambda number, negative: Decimal((int(negative), tuple(map(int, str(max(0, number)))), -scale)), numbers, st.booleans()
+        lambda number, negative: Decimal((int(negative), tuple(map(int, str(max(0, number)))), -scale)),
+        numbers,
+        st.booleans(),
     )
 
 
-_MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
+_MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))  # noqa: DTZ001 without a zone
 _TYPES: dict[Any, st.SearchStrategy[Any]] = {
     pa.null(): st.none(),
     pa.bool_(): st.booleans(),
@@ -79,15 +82,14 @@ def _tables(draw: st.DrawFn) -> list[pa.Array]:
 
 
 def _part(value: Any, kind: pa.DataType) -> KeyPart:
-    from uuid import UUID
-
     if value is None:
         return None
     if pa.types.is_decimal128(kind):
         return scaled(value, kind.scale)
     if kind == pa.float32():
         return Single(value)
-    return UUID(bytes=value) if kind == pa.binary(16) else value  # type: ignore[no-any-return]  # a part
+    part: KeyPart = UUID(bytes=value) if kind == pa.binary(16) else value
+    return part
 
 
 def _one_by_one(columns: list[pa.Array]) -> list[bytes]:
@@ -177,7 +179,10 @@ def test_a_key_of_other_columns_is_refused_by_its_row(key: bytes | None, kind: p
     assert refusal.value.code is Code.INVALID_ARGUMENT
 
 
-@given(st.lists(st.binary(max_size=24), min_size=1, max_size=4), st.lists(st.sampled_from(list(_TYPES)), min_size=1, max_size=2))
+@given(
+    st.lists(st.binary(max_size=24), min_size=1, max_size=4),
+    st.lists(st.sampled_from(list(_TYPES)), min_size=1, max_size=2),
+)
 def test_any_bytes_are_decoded_as_one_by_one_or_refused(keys: list[bytes], types: list[pa.DataType]) -> None:
     try:
         columns = decode_keys(pa.array(keys, pa.binary()), types)

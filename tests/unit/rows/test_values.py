@@ -66,11 +66,11 @@ def test_a_float_is_read_back_as_it_was(value: float) -> None:
         (None, "null"),
         (b"\x00\xff\x10", '"AP8Q"'),
         (date(1, 1, 1), '"0001-01-01"'),
-        (datetime(2013, 1, 31, 5, 17), '"2013-01-31T05:17:00.000000"'),
+        (datetime(2013, 1, 31, 5, 17, tzinfo=UTC).replace(tzinfo=None), '"2013-01-31T05:17:00.000000"'),
         (datetime(2013, 1, 31, 5, 17, 0, 1, UTC), '"2013-01-31T05:17:00.000001Z"'),
         (datetime(2013, 1, 31, 5, 17, tzinfo=timezone(timedelta(hours=-5))), '"2013-01-31T10:17:00.000000Z"'),
         (UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
-        ("\x00\x0b\x1f\x7f\n\t/\"\\u001f", '"\\u0000\\u000B\\u001F\x7f\\n\\t/\\"\\\\u001f"'),
+        ('\x00\x0b\x1f\x7f\n\t/"\\u001f', '"\\u0000\\u000B\\u001F\x7f\\n\\t/\\"\\\\u001f"'),
         ("é\u2028\U0001f4a9", '"é\u2028\U0001f4a9"'),
         ({"b": [1, (2.0, None)], "": {}}, '{"b":[1,[2.0,null]],"":{}}'),
     ],
@@ -106,7 +106,9 @@ def test_what_no_value_can_have_is_refused(row: Any, text: str) -> None:
     assert refusal.value.code is Code.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("value", [b"", b"1", b"[]", b"null", b"{", b'{"a":1} x', b'{"a":"\xff"}', b"\xff", b'{"a":NaN}', b"[" * 99999])
+@pytest.mark.parametrize(
+    "value", [b"", b"1", b"[]", b"null", b"{", b'{"a":1} x', b'{"a":"\xff"}', b"\xff", b'{"a":NaN}', b"[" * 99999]
+)
 def test_what_is_no_json_object_is_refused(value: bytes) -> None:
     with pytest.raises(MinkaError, match="the value is no JSON object") as refusal:
         decode_value(value)

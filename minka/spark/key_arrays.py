@@ -273,13 +273,13 @@ class _Keys:
         return words
 
     def string_ends(self) -> npt.NDArray[np.int64]:
-        """Where text that begins here ends: at the first zero byte that no 0xff follows within its key."""
+        """Where text that begins here ends: at the first zero byte that no 0xff follows.
+
+        It may look into the next key, where 0xff is no type of column either.
+        """
         if self._terminators is None:
             zeros = np.flatnonzero(self.data[:-_PADDING] == 0)
-            is_end = np.zeros(len(self.data), np.bool_)
-            is_end[self.ends] = True
-            last = (self.data[zeros + 1] != 0xFF) | is_end[zeros + 1]
-            self._terminators = np.append(zeros[last], len(self.data))
+            self._terminators = np.append(zeros[self.data[zeros + 1] != 0xFF], len(self.data))
         found: npt.NDArray[np.int64] = self._terminators[np.searchsorted(self._terminators, self.at + 1)]
         return found
 

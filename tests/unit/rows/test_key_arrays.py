@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minka.errors import Code, MinkaError
-from minka.rows import KeyPart, Single, decode_key, encode_key, scaled
+from minka.rows import KeyPart, Single, decimal_of, decode_key, encode_key, scaled
 from minka.spark.key_arrays import decode_keys, key_array
 
 _TEXT = st.text(st.one_of(st.sampled_from("\x00\x01a\xff"), st.characters(exclude_categories=["Cs"])), max_size=6)
@@ -127,6 +127,17 @@ def test_long_columns_are_what_short_ones_are() -> None:
     assert decode_keys(keys, [pa.string(), pa.int64()]) == [texts, numbers]
 
 
+@pytest.mark.parametrize("scale", [0, 10])
+def test_decimals_at_every_change_of_length(scale: int) -> None:
+    numbers = [sign * (1 << bits) + step for bits in range(0, 127, 8) for sign in (1, -1) for step in (-1, 0, 1)]
+    numbers += [10**38 - 1, 1 - 10**38, 3 << 64, -(3 << 64), (3 << 64) + 1]
+    kept = [number for number in numbers if abs(number) < 10**38]
+    column = pa.array([decimal_of(number, scale) for number in kept], pa.decimal128(38, scale))
+    keys = key_array([column])
+    assert keys.to_pylist() == [encode_key((number,)) for number in kept]
+    assert decode_keys(keys, [column.type]) == [column]
+
+
 @pytest.mark.parametrize(
     ("columns", "text"),
     [
@@ -169,6 +180,7 @@ def test_what_no_key_can_have_is_refused(columns: list[pa.Array], text: str) -> 
         (b"\x02\xff\x00", pa.string(), "row 1: no key of columns: byte 0: .* no UTF-8"),
         (b"\x02a\x00\xff", pa.string(), "row 1: no key of columns: byte 4: the key ends"),
         (b"", pa.string(), "row 1: the key is empty"),
+        (b"\xff", pa.string(), "row 1: no key of columns: byte 0: 0xff"),
         (b"\x77", pa.null(), "row 1: no key of columns: byte 0: 0x77"),
         (None, pa.string(), "row 1: the key is null"),
     ],
@@ -196,3 +208,10 @@ def test_any_bytes_are_decoded_as_one_by_one_or_refused(keys: list[bytes], types
 def test_dates_and_decimals_keep_their_types() -> None:
     columns = [pa.array([date(1969, 12, 31)]), pa.array([Decimal("-1.50")], pa.decimal128(30, 2))]
     assert key_array(columns).to_pylist() == [encode_key((-1, -150))]
+
+
+def test_text_is_not_taken_for_longer_than_its_key() -> None:
+    keys = pa.array([encode_key(("a",)), b"\xffb\x00"], pa.binary())
+    with pytest.raises(MinkaError, match="row 1: no key of columns: byte 0: 0xff is no type"):
+        decode_keys(keys, [pa.string()])
+    assert decode_keys(keys.slice(0, 1), [pa.string()])[0].to_pylist() == ["a"]

@@ -210,7 +210,9 @@ def test_decimals_are_scaled_integers(value: Decimal) -> None:
     assert str(decimal_of(150, 2)) == "1.50"
 
 
-@pytest.mark.parametrize("value", [Decimal("1.005"), Decimal("NaN"), Decimal("Infinity"), Decimal("1E-999999")])
+@pytest.mark.parametrize(
+    "value", [Decimal("1.005"), Decimal("NaN"), Decimal("Infinity"), Decimal("1E-999999"), Decimal("1" * 1001)]
+)
 def test_a_decimal_that_does_not_fit_its_places_is_refused(value: Decimal) -> None:
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
         scaled(value, 2)

@@ -122,12 +122,12 @@ def _encoded(part: KeyPart, name: str, depth: int) -> bytes:
         case tuple():
             return _nested(part, name, depth + 1)
         case _:
-            _refuse_type(part, name)
+            raise _wrong_type(part, name)
 
 
-def _refuse_type(part: object, name: str) -> NoReturn:
+def _wrong_type(part: object, name: str) -> MinkaError:
     hint = ": give the integer that stands for it, scaled(value, places)" if isinstance(part, Decimal) else ""
-    raise MinkaError(Code.INVALID_ARGUMENT, f"column {name} is {type(part).__name__}, which no key can have{hint}")
+    return MinkaError(Code.INVALID_ARGUMENT, f"column {name} is {type(part).__name__}, which no key can have{hint}")
 
 
 def _utf8(text: str, name: str) -> bytes:

@@ -45,7 +45,7 @@ def encode_value(row: Mapping[str, Any]) -> bytes:
 
 
 def decode_value(value: bytes, *, exact: bool = False) -> dict[str, Any]:
-    """The columns of a value, as JSON has them: dates, timestamps, bytes and NaN come as the text that they are written as.
+    """The columns of a value, as JSON has them: dates, timestamps, bytes and NaN are the text that they are written as.
 
     Numbers with a point or an exponent are floats, which decimals of more than 15 digits don't fit; with `exact` they
     are Decimals instead.

@@ -1,25 +1,33 @@
 """Which columns of a schema are a row's key and which its value, and both ways between columns and bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, BooleanType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
 from minka.errors import Code, MinkaError
 from minka.ranges import readable
 from minka.rows import encode_value
-from minka.spark.columns import decode_keys, key_array
+from minka.spark.key_arrays import decode_keys, key_array
 from minka.spark.options import KeyFormat, SourceOptions
 from minka.spark.values import arrow_values
+from minka.v1.changes_pb2 import ChangeBatch
 from minka.v1.snapshots_pb2 import RowBatch
 
 KEY: Final = "key"
 VALUE: Final = "value"
+# Of changes, where a schema has them.
+CHANGE: Final = "_change"  # "put" or "delete"
+PARTITION: Final = "_partition"
+OFFSET: Final = "_offset"  # in the partition's log
+_OF_CHANGES: Final = {CHANGE: StringType(), PARTITION: IntegerType(), OFFSET: LongType()}
+_NONE: Final[Mapping[str, pa.Array]] = MappingProxyType({})
 DEFAULT_SCHEMA: Final = "key binary, value binary"
 
 
@@ -39,6 +47,10 @@ class Layout:
         """Raises INVALID_ARGUMENT for a schema that doesn't fit the options."""
         names = options.key_columns or (KEY,)
         by_name = {field.name: field for field in schema.fields}
+        for name, kind in _OF_CHANGES.items():
+            if name in by_name and by_name[name].dataType != kind:
+                text = f"column {name!r} is {by_name[name].dataType.simpleString()}, not {kind.simpleString()}"
+                raise MinkaError(Code.INVALID_ARGUMENT, text)
         if missing := [name for name in names if name not in by_name]:
             text = f"the schema has no column {missing[0]!r} for the key; name its columns with the option keyColumns"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
@@ -48,7 +60,7 @@ class Layout:
             text = f"option 'deleteColumn' names {options.delete_column!r}, which is no boolean column"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         key_fields = tuple(by_name[name] for name in names)
-        others = tuple(f for f in schema.fields if f.name not in names and f.name != options.delete_column)
+        others = tuple(f for f in schema.fields if f.name not in {*names, *_OF_CHANGES, options.delete_column})
         is_plain = len(others) == 1 and others[0].name == VALUE and isinstance(others[0].dataType, _Bytes)
         key_format = options.key_format
         if key_format != "columns":
@@ -57,6 +69,11 @@ class Layout:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"{text}; or with the option keyColumns={names[0]}")
             key_format = "text" if isinstance(key_fields[0].dataType, StringType) else "binary"
         return cls(schema, key_fields, key_format, others, bool(others) and not is_plain, options.delete_column)
+
+    def check_no_changes(self) -> None:
+        """Raises INVALID_ARGUMENT where the schema asks for what only changes have."""
+        if found := [name for name in self.schema.names if name in _OF_CHANGES]:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"column {found[0]!r} is one of changes, which readStream gives")
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -72,9 +89,25 @@ class Layout:
         keys, values = zip(*pairs, strict=True)
         return self._batch(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
 
-    def _batch(self, keys: pa.BinaryArray, values: pa.BinaryArray | None) -> pa.RecordBatch:
+    def batch_of_changes(self, changes: ChangeBatch, partition_id: int) -> pa.RecordBatch:
+        """The same of changes; the value of a key that was deleted is null."""
+        rows = len(changes.offsets)
+        deleted = np.frombuffer(changes.deleted, np.bool_)
+        values = _column(rows, changes.value_offsets, changes.values)
+        if deleted.any():
+            values = pc.if_else(pa.array(deleted), pa.scalar(None, pa.binary()), values)
+        of_changes = {
+            CHANGE: pa.array(np.where(deleted, "delete", "put"), pa.string()),
+            PARTITION: pa.array(np.full(rows, partition_id), pa.int32()),
+            OFFSET: pa.array(changes.offsets, pa.int64()),
+        }
+        return self._batch(_column(rows, changes.key_offsets, changes.keys), values, of_changes)
+
+    def _batch(
+        self, keys: pa.BinaryArray, values: pa.BinaryArray | None, of_changes: Mapping[str, pa.Array] = _NONE
+    ) -> pa.RecordBatch:
         schema = self.arrow_schema
-        columns: dict[str, pa.Array] = {}
+        columns = dict(of_changes)
         names = [field.name for field in self.key_fields]
         if self.key_format == "columns":
             columns.update(zip(names, decode_keys(keys, [schema.field(name).type for name in names]), strict=True))
@@ -140,7 +173,7 @@ def _cast(column: Any, kind: pa.DataType, keys: pa.BinaryArray) -> pa.Array:
     except pa.ArrowInvalid:
         for key, value in zip(keys.to_pylist(), column.to_pylist(), strict=True):
             try:
-                value.decode()
+                (value or b"").decode()
             except UnicodeDecodeError as error:
                 text = f"the row of the key {readable(key)} is no UTF-8 text ({error.reason}); read it as binary"
                 raise MinkaError(Code.INVALID_ARGUMENT, text) from None

@@ -23,6 +23,7 @@ class SourceOptions:
     delete_column: str = ""
     batch_bytes: int = 2 * MIB  # of keys and values in a write
     timeout: float = 60.0  # seconds for which a partition may have no leader that answers
+    starting_offsets: Literal["earliest", "latest"] = "latest"
     tls: Tls | None = None
 
     @classmethod
@@ -30,7 +31,7 @@ class SourceOptions:
         """From Spark's. Raises INVALID_ARGUMENT for one that is missing, unknown or can't be."""
         known = {name.lower(): name for name in _NAMES}
         options = {known.get(name.lower(), name): value for name, value in given.items()}
-        if unknown := options.keys() - set(_NAMES):
+        if unknown := {name for name in options if name not in _NAMES and name.lower() not in _SPARKS_OWN}:
             text = f"option {min(unknown)!r} is unknown; there are {', '.join(_NAMES)}"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         if missing := {"endpoints", "keyspace"} - options.keys():
@@ -45,14 +46,16 @@ class SourceOptions:
             delete_column=options.get("deleteColumn", ""),
             batch_bytes=_number(options, "batchBytes", 2 * MIB, 1),
             timeout=float(_number(options, "timeout", 60, 1)),
+            starting_offsets=_starting(options.get("startingOffsets", "latest")),
             tls=_tls(options),
         )
 
 
 _NAMES: Final = (
     *("endpoints", "keyspace", "keyColumns", "keyFormat", "splitBytes", "deleteColumn", "batchBytes", "timeout"),
-    *("tlsCa", "tlsCert", "tlsKey"),
+    *("startingOffsets", "tlsCa", "tlsCert", "tlsKey"),
 )
+_SPARKS_OWN: Final = ("checkpointlocation",)
 
 
 def _listed(text: str) -> tuple[str, ...]:
@@ -72,6 +75,12 @@ def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
         text = f"a key of {len(key_columns)} columns can't have keyFormat {given!r}; 'columns' keeps their order"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     return cast("KeyFormat", given)
+
+
+def _starting(given: str) -> Literal["earliest", "latest"]:
+    if given not in ("earliest", "latest"):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"option 'startingOffsets' is {given!r}; there are earliest, latest")
+    return cast('Literal["earliest", "latest"]', given)
 
 
 def _number(options: Mapping[str, str], name: str, default: int, least: int) -> int:

@@ -4,14 +4,21 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from minka.errors import Code, MinkaError
 from minka.spark.layout import DEFAULT_SCHEMA, Layout
 from minka.spark.options import SourceOptions
 from minka.spark.reader import FilteringReader, SnapshotReader
-from minka.spark.writer import KeyspaceWriter
+from minka.spark.stream_reader import ChangeStreamReader
+from minka.spark.writer import KeyspaceStreamWriter, KeyspaceWriter
 
 
 class MinkaDataSource(DataSource):
@@ -36,6 +43,7 @@ class MinkaDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """For a query."""
         layout = Layout.of(schema, self._options)
+        layout.check_no_changes()
         # PySpark (4.1 to 4.3) says nowhere else that the session has push-down switched off, which it has by default,
         # and then fails a query whose reader could do it.
         can_push = sys._getframe(1).f_locals.get("enable_pushdown", True)
@@ -47,6 +55,18 @@ class MinkaDataSource(DataSource):
             text = 'mode "overwrite" is not possible; "append" sets the values of the keys that are written'
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return KeyspaceWriter(self._options, Layout.of(schema, self._options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For `spark.readStream`: changes."""
+        return ChangeStreamReader(self._options, Layout.of(schema, self._options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For `df.writeStream`. A batch that is repeated writes the same again. Raises INVALID_ARGUMENT for the output
+        mode complete, which would replace the keyspace.
+        """
+        if overwrite:
+            raise MinkaError(Code.INVALID_ARGUMENT, 'output mode "complete" is not possible; use "append" or "update"')
+        return KeyspaceStreamWriter(self._options, Layout.of(schema, self._options))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By its options."""

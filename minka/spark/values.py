@@ -16,7 +16,7 @@ from minka.rows import decode_value
 def arrow_values(
     keys: pa.BinaryArray, values: pa.BinaryArray, names: Sequence[str], kinds: Sequence[pa.DataType]
 ) -> list[pa.Array]:
-    """The columns of these names; null where an object has none of the name.
+    """The columns of these names; null where an object has none of the name, or there is no value.
 
     Raises INVALID_ARGUMENT with the key of the first value that is no object of such columns.
     """
@@ -26,7 +26,7 @@ def arrow_values(
     name = ""
     for row, value in enumerate(values.to_pylist()):
         try:
-            found = decode_value(value, exact=True)
+            found = {} if value is None else decode_value(value, exact=True)
             for name, convert, column in places:
                 part = found.get(name)
                 column.append(None if part is None else convert(part))

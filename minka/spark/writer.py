@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from minka._retry import delay_s
 from minka.client import Client
@@ -31,7 +31,7 @@ class Written(WriterCommitMessage):
     bytes: int
 
 
-class KeyspaceWriter(DataSourceArrowWriter):
+class _Writing:
     """Sets the values of the keys; with a delete column, removes those for which it is true.
 
     There is no transaction: what a task that fails has written stays, and its repetition writes the same again.
@@ -43,7 +43,7 @@ class KeyspaceWriter(DataSourceArrowWriter):
         self._options = options
         self._layout = layout
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """The rows of a task; of a key that comes twice the last row counts. Raises INVALID_ARGUMENT for a row that
         can't be one, and what the client does when a partition takes nothing for the option timeout.
         """
@@ -82,6 +82,14 @@ class KeyspaceWriter(DataSourceArrowWriter):
         done.bytes += size
         if pairs:
             yield pairs
+
+
+class KeyspaceWriter(_Writing, DataSourceArrowWriter):
+    """For `df.write`."""
+
+
+class KeyspaceStreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """For `df.writeStream`."""
 
 
 def _write(client: Client, pairs: _Pairs, timeout: float) -> None:

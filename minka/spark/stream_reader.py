@@ -1,0 +1,124 @@
+"""Follows a keyspace for a streaming query: what is put and deleted, in order in each partition.
+
+An offset of the stream says how far each partition is. A partition that was split off since is read after its parent,
+by the same task, so that the changes of a key keep their order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from minka.changes import ChangeClient
+from minka.errors import Code, MinkaError
+from minka.spark.layout import Layout
+from minka.spark.options import SourceOptions
+from minka.v1.cluster_pb2 import Partition
+
+_Offset = dict[str, Any]
+
+
+class Segment(NamedTuple):
+    """Changes of a partition after one offset of its log, up to and with another one."""
+
+    partition_id: int
+    after: int
+    until: int
+
+
+@dataclass(eq=False)
+class Lineage(InputPartition):
+    """What one task reads, in this order: partitions of which each later one was split off from an earlier one."""
+
+    segments: tuple[Segment, ...]
+
+
+class ChangeStreamReader(DataSourceStreamReader):
+    """Made for a query, and again in each task. An offset: {"offsets": {partition: offset}, "begins": the same of
+    partitions that were split off since the offset before}.
+    """
+
+    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+        self._options = options
+        self._layout = layout
+
+    def initialOffset(self) -> _Offset:
+        """By the option startingOffsets. Raises what ChangeClient does."""
+        with self._client() as client:
+            keyspace = client.keyspace(self._options.keyspace)
+            found = client.positions(keyspace).values()
+            is_earliest = self._options.starting_offsets == "earliest"
+            offsets = {str(one.partition_id): one.base_offset if is_earliest else one.end_offset for one in found}
+            return {"offsets": offsets, "begins": {}}
+
+    def latestOffset(self, start: _Offset, limit: Any) -> _Offset:  # there is no limit
+        """How far the partitions are. Raises CHANGES_GONE where what is after `start` is not kept."""
+        with self._client() as client:
+            keyspace = client.keyspace(self._options.keyspace)
+            ends = {id_: one.end_offset for id_, one in client.positions(keyspace).items()}
+            known = {int(id_): offset for id_, offset in start["offsets"].items()}
+            rows = {row.id: row for row in client.partitions(keyspace)}
+            if merged := sorted(known.keys() - rows.keys()):
+                text = f"partition {merged[0]} was merged into another one; what was not read of it is gone"
+                raise MinkaError(Code.CHANGES_GONE, text)
+            begins: dict[int, int] = {}
+            for id_ in sorted(rows.keys() - known.keys()):
+                self._find_begin(client, rows, id_, known, begins)
+            # A leader that has just been elected may not have come as far as the last one.
+            offsets = {str(id_): max(ends[id_], known.get(id_, 0), begins.get(id_, 0)) for id_ in rows}
+            return {"offsets": offsets, "begins": {str(id_): offset for id_, offset in begins.items()}}
+
+    def _find_begin(
+        self,
+        client: ChangeClient,
+        rows: dict[int, Partition],
+        id_: int,
+        known: dict[int, int],
+        begins: dict[int, int],
+    ) -> int:
+        """Where the log begins of a partition that was split off, maybe from one that was split off itself."""
+        if id_ in known or id_ in begins:
+            return known[id_] if id_ in known else begins[id_]
+        parent = rows[id_].split_from
+        if parent not in rows:
+            text = f"partition {id_} is new, and the one from which it was split off is gone"
+            raise MinkaError(Code.CHANGES_GONE, text)
+        begins[id_] = client.child_at(parent, self._find_begin(client, rows, parent, known, begins), id_)
+        return begins[id_]
+
+    def partitions(self, start: _Offset, end: _Offset) -> Sequence[InputPartition]:
+        """The tasks of a batch."""
+        segments: dict[int, Segment] = {}
+        for id_, until in end["offsets"].items():
+            after = start["offsets"].get(id_, end["begins"].get(id_))
+            segments[int(id_)] = Segment(int(id_), after, until)
+        families: dict[int, list[Segment]] = {}
+        with self._client() as client:
+            parents = self._parents(client) if end["begins"] else {}
+        for id_ in sorted(segments):  # a child's id is greater than its parent's
+            root = id_
+            while str(root) in end["begins"]:
+                root = parents[root]
+            families.setdefault(root, []).append(segments[id_])
+        wanted = [[one for one in family if one.after < one.until] for family in families.values()]
+        return [Lineage(tuple(family)) for family in wanted if family]
+
+    def _parents(self, client: ChangeClient) -> dict[int, int]:
+        keyspace = client.keyspace(self._options.keyspace)
+        return {row.id: row.split_from for row in client.partitions(keyspace)}
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of a task."""
+        assert isinstance(partition, Lineage), partition
+        with self._client() as client:
+            client.keyspace(self._options.keyspace)
+            for one in partition.segments:
+                for batch in client.read(one.partition_id, one.after, one.until):
+                    if batch.offsets:
+                        yield self._layout.batch_of_changes(batch, one.partition_id)
+
+    def _client(self) -> ChangeClient:
+        options = self._options
+        return ChangeClient(options.endpoints, tls=options.tls, timeout=options.timeout)

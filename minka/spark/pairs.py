@@ -1,0 +1,83 @@
+"""Data frames of any columns as keys and values: the columns `key` and `value`, both binary."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StringType, StructField
+
+from minka.errors import Code, MinkaError
+from minka.ranges import MAX_KEY_BYTES
+from minka.spark.columns import key_column, value_column
+from minka.wire import MAX_VALUE_BYTES
+
+Form = Literal["auto", "columns"]
+
+
+@dataclass(frozen=True, slots=True)
+class PairColumns:
+    """Which columns of a data frame are the key, and which the value; no value columns: all others.
+
+    With `auto` a single column of text or bytes stands for itself; all else, and with `columns` that as well, is
+    encoded as columns of `minka.rows`: a key in an order-preserving form, a value as a JSON object.
+    """
+
+    key: tuple[str, ...]
+    value: tuple[str, ...] = ()
+    key_form: Form = "auto"
+    value_form: Form = "auto"
+
+    def fields_of(self, frame: DataFrame) -> tuple[list[StructField], list[StructField]]:
+        """Those of the key and of the value. Raises INVALID_ARGUMENT where the data frame doesn't have them."""
+        fields = {field.name: field for field in frame.schema.fields}
+        for name in (*self.key, *self.value):
+            if name not in fields:
+                text = f"the source has no column {name!r}; it has {', '.join(fields) or 'none'}"
+                raise MinkaError(Code.INVALID_ARGUMENT, text)
+        if not self.key:
+            raise MinkaError(Code.INVALID_ARGUMENT, "no column is named for the key")
+        value = self.value or tuple(name for name in fields if name not in self.key)
+        return [fields[name] for name in self.key], [fields[name] for name in value]
+
+    def key_of(self, frame: DataFrame) -> Column:
+        """The key as binary; null where a column that stands for itself is null."""
+        fields, _ = self.fields_of(frame)
+        return _itself(fields[0]) if _is_itself(fields, self.key_form) else key_column(fields)
+
+    def value_of(self, frame: DataFrame) -> Column:
+        """The value as binary; null where a column that stands for itself is null."""
+        _, fields = self.fields_of(frame)
+        if not fields:
+            return F.lit(b"")
+        # All other columns are a JSON object, also where there is only one, so that it has its name.
+        is_itself = bool(self.value) and _is_itself(fields, self.value_form)
+        return _itself(fields[0]) if is_itself else value_column(fields)
+
+
+def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFrame:
+    """The columns `key` and `value`, and others of the data frame's. Raises INVALID_ARGUMENT for columns that can't be
+    a key or a value.
+    """
+    return frame.select(columns.key_of(frame).alias("key"), columns.value_of(frame).alias("value"), *others)
+
+
+def problem_of(key: Column, value: Column) -> Column:
+    """Why a pair can't be in a keyspace, as text; null where it can."""
+    size = F.octet_length
+    return (
+        F.when(key.isNull(), F.lit("the key is null"))
+        .when(size(key) == 0, F.lit("the key is empty"))
+        .when(size(key) > MAX_KEY_BYTES, F.concat(F.lit("the key has "), size(key), F.lit(" bytes")))
+        .when(value.isNull(), F.lit("the value is null"))
+        .when(size(value) > MAX_VALUE_BYTES, F.concat(F.lit("the value has "), size(value), F.lit(" bytes")))
+    )
+
+
+def _is_itself(fields: Sequence[StructField], form: Form) -> bool:
+    return form == "auto" and len(fields) == 1 and isinstance(fields[0].dataType, BinaryType | StringType)
+
+
+def _itself(field: StructField) -> Column:
+    return F.col(f"`{field.name.replace('`', '``')}`").cast("binary")

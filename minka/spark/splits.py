@@ -1,0 +1,132 @@
+"""Where to divide a keyspace by ranges before it is filled: keys between which there are equal bytes.
+
+Rows are sampled in proportion to their bytes, so that large rows count as much as they weigh (quantiles of a sample of
+rows don't: a few large rows can fill a range of their own).
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from minka.errors import Code, MinkaError
+from minka.ranges import readable
+from minka.spark.pairs import PairColumns, pairs_of
+from minka.spark.progress import OnProgress, running
+from minka.spark.report import Report, timestamp
+
+_SAMPLES_A_RANGE: Final = 2048
+_LEAST_SAMPLES: Final = 65_536
+_MOST_SAMPLES: Final = 1_000_000
+_ROW_BYTES: Final = 16  # what a row costs a node besides its key and value, about
+MAX_RANGES: Final = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedRange:
+    """A range as `minkactl keyspace create --split-at` takes its start ("" for the first), and what it will have."""
+
+    start: str
+    bytes: int
+    share: float  # of all bytes, times the number of ranges: 1 is what each should have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsReport(Report):
+    """What `splits` found."""
+
+    job: ClassVar[str] = "splits"
+
+    points: tuple[str, ...]
+    ranges: tuple[ExpectedRange, ...]
+
+    @property
+    def most(self) -> float:
+        """The share of the largest range; 1 is as it should be."""
+        return max((one.share for one in self.ranges), default=1.0)
+
+
+def splits(
+    spark: SparkSession,
+    source: DataFrame,
+    columns: PairColumns,
+    ranges: int,
+    *,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> SplitsReport:
+    """Points that divide the source's keys into so many ranges of about the same bytes; fewer where single keys weigh
+    more than a range. Nothing is written. The same source and seed give the same points.
+
+    Raises INVALID_ARGUMENT for a number of ranges that isn't from 2 to 5,000, and for a source without rows.
+    """
+    if not 2 <= ranges <= MAX_RANGES:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{ranges} ranges: 2 to {MAX_RANGES} are possible")
+    with running("splits", spark, ["weigh", "sample"], on_progress) as job:
+        pairs = pairs_of(source, columns).where("octet_length(key) > 0")
+        weight = F.octet_length("key") + F.octet_length(F.coalesce("value", F.lit(b""))) + _ROW_BYTES
+        weighed = pairs.select("key", weight.cast("double").alias("weight"))
+        with job.stage("weigh") as stage:
+            rows, total = weighed.agg(F.count(F.lit(1)), F.sum("weight")).collect()[0]
+            if not rows:
+                raise MinkaError(Code.INVALID_ARGUMENT, "the source has no rows with a key")
+            stage.rows, stage.bytes = rows, int(total) - rows * _ROW_BYTES
+        with job.stage("sample", rows_total=rows):
+            sample = _sample(weighed, total, min(_MOST_SAMPLES, max(_LEAST_SAMPLES, ranges * _SAMPLES_A_RANGE)), seed)
+    points = _points(sample, ranges)
+    size = int(total) - rows * _ROW_BYTES
+    return SplitsReport(
+        started=timestamp(job.started),
+        seconds=round(job.seconds, 3),
+        rows=rows,
+        bytes=size,
+        stages=job.reports,
+        points=tuple(readable(point) for point in points),
+        ranges=_expected(sample, points, size),
+    )
+
+
+_Sample = list[tuple[bytes, float]]
+
+
+def _sample(weighed: DataFrame, total: float, samples: int, seed: int) -> _Sample:
+    """Keys in order, each with what it stands for: a row is there by its share, and one that weighs more, always."""
+    share = F.col("weight") * (samples / total)
+    found = weighed.where(F.rand(seed) < share).select("key", F.greatest(share, F.lit(1.0)))
+    return sorted((bytes(key), stands_for) for key, stands_for in found.collect())
+
+
+def _points(sample: _Sample, ranges: int) -> list[bytes]:
+    """The keys at which ranges begin, as short as can be. Each range takes its part of what is left, so that a key that
+    weighs more than a range leaves the ranges after it equal.
+    """
+    points: list[bytes] = []
+    left, taken = sum(stands_for for _, stands_for in sample), 0.0
+    for (before, stands_for), (key, _) in pairwise(sample):
+        taken += stands_for
+        missing = ranges - len(points)
+        if missing > 1 and key != before and taken >= left / missing:
+            points.append(_shortest(key, before))
+            left, taken = left - taken, 0.0
+    return points
+
+
+def _shortest(key: bytes, before: bytes) -> bytes:
+    """What is greater than one key and no greater than the next."""
+    same = next((place for place, (mine, other) in enumerate(zip(key, before, strict=False)) if mine != other), len(before))
+    return key[: same + 1]
+
+
+def _expected(sample: Sequence[tuple[bytes, float]], points: Sequence[bytes], size: int) -> tuple[ExpectedRange, ...]:
+    keys = [key for key, _ in sample]
+    all_of_it = sum(stands_for for _, stands_for in sample)
+    places = [0, *(bisect_left(keys, point) for point in points), len(keys)]
+    shares = [sum(stands_for for _, stands_for in sample[start:end]) / all_of_it for start, end in pairwise(places)]
+    return tuple(
+        ExpectedRange(start=readable(point) if point else "", bytes=int(size * share), share=round(share * len(shares), 3))
+        for point, share in zip([b"", *points], shares, strict=True)
+    )

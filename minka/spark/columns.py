@@ -410,7 +410,9 @@ def _decode_decimal(rows: _Keys, kind: pa.DataType) -> pa.Array:
     rows.advance(1 + sizes + long, where=~null, refused=refused | (_sizes(high) != upper) | (_sizes(low) > lower))
     rows.bad |= ~null & ~long & (_sizes(low) != sizes)
     rows.bad |= _at_least(high, low, 10**kind.precision)
-    return _decimals(np.where(negative, ~high + (low == 0), high), np.where(negative, ~low + np.uint64(1), low), null, kind)
+    return _decimals(
+        np.where(negative, ~high + (low == 0), high), np.where(negative, ~low + np.uint64(1), low), null, kind
+    )
 
 
 def _at_least(high: _Words, low: _Words, bound: int) -> _Flags:

@@ -1,9 +1,15 @@
 """Minka on Spark: the data source `minka`, and jobs over whole keyspaces. Needs `pip install "minka[spark]"`."""
 
-from importlib.util import find_spec
-
 from minka.errors import Code, MinkaError
 
-_missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
-if _missing:
-    raise MinkaError(Code.SPARK_MISSING, f"not installed: {', '.join(_missing)}")
+try:
+    from minka.spark.digest import digest
+    from minka.spark.progress import OnProgress, Progress
+    from minka.spark.report import Report
+    from minka.spark.session import session
+except ModuleNotFoundError as error:
+    if str(error.name).partition(".")[0] in ("numpy", "pandas", "py4j", "pyarrow", "pyspark"):
+        raise MinkaError(Code.SPARK_MISSING, f"{error.name} isn't installed") from error
+    raise
+
+__all__ = ["OnProgress", "Progress", "Report", "digest", "session"]

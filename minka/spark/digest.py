@@ -1,0 +1,128 @@
+"""The digest of a set of keys with values: equal for equal sets, in whatever order and wherever it is computed.
+
+It has four numbers: how many pairs there are, their bytes, and the XOR and the sum modulo 2^64 of each pair's
+XXH64(value, seed=XXH64(key, seed=42)), which is what Spark's xxhash64(key, value) computes. XOR alone would not see that
+a pair is there three times instead of once. Spark leaves null out of a hash, so a pair whose value is null has the hash
+of its key, which differs from that of a pair whose value is empty.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self
+
+import xxhash
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StringType
+
+from minka.errors import Code, MinkaError
+from minka.spark.progress import OnProgress, running
+from minka.spark.report import Report, timestamp
+
+SEED: Final = 42
+Pair = tuple[bytes, bytes | None]
+
+_MASK: Final = (1 << 64) - 1
+_SHIFTS: Final = (0, 22, 44)
+_PART_MASK: Final = (1 << 22) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """See this file's first lines; `xor` and `sum` are from 0 to 2^64 - 1."""
+
+    count: int = 0
+    bytes: int = 0
+    xor: int = 0
+    sum: int = 0
+
+    def __add__(self, other: "Digest") -> "Digest":
+        """The digest of both sets together."""
+        return Digest(
+            self.count + other.count, self.bytes + other.bytes, self.xor ^ other.xor, (self.sum + other.sum) & _MASK
+        )
+
+    @classmethod
+    def of(cls, pairs: Iterable[Pair]) -> Self:
+        """Computed here, pair by pair."""
+        count = size = xor = total = 0
+        for key, value in pairs:
+            hashed = xxhash.xxh64_intdigest(key, SEED)
+            if value is not None:
+                hashed = xxhash.xxh64_intdigest(value, hashed)
+            count, size, xor, total = count + 1, size + len(key) + len(value or b""), xor ^ hashed, total + hashed
+        return cls(count, size, xor, total & _MASK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestReport(Report):
+    """What `digest` found; `xor` and `sum` are 16 hexadecimal digits."""
+
+    job: ClassVar[str] = "digest"
+
+    xor: str
+    sum: str
+
+
+def digest(
+    spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | None = None, bytes_total: int | None = None
+) -> DigestReport:
+    """The digest of a DataFrame whose columns are the key and the value, or the key alone; text counts as UTF-8.
+
+    `bytes_total` is how many bytes Spark is going to read, for the progress, where that is known.
+    Raises MinkaError: INVALID_ARGUMENT for other columns or a key that is null, and what `running` says.
+    """
+    with running("digest", spark, ["read"], on_progress) as job, job.stage("read", bytes_total=bytes_total) as stage:
+        columns = _bytes_of(pairs)
+        no_key = F.count_if(columns[0].isNull()).alias("no_key")
+        row = pairs.agg(no_key, *digest_columns(*columns)).collect()[0]
+        if row.no_key:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"the key is null in {row.no_key} of {row['count']} rows")
+        found = digest_of_row(row)
+        stage.rows, stage.bytes = found.count, found.bytes
+    return DigestReport(
+        started=timestamp(job.started),
+        seconds=round(job.seconds, 3),
+        rows=found.count,
+        bytes=found.bytes,
+        stages=job.reports,
+        xor=f"{found.xor:016x}",
+        sum=f"{found.sum:016x}",
+    )
+
+
+def _bytes_of(pairs: DataFrame) -> list[Column]:
+    fields = pairs.schema.fields
+    if len(fields) not in (1, 2):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a digest is of a key and a value, not of {len(fields)} columns")
+    for field in fields:
+        if not isinstance(field.dataType, (BinaryType, StringType)):
+            text = f"column {field.name!r} is {field.dataType.simpleString()}; a digest is of bytes or text"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
+    return [pairs[field.name].cast("binary") for field in fields]
+
+
+def digest_columns(key: Column, value: Column | None = None) -> list[Column]:
+    """The aggregates that make up a digest of binary columns, for `DataFrame.agg`, also by groups.
+
+    `digest_of_row` makes a Digest of them. Without a value each is taken as null. Keys must not be null: look first.
+    """
+    columns = [key] if value is None else [key, value]
+    sizes = [F.sum(F.octet_length(column).cast("long")) for column in columns]
+    hashed = F.xxhash64(*columns)
+    # A sum of the whole hashes would overflow, which Spark refuses; that of 22 bits of each does so at 2^41 rows.
+    parts = [F.sum(F.shiftrightunsigned(hashed, shift).bitwiseAND(_PART_MASK)) for shift in _SHIFTS]
+    return [
+        F.count(F.lit(1)).alias("count"),
+        *(size.alias(f"bytes_{number}") for number, size in enumerate(sizes)),
+        F.bit_xor(hashed).alias("xor"),
+        *(part.alias(f"sum_{shift}") for shift, part in zip(_SHIFTS, parts, strict=True)),
+    ]
+
+
+def digest_of_row(row: Row) -> Digest:
+    """The digest in a row of what `digest_columns` has aggregated."""
+    found = row.asDict()
+    total = sum((found[f"sum_{shift}"] or 0) << shift for shift in _SHIFTS)
+    size = sum(found[name] or 0 for name in found if name.startswith("bytes_"))
+    return Digest(found["count"], size, (found["xor"] or 0) & _MASK, total & _MASK)

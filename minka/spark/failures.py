@@ -1,0 +1,62 @@
+"""What Spark raises, as a MinkaError that says in one line what is wrong, and where Spark's log is."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
+from pyspark.logger import PySparkLogger
+
+from minka.errors import Code, MinkaError
+from minka.spark.driver import log_file
+
+# The last line of a traceback of a task, or of a planner's Python, which ended with a MinkaError.
+_OURS = re.compile(r"^\s*minka\.errors\.\w+: ([A-Z_]+): (.+)$", re.MULTILINE)
+
+
+@contextmanager
+def spark_failures() -> Iterator[None]:
+    """Raises MinkaError for what Spark raises inside.
+
+    It is the MinkaError that ended a task, where one did; INVALID_ARGUMENT where Spark could not make sense of the
+    request, such as a path or a column that doesn't exist; else SPARK_FAILED.
+    """
+    try:
+        with _quiet():
+            yield
+    except (PySparkException, Py4JError) as error:
+        raise _minka_error(error) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the lines of JSON that PySpark writes to stderr about errors that it raises as well."""
+    loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("DataFrame", "SQL")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+def _minka_error(error: Exception) -> MinkaError:
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    ours = _OURS.search(text)
+    if ours is not None and ours[1] in Code.__members__:
+        return MinkaError(Code[ours[1]], ours[2])
+    if isinstance(error, (AnalysisException, IllegalArgumentException, ParseException)):
+        return MinkaError(Code.INVALID_ARGUMENT, re.sub(r" SQLSTATE: \w+;?$", "", _sentence(text)))
+    log = log_file()
+    return MinkaError(Code.SPARK_FAILED, _sentence(text) + (f"; Spark's log: {log}" if log else ""))
+
+
+def _sentence(text: str) -> str:
+    """The first line that says something, and the last line of a Python traceback where there is one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    head = lines[0] if lines else "Spark says nothing"
+    python = [line for line in lines[1:] if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    return f"{head} {python[-1]}" if "Traceback" in text and python else head

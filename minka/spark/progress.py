@@ -1,0 +1,196 @@
+"""How far a job is: named stages with tasks, rows, bytes, rate and time to go, told to whoever asked to hear it.
+
+A stage's tasks, and the rows and bytes that they have read, are what Spark counts (`minka.spark.tasks`): in a session
+whose driver is here also while a task runs, with Spark Connect tasks and bytes only. What a job counts by itself, such
+as uploaded bytes, it sets on its `Stage`, and that is then what is told.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from minka.spark.failures import spark_failures
+from minka.spark.report import StageReport
+from minka.spark.tasks import Counted, tasks_of
+
+INTERVAL_S: Final = 0.5
+WINDOW_S: Final = 5.0  # rates are those of the last five seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a job is now. None is for what isn't known; times are in seconds."""
+
+    job: str
+    job_seconds: float
+    stage: str
+    number: int  # of the stage, from 1 on
+    stages: int
+    seconds: float  # the stage's, as is all below
+    is_over: bool = False
+    tasks_done: int | None = None
+    tasks: int | None = None  # Spark may find on its way that there are more
+    rows: int | None = None
+    rows_total: int | None = None
+    bytes: int | None = None
+    bytes_total: int | None = None
+    rows_per_s: float | None = None
+    bytes_per_s: float | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of the stage is done, from 0 to 1: by bytes, else rows, else tasks."""
+        if self.is_over:
+            return 1.0
+        for done, total in (self.bytes, self.bytes_total), (self.rows, self.rows_total), (self.tasks_done, self.tasks):
+            if done is not None and total:
+                return min(done / total, 1.0)
+        return None
+
+    @property
+    def eta_s(self) -> float | None:
+        """How long the stage still takes, if it goes on as it went so far."""
+        fraction = self.fraction
+        return self.seconds * (1 - fraction) / fraction if fraction else None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class _Rate:
+    """How much a second, over the last `WINDOW_S`."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def update(self, now: float, count: int | None) -> float | None:
+        """None until it can be known."""
+        samples = self._samples
+        if count is None or (samples and count < samples[-1][1]):
+            samples.clear()  # Spark has gone on to the next one of its own stages
+        if count is None:
+            return None
+        samples.append((now, count))
+        while len(samples) > 2 and now - samples[0][0] > WINDOW_S:
+            samples.popleft()
+        elapsed = now - samples[0][0]
+        return (count - samples[0][1]) / elapsed if elapsed > 0 else None
+
+
+class Stage:
+    """A stage that runs. What the job sets here is told; the rest is what Spark says."""
+
+    def __init__(self, name: str, rows_total: int | None = None, bytes_total: int | None = None) -> None:
+        self.name = name
+        self.rows: int | None = None
+        self.bytes: int | None = None
+        self.rows_total = rows_total
+        self.bytes_total = bytes_total
+        self._begun = time.monotonic()
+        self._row_rate = _Rate()
+        self._byte_rate = _Rate()
+
+    def progress(self, job: "Job", spark: Counted, *, is_over: bool = False) -> Progress:
+        """How far it is, with what Spark has counted."""
+        now = time.monotonic()
+        rows = spark.rows if self.rows is None else self.rows
+        size = spark.bytes if self.bytes is None else self.bytes
+        return Progress(
+            job=job.name,
+            job_seconds=job.seconds,
+            stage=self.name,
+            number=job.stages.index(self.name) + 1,
+            stages=len(job.stages),
+            seconds=now - self._begun,
+            is_over=is_over,
+            tasks_done=spark.tasks_done,
+            tasks=spark.tasks,
+            rows=rows,
+            rows_total=self.rows_total,
+            bytes=size,
+            bytes_total=self.bytes_total,
+            rows_per_s=self._row_rate.update(now, rows),
+            bytes_per_s=self._byte_rate.update(now, size),
+        )
+
+
+class Job:
+    """A job that runs, made by `running`."""
+
+    def __init__(self, name: str, spark: SparkSession, stages: Sequence[str], on_progress: OnProgress | None) -> None:
+        self.name = name
+        self.stages = tuple(stages)
+        self.started = time.time()  # Unix seconds
+        self.reports: tuple[StageReport, ...] = ()  # of the stages that are over
+        self._spark = spark
+        self._on_progress = on_progress
+        self._begun = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._begun
+
+    @contextmanager
+    def stage(self, name: str, *, rows_total: int | None = None, bytes_total: int | None = None) -> Iterator[Stage]:
+        """One of the stages that the job was made with. What Spark does in it is what this thread asks for."""
+        stage = Stage(name, rows_total, bytes_total)
+        with tasks_of(self._spark, f"minka {self.name}: {name}") as counted:
+            self._tell(stage.progress(self, Counted()))
+            with self._telling(lambda: stage.progress(self, counted())):
+                yield stage
+            last = stage.progress(self, counted(), is_over=True)
+        self.reports += (StageReport(name=name, seconds=round(last.seconds, 3), rows=last.rows, bytes=last.bytes),)
+        self._tell(last)
+
+    def _tell(self, progress: Progress) -> None:
+        if self._on_progress is not None:
+            self._on_progress(progress)
+
+    @contextmanager
+    def _telling(self, look: Callable[[], Progress]) -> Iterator[None]:
+        """Tell it again and again, from a thread; raises at the end what `on_progress` raised there."""
+        if self._on_progress is None:
+            yield
+            return
+        over, errors = Event(), list[Exception]()
+
+        def tell_again() -> None:
+            try:
+                while not over.wait(INTERVAL_S):
+                    self._tell(look())
+            except Exception as error:  # noqa: BLE001  # raised where the job runs
+                errors.append(error)
+
+        thread = Thread(target=tell_again, name=f"progress of {self.name}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        if errors:
+            raise errors[0]
+
+
+@contextmanager
+def running(
+    name: str, spark: SparkSession, stages: Sequence[str], on_progress: OnProgress | None = None
+) -> Iterator[Job]:
+    """A job with these stages.
+
+    `on_progress` is called when a stage begins and ends, and between that every half second from a thread. Inside, what
+    Spark raises becomes a MinkaError (see `spark_failures`).
+
+        with running("digest", spark, ["read"], on_progress) as job:
+            with job.stage("read") as stage:
+                ...
+    """
+    with spark_failures():
+        yield Job(name, spark, stages, on_progress)

@@ -1,0 +1,70 @@
+"""What a job leaves behind: a report that becomes JSON, can be kept, and is read back."""
+
+import json
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Self
+
+import minka
+from minka.errors import Code, MinkaError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReport:
+    """How long one of the job's stages took, in seconds, and what went through it; None is for what isn't known."""
+
+    name: str
+    seconds: float
+    rows: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What every job reports; each job's own class adds its fields, whose values are JSON's.
+
+    `keyspace` is "" for a job that has none, `started` the beginning (ISO 8601, UTC), `rows` and `bytes` (of keys and
+    values) what the job has read, written or compared.
+    """
+
+    job: ClassVar[str] = ""
+
+    keyspace: str = ""
+    started: str
+    seconds: float
+    rows: int
+    bytes: int
+    stages: tuple[StageReport, ...] = ()
+    minka_version: str = field(default=minka.__version__)
+
+    def to_document(self) -> dict[str, Any]:
+        """As a JSON object, whose first key is the job's name."""
+        return {"job": self.job, **asdict(self)}
+
+    def to_json(self) -> str:
+        """As text of JSON."""
+        return json.dumps(self.to_document(), indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The report that `to_json` wrote; keys that a newer version may have added are left out.
+
+        Raises MinkaError(INVALID_ARGUMENT) when it is none of this job's.
+        """
+        try:
+            document = json.loads(text)
+            if document["job"] != cls.job:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"a report of the job {document['job']!r}, not of {cls.job!r}")
+            given = {one.name: document[one.name] for one in fields(cls) if one.name in document}
+            given["stages"] = tuple(StageReport(**stage) for stage in given.get("stages", ()))
+            missing = [one.name for one in fields(cls) if one.default is MISSING and one.name not in given]
+        except (ValueError, TypeError, KeyError) as error:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"no report of a job: {error}") from error
+        if missing:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"a report without {', '.join(missing)}")
+        return cls(**given)
+
+
+def timestamp(at: float) -> str:
+    """Unix seconds as ISO 8601, UTC."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,154 @@
+"""The Spark session that jobs run in: one on this machine by default, any master's, or one of Spark Connect."""
+
+import os
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql import SparkSession
+
+import minka
+from minka.errors import Code, MinkaError
+from minka.spark import driver
+from minka.spark.failures import spark_failures
+
+CONNECT_PORT: Final = 15002
+CONNECT_TIMEOUT_S: Final = 10.0
+TRIES: Final = 4  # of a task, as on a cluster; Spark's local mode tries once unless the master says so
+CHECKED_TASKS: Final = 16
+
+_GIB: Final = 1 << 30
+
+_ANYWHERE: Final = {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+_OWN_DRIVER: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A deep expression, such as the search for a key's range, is compiled to one large method.
+    "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
+    "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
+}
+_LOCAL: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.heartbeatInterval": "1s",  # how often it is known how many rows a running task has done
+}
+
+
+def session(
+    master: str | None = None,
+    remote: str | None = None,
+    *,
+    app_name: str = "minka",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The session that is active in this process, where there is one; else a new one.
+
+    `master` is a master's URL (default: `local[*]`, this machine's processors) and `remote` that of a Spark Connect
+    server, sc://host:port. `conf` is Spark's configuration and counts more than what is set here. Start the session
+    before you open a client of Minka: Spark is forked off this process, which is risky beside gRPC's threads.
+
+    On this machine Spark runs on the Java that `minka.spark.java` finds, and its tasks on this Python; it logs to
+    `driver.log_file()`. Elsewhere minka must be installed where the tasks run; whether it is, is looked at here.
+
+    Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; UNREACHABLE for `remote`; SPARK_FAILED where Spark doesn't start,
+    or its tasks have no minka, or another version of it.
+    """
+    if master and remote:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a session has a master or is a remote one, not both")
+    conf = dict(conf or {})
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return _reused(active, master, remote, conf)
+    if remote:
+        return _connected(remote, app_name, _ANYWHERE | conf)
+    master = master or "local[*]"
+    settings = _ANYWHERE | _OWN_DRIVER | conf
+    if master.partition("[")[0] == "local":
+        # Whatever Spark and Python the environment names for a cluster: tasks here need those that run this.
+        environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+        return driver.start(_with_retries(master), app_name, _LOCAL | _memory() | settings, environment)
+    spark = driver.start(master, app_name, settings, {})
+    _check_executors(spark, master)
+    return spark
+
+
+def _reused(active: SparkSession, master: str | None, remote: str | None, conf: Mapping[str, str]) -> SparkSession:
+    running = active.conf.get("spark.master", None)
+    if remote or (master and running not in (master, _with_retries(master))):
+        text = f"this process has a session already, of {running}: stop it first, or ask for no other one"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
+    for name, value in conf.items():
+        active.conf.set(name, value)
+    return active
+
+
+def _with_retries(master: str) -> str:
+    """local[2] → local[2,4]: the second number is how often a task may fail."""
+    threads = master.removeprefix("local").strip("[]") or "1"
+    return master if "," in threads else f"local[{threads},{TRIES}]"
+
+
+def _memory() -> dict[str, str]:
+    """A quarter of this machine's, between 1 and 8 GiB; Spark would take 1 GiB of any machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"spark.driver.memory": f"{min(max(memory // 4, _GIB), 8 * _GIB) >> 20}m"}
+
+
+def _connected(remote: str, app_name: str, conf: Mapping[str, str]) -> SparkSession:
+    host, port = _address(remote)
+    try:
+        # Spark's own client would try for ten minutes.
+        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise MinkaError(Code.UNREACHABLE, f"no Spark Connect server answers at {host}:{port}: {error}") from error
+    with spark_failures():
+        builder = SparkSession.builder.remote(remote).appName(app_name)
+        for name, value in conf.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        _check_executors(spark, remote)
+    return spark
+
+
+def _address(remote: str) -> tuple[str, int]:
+    """Host and port of sc://host:port/;parameters. Raises INVALID_ARGUMENT."""
+    scheme, _, rest = remote.partition("://")
+    host, _, port = rest.partition("/")[0].partition(";")[0].rpartition(":")
+    if not host:
+        host, port = port, str(CONNECT_PORT)
+    if scheme != "sc" or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{remote!r} is no Spark Connect server: sc://host:port")
+    return host.strip("[]"), int(port)
+
+
+def _check_executors(spark: SparkSession, where: str) -> None:
+    """Raises SPARK_FAILED unless minka is where tasks run, and is of this version."""
+    try:
+        with spark_failures():
+            asked = spark.range(0, CHECKED_TASKS, 1, CHECKED_TASKS).mapInArrow(_own_version, "version string")
+            versions = {row.version for row in asked.distinct().collect()}
+    except MinkaError as error:
+        text = f"the tasks of {where} can't run minka: {error.message}; {_HELPS}"
+        raise MinkaError(Code.SPARK_FAILED, text) from error
+    if versions != {minka.__version__}:
+        text = (
+            f"the tasks of {where} have minka {', '.join(sorted(versions))}, and this is {minka.__version__}; {_HELPS}"
+        )
+        raise MinkaError(Code.SPARK_FAILED, text)
+
+
+_HELPS: Final = 'its machines need minka[spark] of this version: docs/pipeline.md, "Spark elsewhere", says how'
+
+
+def _own_version(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a task runs; that this module can be imported there is half of the answer."""
+    for _ in batches:
+        pass
+    yield pa.RecordBatch.from_pydict({"version": [minka.__version__]})

@@ -1,0 +1,119 @@
+"""The tasks that Spark runs for one stage of a job, and what they have read: asked of Spark, while they run."""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """None is for what isn't known.
+
+    `rows` and `bytes` are what one of Spark's own stages has read, from files or a shuffle: one that runs, or the one
+    that has read most where none does.
+    """
+
+    tasks_done: int | None = None
+    tasks: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+
+
+@contextmanager
+def tasks_of(spark: SparkSession, description: str) -> Iterator[Callable[[], Counted]]:
+    """Follow what this thread asks of Spark inside: a function, for any thread, that says how far its tasks are.
+
+    `description` is what Spark's own pages call them.
+    """
+    if is_remote():
+        remote = _RemoteTasks()
+        spark.registerProgressHandler(remote)  # type: ignore[arg-type]  # any callable will do
+        try:
+            yield remote.counted
+        finally:
+            spark.removeProgressHandler(remote)  # type: ignore[arg-type]
+        return
+    context = spark.sparkContext
+    before = {name: context.getLocalProperty(name) for name in _GROUP}
+    group = f"minka-{uuid.uuid4()}"
+    context.setJobGroup(group, description)
+    try:
+        yield _LocalTasks(context, group).counted
+    finally:
+        for name, value in before.items():
+            context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None removes it
+
+
+# What setJobGroup sets.
+_GROUP: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+
+
+class _LocalTasks:
+    """Of a session whose driver is this process's: its job group's, from the records that Spark keeps for its pages.
+
+    PySpark's own StatusTracker knows tasks, but neither rows nor bytes.
+    """
+
+    def __init__(self, context: SparkContext, group: str) -> None:
+        self._tracker = context.statusTracker()
+        self._records: Any = context._jsc.sc().statusStore()
+        self._group = group
+
+    def counted(self) -> Counted:
+        """See `tasks_of`."""
+        try:
+            stages = self._stages()
+            if not stages:
+                return Counted()
+            reads = [
+                (stage.inputRecords() + stage.shuffleReadRecords(), stage.inputBytes() + stage.shuffleReadBytes())
+                for stage in [stage for stage in stages if str(stage.status()) == "ACTIVE"] or stages
+            ]
+            done, total = sum(stage.numCompleteTasks() for stage in stages), sum(stage.numTasks() for stage in stages)
+        except Py4JError:  # Spark ends; whoever waits for its answer says so
+            return Counted()
+        return Counted(done, total, max(rows for rows, _ in reads) or None, max(size for _, size in reads) or None)
+
+    def _stages(self) -> list[Any]:
+        """Those of the group that are neither skipped nor failed."""
+        jobs = map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group))
+        ids = {stage for job in jobs if job is not None for stage in job.stageIds}
+        stages = [self._records.lastStageAttempt(one) for one in sorted(ids)]
+        return [stage for stage in stages if str(stage.status()) in ("PENDING", "ACTIVE", "COMPLETE")]
+
+
+class _RemoteTasks:
+    """Of a session of Spark Connect, whose server tells them with its answers: no rows, and bytes of files only."""
+
+    def __init__(self) -> None:
+        self._operations: dict[str | None, Counted] = {}
+
+    def __call__(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        """What PySpark calls; see pyspark.sql.connect.shell.progress.ProgressHandler."""
+        told = list(stages or ())
+        if told:
+            self._operations[operation_id] = Counted(
+                sum(stage.num_completed_tasks for stage in told),
+                sum(stage.num_tasks for stage in told),
+                None,
+                sum(stage.num_bytes_read for stage in told) or None,
+            )
+
+    def counted(self) -> Counted:
+        """See `tasks_of`."""
+        operations = list(self._operations.values())
+        if not operations:
+            return Counted()
+        return Counted(
+            sum(one.tasks_done or 0 for one in operations),
+            sum(one.tasks or 0 for one in operations),
+            None,
+            sum(one.bytes or 0 for one in operations) or None,
+        )

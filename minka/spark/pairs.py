@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -14,6 +14,7 @@ from minka.spark.columns import key_column, value_column
 from minka.wire import MAX_VALUE_BYTES
 
 Form = Literal["auto", "columns"]
+UNREADABLE: Final = "_unreadable"  # of a line of CSV or JSON that can't be read: its text; null of the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class PairColumns:
                 raise MinkaError(Code.INVALID_ARGUMENT, text)
         if not self.key:
             raise MinkaError(Code.INVALID_ARGUMENT, "no column is named for the key")
-        value = self.value or tuple(name for name in fields if name not in self.key)
+        value = self.value or tuple(name for name in fields if name not in {*self.key, UNREADABLE})
         return [fields[name] for name in self.key], [fields[name] for name in value]
 
     def key_of(self, frame: DataFrame) -> Column:
@@ -63,11 +64,13 @@ def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFra
     return frame.select(columns.key_of(frame).alias("key"), columns.value_of(frame).alias("value"), *others)
 
 
-def problem_of(key: Column, value: Column) -> Column:
-    """Why a pair can't be in a keyspace, as text; null where it can."""
-    size = F.octet_length
+def problem_of(frame: DataFrame) -> Column:
+    """Why a pair can't be in a keyspace, as text; null where it can. Of `key`, `value` and, where it is, UNREADABLE."""
+    key, value, size = F.col("key"), F.col("value"), F.octet_length
+    is_unreadable = F.col(UNREADABLE).isNotNull() if UNREADABLE in frame.columns else F.lit(False)
     return (
-        F.when(key.isNull(), F.lit("the key is null"))
+        F.when(is_unreadable, F.lit("the line can't be read"))
+        .when(key.isNull(), F.lit("the key is null"))
         .when(size(key) == 0, F.lit("the key is empty"))
         .when(size(key) > MAX_KEY_BYTES, F.concat(F.lit("the key has "), size(key), F.lit(" bytes")))
         .when(value.isNull(), F.lit("the value is null"))

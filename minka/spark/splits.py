@@ -117,7 +117,8 @@ def _points(sample: _Sample, ranges: int) -> list[bytes]:
 
 def _shortest(key: bytes, before: bytes) -> bytes:
     """What is greater than one key and no greater than the next."""
-    same = next((place for place, (mine, other) in enumerate(zip(key, before, strict=False)) if mine != other), len(before))
+    both = enumerate(zip(key, before, strict=False))
+    same = next((place for place, (mine, other) in both if mine != other), len(before))
     return key[: same + 1]
 
 
@@ -126,7 +127,8 @@ def _expected(sample: Sequence[tuple[bytes, float]], points: Sequence[bytes], si
     all_of_it = sum(stands_for for _, stands_for in sample)
     places = [0, *(bisect_left(keys, point) for point in points), len(keys)]
     shares = [sum(stands_for for _, stands_for in sample[start:end]) / all_of_it for start, end in pairwise(places)]
+    starts = ["", *map(readable, points)]
     return tuple(
-        ExpectedRange(start=readable(point) if point else "", bytes=int(size * share), share=round(share * len(shares), 3))
-        for point, share in zip([b"", *points], shares, strict=True)
+        ExpectedRange(start=start, bytes=int(size * share), share=round(share * len(shares), 3))
+        for start, share in zip(starts, shares, strict=True)
     )

@@ -1,0 +1,189 @@
+"""What a task of a load does: all rows of one partition, in the order of their keys, become a file in its nodes' spools,
+or batches of puts.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from minka.errors import Code, MinkaError
+from minka.loads import LoadClient, LoadTarget
+from minka.ranges import readable
+from minka.snapshots import SnapshotClient
+from minka.spark.batches import binary_columns
+from minka.spark.writer import write_pairs
+from minka.sst import SstWriter
+from minka.tls import Tls
+from minka.v1.cluster_pb2 import Keyspace
+from minka.v1.loads_pb2 import Load
+
+OnConflict = Literal["error", "replace", "keep"]
+TASK_SCHEMA: Final = "place int, file binary, rows long, bytes long, repeated long, kept long"
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTask:
+    """The same for all partitions; picklable. Rows come as (place, key, value), sorted by key; of equal keys the first
+    one counts, unless they are `refused`.
+    """
+
+    endpoints: tuple[str, ...]
+    tls: Tls | None
+    timeout: float
+    keyspace: bytes
+    load: bytes
+    targets: tuple[LoadTarget, ...]  # by place
+    on_conflict: OnConflict
+    refuses_repeated: bool
+
+    def ingest(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the file and upload it. What comes back names it for the commit."""
+        rows = _Rows(self, batches)
+        place = rows.place
+        if place is None:
+            return
+        load, target = Load.FromString(self.load), self.targets[place]
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context is not None else 0
+        with tempfile.TemporaryDirectory(prefix="minka-load-") as folder, self._client() as client:
+            try:
+                writer = SstWriter(Path(folder) / "part.sst")
+                for keys, values in rows:
+                    writer.put_many(keys, values)
+                written = writer.finish()
+                file = b""
+                if written is not None:
+                    uploaded = client.upload(load, target, written, f"p{target.partition_id}-{attempt}")
+                    file = uploaded.SerializeToString()
+            except MinkaError as error:
+                self._give_up(client, load, error)
+                raise
+        yield rows.result(file)
+
+    def put(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Put the rows."""
+        rows = _Rows(self, batches)
+        if rows.place is None:
+            return
+        name = Keyspace.FromString(self.keyspace).name
+        write_pairs(self.endpoints, name, self.tls, self.timeout, rows)
+        yield rows.result(b"")
+
+    def _give_up(self, client: LoadClient, load: Load, error: MinkaError) -> None:
+        """What no repetition can help ends the load at once, not when Spark has tried it often enough."""
+        if error.code in (Code.DUPLICATE_KEY, Code.KEY_EXISTS, Code.DISK_FULL):
+            client.abort(load.id, reason=str(error)[:500])
+
+    def _client(self) -> LoadClient:
+        return LoadClient(self.endpoints, tls=self.tls, timeout=self.timeout)
+
+
+class _Rows:
+    """The rows that are to be written, in batches, without those that are not; counts both."""
+
+    def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch]) -> None:
+        self._task = task
+        self._first = next(batches, None)
+        self._batches = batches
+        self._last: bytes | None = None
+        self.place: int | None = None if self._first is None else self._first.column(0)[0].as_py()
+        self._rows = self._bytes = self._repeated = self._kept = 0
+
+    def __iter__(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        existing = None
+        if self._task.on_conflict != "replace":
+            assert self.place is not None
+            existing = _Existing(self._task, self._task.targets[self.place])
+        batch = self._first
+        while batch is not None:
+            keys, values = binary_columns(batch, 1, 2)
+            keys, values = self._without_repeated(keys, values)
+            if existing is not None and keys:
+                keys, values = self._without_existing(existing, keys, values)
+            if keys:
+                self._rows += len(keys)
+                self._bytes += sum(map(len, keys)) + sum(map(len, values))
+                yield keys, values
+            batch = next(self._batches, None)
+
+    def result(self, file: bytes) -> pa.RecordBatch:
+        """A row of TASK_SCHEMA."""
+        columns = (self.place, file, self._rows, self._bytes, self._repeated, self._kept)
+        kinds = (pa.int32(), pa.binary(), pa.int64(), pa.int64(), pa.int64(), pa.int64())
+        names = ("place", "file", "rows", "bytes", "repeated", "kept")
+        arrays = [pa.array([value], kind) for value, kind in zip(columns, kinds, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, list(names))
+
+    def _without_repeated(self, keys: list[bytes], values: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Raises DUPLICATE_KEY where they are refused."""
+        last, self._last = self._last, keys[-1]
+        if keys[0] != last and len(set(keys)) == len(keys):
+            return keys, values
+        fresh: list[int] = []
+        for place, key in enumerate(keys):
+            if key != last:
+                fresh.append(place)
+            elif self._task.refuses_repeated:
+                raise MinkaError(Code.DUPLICATE_KEY, f"the key {_shown(key)} comes more than once in the source")
+            last = key
+        self._repeated += len(keys) - len(fresh)
+        return [keys[place] for place in fresh], [values[place] for place in fresh]
+
+    def _without_existing(
+        self, existing: "_Existing", keys: list[bytes], values: list[bytes]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Raises KEY_EXISTS where they are refused."""
+        there = existing.among(keys)
+        if not there:
+            return keys, values
+        if self._task.on_conflict == "error":
+            text = f"the key {_shown(min(there))} is in the keyspace already"
+            raise MinkaError(Code.KEY_EXISTS, text)
+        self._kept += len(there)
+        kept = [(key, value) for key, value in zip(keys, values, strict=True) if key not in there]
+        return [key for key, _ in kept], [value for _, value in kept]
+
+
+class _Existing:
+    """The keys that a partition has, read beside the rows, both in the order of keys."""
+
+    def __init__(self, task: LoadTask, target: LoadTarget) -> None:
+        self._keys = self._read(task, target)
+        self._ahead: list[bytes] = []
+
+    def among(self, keys: list[bytes]) -> set[bytes]:
+        """Those of the keys that are there; each call's are greater than the last one's."""
+        found: set[bytes] = set()
+        while self._ahead or (self._ahead := next(self._keys, [])):
+            if self._ahead[0] <= keys[-1]:
+                found.update(set(self._ahead).intersection(keys))
+            if self._ahead[-1] > keys[-1]:
+                break
+            self._ahead = []
+        return found
+
+    @staticmethod
+    def _read(task: LoadTask, target: LoadTarget) -> Iterator[list[bytes]]:
+        with SnapshotClient(task.endpoints, tls=task.tls, timeout=task.timeout) as client:
+            keyspace = client.keyspace(Keyspace.FromString(task.keyspace).name)
+            for snapshot in client.open(keyspace, target.partition_id, target.range):
+                try:
+                    for batch in client.read(snapshot, target.range, keys_only=True):
+                        yield pa.Array.from_buffers(
+                            pa.binary(),
+                            batch.rows,
+                            [None, pa.py_buffer(batch.key_offsets), pa.py_buffer(batch.keys)],
+                        ).to_pylist()
+                finally:
+                    client.release(snapshot)
+
+
+def _shown(key: bytes) -> str:
+    text = readable(key)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

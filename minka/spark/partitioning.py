@@ -1,0 +1,42 @@
+"""Which partition of a keyspace a key belongs to, for all rows of a data frame."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import mmh3
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import IntegerType
+
+from minka.hashing import HASH_FUNCTIONS
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning
+
+_Place = Callable[[list[bytes]], list[int]]
+
+
+def place_column(key: Column, keyspace: Keyspace, rows: Sequence[Partition]) -> Column:
+    """Where in `rows` the partition is to which the key belongs. They are all of the keyspace's, in the order of slots or
+    ranges.
+    """
+    place_of = _by_range(rows) if keyspace.partitioning == Partitioning.PARTITIONING_RANGES else _by_hash(keyspace)
+
+    def places(keys: pa.Array) -> pa.Array:
+        return pa.array(place_of([key or b"" for key in keys.to_pylist()]), pa.int32())
+
+    place: Column = arrow_udf(places, IntegerType())(key)  # type: ignore[call-overload]  # its hints say of what kind
+    return place
+
+
+def _by_hash(keyspace: Keyspace) -> _Place:
+    # Without the call in between: every row passes here.
+    murmur3 = keyspace.hash == HashFunction.HASH_FUNCTION_MURMUR3
+    digest: Final[Any] = mmh3.mmh3_32_uintdigest if murmur3 else HASH_FUNCTIONS[keyspace.hash]
+    count = keyspace.partition_count
+    return lambda keys: [digest(key) % count for key in keys]
+
+
+def _by_range(rows: Sequence[Partition]) -> _Place:
+    starts = [row.start_key for row in rows][1:]
+    return lambda keys: [bisect_right(starts, key) for key in keys]

@@ -49,8 +49,11 @@ class Single(float):
     __slots__ = ()
 
     def __new__(cls, value: float) -> Self:
-        """The nearest one. Raises OverflowError when the value is finite and too large."""
-        return super().__new__(cls, struct.unpack(">f", struct.pack(">f", value))[0])
+        """The nearest one. Raises INVALID_ARGUMENT when the value is finite and too large, or is no number."""
+        try:
+            return super().__new__(cls, struct.unpack(">f", struct.pack(">f", value))[0])
+        except (OverflowError, struct.error):
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{value!r} is no number of single precision") from None
 
 
 KeyPart = Union[None, bytes, str, int, float, UUID, date, datetime, tuple["KeyPart", ...]]  # noqa: UP007 refers to itself

@@ -186,14 +186,12 @@ def test_a_column_that_the_value_has_not_is_null(spark: SparkSession) -> None:
     [b"", b" ", b"null", b"1", b"[]", b"\xff", b'{"a":1', b"{'a':1}", b'{"a":1.5}', b'{"a":"x"}', b'{"t":"\xff"}'],
 )
 def test_a_value_that_is_none_fails_the_query(spark: SparkSession, value: bytes) -> None:
-    spark.sparkContext.setLogLevel("OFF")
     with pytest.raises(Exception, match=r"MALFORMED_RECORD|INVALID_UTF8|USER_RAISED|FAILFAST"):
         _read(spark, value)
 
 
 @pytest.mark.parametrize("expression", [key_column, value_column])
 def test_text_that_is_no_utf8_fails_the_query(spark: SparkSession, expression: Any) -> None:
-    spark.sparkContext.setLogLevel("OFF")
     frame = spark.sql("SELECT cast(X'61ff' AS string) t")
     column: Column = expression(frame.schema.fields)
     with pytest.raises(Exception, match="INVALID_UTF8"):

@@ -114,6 +114,12 @@ def _same(one: Any, other: Any) -> bool:
     return bool(struct.pack(">d", one) == struct.pack(">d", other) if isinstance(one, float) else one == other)
 
 
+def test_the_example_of_the_documentation() -> None:
+    key = encode_key(("EWR", date(2013, 1, 31), 1545))
+    assert key == bytes.fromhex("02 45 57 52 00   16 3d 78   16 06 09")
+    assert decode_key(key) == ("EWR", 15736, 1545)
+
+
 @given(st.lists(_PARTS, min_size=1, max_size=5).map(tuple))
 def test_what_is_encoded_is_decoded(columns: tuple[KeyPart, ...]) -> None:
     assert _same(decode_key(encode_key(columns)), columns)
@@ -240,6 +246,12 @@ def test_what_no_key_can_have_is_refused_by_its_column(columns: Any, text: str) 
     with pytest.raises(MinkaError, match=text) as refusal:
         encode_key(columns)
     assert refusal.value.code is Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39, "1"])
+def test_what_single_precision_does_not_reach_is_refused(value: Any) -> None:
+    with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .* is no number of single precision"):
+        Single(value)
 
 
 def test_tuples_are_not_too_deep() -> None:

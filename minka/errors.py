@@ -248,6 +248,26 @@ class Code(Enum):
         "NOT_FOUND",
     )
 
+    # Loads
+    BAD_ROWS = CodeInfo(
+        "Rows of the source can't be in a keyspace; nothing of the load is visible.",
+        "Correct them, or leave some out: --max-bad with --bad-rows.",
+        False,
+        "INVALID_ARGUMENT",
+    )
+    DUPLICATE_KEY = CodeInfo(
+        "A key comes more than once in the source; nothing of the load is visible.",
+        "Say which row counts with --last-by COLUMN.",
+        False,
+        "INVALID_ARGUMENT",
+    )
+    KEY_EXISTS = CodeInfo(
+        "The keyspace has a key of the source already; nothing of the load is visible.",
+        "Load with --on-conflict replace, or keep.",
+        False,
+        "ALREADY_EXISTS",
+    )
+
     # Plans and operations
     OPERATION_RUNNING = CodeInfo(
         "Another operation that has not ended touches the same partitions, ranges or node.",

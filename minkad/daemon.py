@@ -313,6 +313,7 @@ class Daemon:
             caps=MigrationCaps(per_node=migrations.per_node, cluster=migrations.cluster),
             max_replicas_per_node=config.limits.replicas_per_node,
             merge_after=config.ranges.merge_after_s,
+            abandon_loads_after=config.loads.abandoned_after_s,
             shards=ShardSettings(config.shards.clearance_ms / 1000, config.shards.failure_timeout_ms / 1000),
         )
 

@@ -86,7 +86,7 @@ class Coordinator:
             self.on_shards_changed(to_shards)
         if any(record.HasField("node_changed") for record in batch.records):
             self.on_nodes_changed()
-        if any(record.HasField("load_changed") or record.HasField("load_parts_done") for record in batch.records):
+        if any(record.HasField("load_changed") for record in batch.records):
             self.on_loads_changed()
 
     def restore(self, data: bytes) -> None:

@@ -52,7 +52,9 @@ class SpoolService(SpoolServicer):
 
     async def PullFile(self, request: PullFileRequest, context: _Context) -> PullFileResponse:
         """Answered when it is here, durably."""
-        await self._fetching.ensure(request.load_number, request.file)
+        file = request.file
+        await self._fetching.ensure(request.load_number, file)
+        await self._spool.verify(request.load_number, file.name, file.checksum)
         return PullFileResponse()
 
     async def CutFiles(self, request: CutFilesRequest, context: _Context) -> CutFilesResponse:

@@ -3,6 +3,7 @@
 A file is there whole and synced, or not at all: it is written under another name first.
 """
 
+import asyncio
 import os
 import shutil
 import zlib
@@ -22,6 +23,7 @@ from minkad.storage.rocks import storage_error
 from minkad.storage.threads import on_thread
 
 _WRITE_BYTES: Final = 1024 * 1024
+_VERIFIED_SECONDS: Final = 300.0
 _ENDING: Final = ".sst"
 _ABOUT: Final = ".about"
 _PARTS: Final = "parts"  # the folder of what is being written or made
@@ -37,6 +39,7 @@ class Spool:
         self._files: dict[int, dict[str, LoadFile]] = {}
         self._expected = 0  # bytes that are on their way here
         self._parts = 0  # names of parts that were given out
+        self._verified: dict[tuple[int, str, int], float] = {}  # and when
         self._inspector = Worker("minkad.spool.inspect")
 
     async def start(self) -> None:
@@ -174,28 +177,44 @@ class Spool:
             except OSError as error:
                 raise storage_error(error, f"reading {path}") from error
 
+    async def verify(self, number: int, name: str, checksum: int) -> None:
+        """Its content on the disk has this CRC-32; for a while that is not looked at again. Raises UNKNOWN_FILE, and
+        CORRUPT_DATA where it is damaged: then it is gone from here.
+        """
+        key, now = (number, name, checksum), asyncio.get_running_loop().time()
+        self._verified = {one: at for one, at in self._verified.items() if now - at < _VERIFIED_SECONDS}
+        self.find(number, name)
+        if key in self._verified:
+            return
+        path = self.path(number, name)
+        try:
+            found = await on_thread(checksum_of, path)
+        except FileNotFoundError:
+            self._forget(number, name)
+            raise MinkaError(Code.UNKNOWN_FILE, f"{path} is gone") from None
+        except OSError as error:
+            raise storage_error(error, f"reading {path}") from error
+        if found != checksum:
+            await self.remove(number, [name])
+            text = f"{path} has CRC-32 {found:08x}, and was committed with {checksum:08x}"
+            raise MinkaError(Code.CORRUPT_DATA, text)
+        self._verified[key] = now
+
     # What goes
 
     async def link(self, number: int, name: str, checksum: int) -> Path:
-        """A hard link of the file, for who takes it over; its content was read just now, and has this CRC-32.
-
-        Raises UNKNOWN_FILE, and CORRUPT_DATA where it is damaged: then it is gone from here.
-        """
-        self.find(number, name)
+        """A hard link of the file, for who takes it over. Raises what `verify` does."""
+        await self.verify(number, name, checksum)
         part = self.new_part().with_suffix(_ENDING)
         try:
-            found = await on_thread(_link, self.path(number, name), part)
-        except FileNotFoundError:
-            self._forget(number, name)
-            raise MinkaError(Code.UNKNOWN_FILE, f"{self.path(number, name)} is gone") from None
+            await on_thread(_link, self.path(number, name), part)
         except OSError as error:
             raise _disk_error(error) from error
-        if found != checksum:
-            await on_thread(_remove, part)
-            await self.remove(number, [name])
-            text = f"{self.path(number, name)} has CRC-32 {found:08x}, and was committed with {checksum:08x}"
-            raise MinkaError(Code.CORRUPT_DATA, text)
         return part
+
+    async def discard(self, link: Path) -> None:
+        """A link that nobody has taken over is removed."""
+        await on_thread(_remove, link)
 
     async def remove(self, number: int, names: Iterable[str]) -> None:
         """Remove files. Raises STORAGE_FAILED."""
@@ -261,11 +280,9 @@ def _read(path: Path, start: int) -> bytes:
         return source.read(_WRITE_BYTES)
 
 
-def _link(path: Path, part: Path) -> int:
+def _link(path: Path, part: Path) -> None:
     part.parent.mkdir(parents=True, exist_ok=True)
-    part.unlink(missing_ok=True)
     os.link(path, part)
-    return checksum_of(part)
 
 
 def _remove(path: Path) -> None:

@@ -26,7 +26,7 @@ class _Failure(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = msgspec.Raw(b"null")
     failure: _Failure | None = None
 
 
@@ -74,7 +74,6 @@ class Worker:
         found = msgspec.json.decode(line, type=_Answer)
         if found.failure is not None:
             raise MinkaError(Code[found.failure.code], found.failure.message)
-        assert found.result is not None, line
         return msgspec.json.decode(found.result, type=answer)
 
     def _end_idle(self) -> None:

@@ -19,6 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from threading import Event
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -199,15 +200,18 @@ class LoadClient:
         file.bytes, file.rows, file.checksum = written.bytes, written.digest.rows, written.checksum
         file.digest.CopyFrom(written.digest.to_proto())
         header = UploadHeader(load_id=load.id, load_number=load.number, file=file)
-        deadline = time.monotonic() + self._timeout
+        deadline, enough = time.monotonic() + self._timeout, Event()
         uploads = {
-            self._pool.submit(self._upload_to, address, header, written.path, deadline): node
+            self._pool.submit(self._upload_to, address, header, written.path, deadline, enough): node
             for node, address in target.nodes
         }
-        self._until_enough(uploads, min(max(1, target.min_insync), len(target.nodes)), name)
+        try:
+            self._until_enough(uploads, min(max(1, target.min_insync), len(target.nodes)), name, enough)
+        finally:
+            enough.set()
         return file
 
-    def _until_enough(self, uploads: Mapping[Future[None], str], needed: int, name: str) -> None:
+    def _until_enough(self, uploads: Mapping[Future[None], str], needed: int, name: str, enough: Event) -> None:
         waiting, failed, have = set(uploads), dict[str, MinkaError](), 0
         give_up: float | None = None
         while waiting and (give_up is None or time.monotonic() < give_up):
@@ -223,6 +227,7 @@ class LoadClient:
                 else:
                     failed[uploads[upload]] = error
             if have >= needed and give_up is None:
+                enough.set()
                 give_up = time.monotonic() + _ENOUGH_SECONDS
         for upload in waiting:
             upload.cancel()
@@ -231,7 +236,8 @@ class LoadClient:
             text = f"{have} nodes have {name}, and {needed} are to have it: {reasons}"
             raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
 
-    def _upload_to(self, address: str, header: UploadHeader, path: Path, deadline: float) -> None:
+    def _upload_to(self, address: str, header: UploadHeader, path: Path, deadline: float, enough: Event) -> None:
+        """Again and again, unless enough others have it by then."""
         method: Any = self._channel(address).stream_unary(UPLOAD_METHOD)
         attempt = 0
         while True:
@@ -244,9 +250,8 @@ class LoadClient:
             # A transfer that broke is a damaged one for who has received it.
             is_final = not failure.code.info.retriable and failure.code is not Code.CORRUPT_DATA
             left = deadline - time.monotonic()
-            if is_final or left <= 0:
+            if is_final or left <= 0 or enough.wait(min(left, delay_s(attempt, _RNG))):
                 raise failure
-            time.sleep(min(left, delay_s(attempt, _RNG)))
 
     def commit(self, load: Load, files: Iterable[LoadFile]) -> Load:
         """Take in just these files, all or none. Where partitions were split or merged since they were cut, new ones

@@ -37,11 +37,14 @@ class Uploading:
     async def upload(self, number: int, file: LoadFile, chunks: AsyncIterator[bytes]) -> None:
         """The file is here, durably, when this returns; also where it was before.
 
-        Raises UNKNOWN_LOAD, LOAD_ENDED, and what `Spool.receive` does.
+        Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT where another file has its name, and what `Spool.receive` does.
         """
         self._check_staging(number)
         if self._spool.has(number, file.name, file.checksum):
             return
+        if any(one.name == file.name for one in self._spool.files(number)):
+            text = f"load {number} has another file {file.name} here: each attempt needs a name of its own"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
         self._spool.check_room(file.bytes)  # at once, not when it is its turn
         async with self._slots:
             await self._spool.receive(number, file, self._throttled(number, chunks))

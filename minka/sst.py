@@ -36,11 +36,6 @@ def compression() -> DBCompressionType:
     return DBCompressionType.lz4()
 
 
-def row_digest(key: bytes, value: bytes) -> int:
-    """Of one row: `xxhash64(key, value)` of Spark SQL."""
-    return xxh64_intdigest(value, xxh64_intdigest(key, _SEED))
-
-
 class Digest:
     """Of a set of rows, in whatever order they come: how many they are, their bytes, and the XOR and the sum modulo
     2**64 of their digests. XOR alone misses pairs of the same row.
@@ -53,7 +48,7 @@ class Digest:
         self.rows, self.bytes, self.xor, self.sum = rows, bytes_, xor, sum_
 
     def add(self, key: bytes, value: bytes) -> None:
-        """One row more."""
+        """One row more, whose own is what Spark SQL calls xxhash64(key, value)."""
         digest = xxh64_intdigest(value, xxh64_intdigest(key, _SEED))
         self.rows += 1
         self.bytes += len(key) + len(value)

@@ -37,7 +37,7 @@ class Uploading:
     async def upload(self, number: int, file: LoadFile, chunks: AsyncIterator[bytes]) -> None:
         """The file is here, durably, when this returns; also where it was before.
 
-        Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT where another file has its name, and what `Spool.receive` does.
+        Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT where another file has its name; what `Spool.receive` does.
         """
         self._check_staging(number)
         if self._spool.has(number, file.name, file.checksum):

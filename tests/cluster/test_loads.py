@@ -197,11 +197,11 @@ def test_a_file_with_other_rows_than_it_says_is_refused(cluster: LocalCluster, t
         first, second, *_ = client.targets("ranged")
         written = write_sst(tmp_path / "wrong.sst", [(b"key-0000001", b"")])
         assert written is not None
-        with pytest.raises(MinkaError, match="INVALID_ARGUMENT: .* has keys that are not in"):
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .* has keys that are not in"):
             client.upload(load, max(first, second, key=lambda one: one.range.start), written, "wrong")
         (tmp_path / "wrong.sst").write_bytes(b"x" * written.bytes)
         garbage = replace(written, checksum=zlib.crc32(b"x" * written.bytes))
-        with pytest.raises(MinkaError, match="INVALID_ARGUMENT: .* is no file of rows"):
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .* is no file of rows"):
             client.upload(load, first, garbage, "wrong")
         client.abort("wrong")
 

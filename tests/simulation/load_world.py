@@ -31,6 +31,7 @@ class LoadWorld(FullWorld):
         self.loads: dict[int, Load] = {}  # the newest rows that any replica of the state has applied
         self.marks: dict[int, Mark] = {}  # what some of the numbers in the logs are
         self.files: dict[str, set[tuple[int, int]]] = {machine.id: set() for machine in self.machines}  # in spools
+        self._done: set[tuple[int, int]] = set()  # loads and partitions
         self.jobs = LoadJobs(self)
 
     def run(self) -> Outcome:
@@ -88,8 +89,9 @@ class LoadWorld(FullWorld):
     def _check_done(self, state: State, load: Load) -> None:
         """What is done is in the log of the partition's leader, where it is committed."""
         for partition_id in self.jobs.partitions_of(load):
-            if partition_id in state.loads.due and load.number in state.loads.due[partition_id]:
+            if load.number in state.loads.due.get(partition_id, ()) or (load.number, partition_id) in self._done:
                 continue
+            self._done.add((load.number, partition_id))
             if state.keyspaces[load.keyspace_id].unclean_election:
                 continue  # which may lose it, as all else
             copy = self.machine(state.partitions[partition_id].leader).copies[partition_id]

@@ -27,7 +27,7 @@ def commit_in_pieces() -> Sequence[Patch]:
 
 
 def take_in_again() -> Sequence[Patch]:
-    return [(TakenLoads, "has", lambda self, number: number in list(self.offsets)[-1:])]
+    return [(TakenLoads, "has", lambda self, number: number < self.floor)]
 
 
 def forget_open_ones() -> Sequence[Patch]:

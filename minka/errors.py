@@ -289,6 +289,43 @@ class Code(Enum):
         "Let it go on, or start the nodes that the message names and cancel again.",
     )
 
+    # Loads
+    UNKNOWN_LOAD = CodeInfo("There is no such load.", "List them with: minkactl loads.", False, "NOT_FOUND")
+    LOAD_EXISTS = CodeInfo(
+        "There is a load of this id already, in another keyspace.", "Take another id.", False, "ALREADY_EXISTS"
+    )
+    LOAD_ENDED = CodeInfo(
+        "The load is committed, done or aborted already, so this can't be done with it any more.",
+        "See how it ended: minkactl loads show ID. Begin another one with a new id.",
+    )
+    TOO_MANY_LOADS = CodeInfo(
+        "As many loads as the cluster keeps at once have not ended.",
+        "Wait for some, or give up those that nobody goes on with: minkactl loads; minkactl loads abort ID.",
+    )
+    STALE_LOAD = CodeInfo(
+        "Partitions have changed since files of the load were cut for them; nothing was taken in.",
+        "None needed: the job has its files cut again, and commits again.",
+    )
+    RANGES_CHANGING = CodeInfo(
+        "A split or a merge of the keyspace is under way, so a load can't be committed for a moment.",
+        "None needed: the job tries again.",
+        True,
+    )
+    UNKNOWN_FILE = CodeInfo(
+        "The node has no such file of the load.", "None needed: it is fetched from another node.", False, "NOT_FOUND"
+    )
+    NOT_ENOUGH_SPOOLS = CodeInfo(
+        "Fewer nodes than the keyspace asks for (min_insync) have a file of the load.",
+        "Start the nodes that the message names, and run the load again with the same id.",
+    )
+    DISK_FULL = CodeInfo(
+        "A node's disk has no room for the load's files.",
+        "Free or add space on the nodes that the message names, and run the load again with the same id; "
+        "minkactl nodes shows the free space.",
+        False,
+        "RESOURCE_EXHAUSTED",
+    )
+
     # Input and storage
     INVALID_ARGUMENT = CodeInfo(
         "The request is not well formed.", "Correct what the message names.", False, "INVALID_ARGUMENT"

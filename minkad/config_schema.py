@@ -140,6 +140,13 @@ class Ranges:
 
 
 @dataclass(frozen=True, slots=True)
+class Loads:
+    """Loads of files."""
+
+    abandoned_after_s: int = field(default=86_400, metadata=_by(Integer(1, 31_536_000)))
+
+
+@dataclass(frozen=True, slots=True)
 class Shards:
     """Heartbeats and clearance of the processes that host duties."""
 
@@ -184,6 +191,7 @@ class Config:
     clients: Clients = field(default_factory=Clients)
     migrations: Migrations = field(default_factory=Migrations)
     ranges: Ranges = field(default_factory=Ranges)
+    loads: Loads = field(default_factory=Loads)
     shards: Shards = field(default_factory=Shards)
     storage: Storage = field(default_factory=Storage)
     log: Log = field(default_factory=Log)

@@ -14,6 +14,7 @@ and taken in all together by one commit. Synchronous; Spark's tasks and driver u
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -71,6 +72,11 @@ class LoadTarget:
     range: KeyRange
     nodes: tuple[tuple[str, str], ...]
     min_insync: int
+
+    @property
+    def needed(self) -> int:
+        """How many of the nodes are to have a file before it can be committed."""
+        return min(max(1, self.min_insync), len(self.nodes))
 
     def file(self, name: str) -> LoadFile:
         """The row of a file that is cut for it, without what is in it."""
@@ -149,11 +155,34 @@ class LoadClient:
     # Before it
 
     def targets(self, keyspace: str) -> list[LoadTarget]:
-        """The partitions of a keyspace as they are now. Raises UNKNOWN_KEYSPACE."""
+        """The partitions of a keyspace as they are now, in the order of slots or ranges. Raises UNKNOWN_KEYSPACE."""
+        return self.layout(keyspace)[2]
+
+    def layout(self, keyspace: str) -> tuple[Keyspace, list[Partition], list[LoadTarget]]:
+        """The same with the rows of which they are made."""
         table = self._table()
         found = _keyspace(table, keyspace)
         addresses = {node.id: node.address for node in table.nodes}
-        return [_target(found, row, addresses) for row in table.partitions if row.keyspace_id == found.id]
+        rows = [row for row in table.partitions if row.keyspace_id == found.id and row.replicas]
+        rows.sort(key=lambda row: (row.start_key, row.slot))
+        return found, rows, [_target(found, row, addresses) for row in rows]
+
+    def staged(self, load: Load, targets: Iterable[LoadTarget]) -> dict[int, LoadFile]:
+        """Files of the load that are in the spools already, by the partition for which each was cut, if it is as it
+        was, and as many nodes have it as are to. Nodes that don't answer have none.
+        """
+        targets = list(targets)
+        nodes = dict(node for target in targets for node in target.nodes)
+        asked = {node: self._pool.submit(self._files_at, address, load.number) for node, address in nodes.items()}
+        there = {node: answer.result().files for node, answer in asked.items() if answer.exception() is None}
+        found: dict[int, LoadFile] = {}
+        for target in targets:
+            counts = Counter((file.name, file.checksum) for node, _ in target.nodes for file in there.get(node, ()))
+            for file in (file for node, _ in target.nodes for file in there.get(node, ())):
+                if target.is_of(file) and counts[file.name, file.checksum] >= target.needed:
+                    found[target.partition_id] = file
+                    break
+        return found
 
     def check(self, keyspace: str, bytes_: int, version: str = "") -> None:
         """Whether a load of so many bytes of files can succeed as things are: each node that has replicas of the
@@ -206,7 +235,7 @@ class LoadClient:
             for node, address in target.nodes
         }
         try:
-            self._until_enough(uploads, min(max(1, target.min_insync), len(target.nodes)), name, enough)
+            self._until_enough(uploads, target.needed, name, enough)
         finally:
             enough.set()
         return file
@@ -333,7 +362,7 @@ class LoadClient:
                 there[node] = {(file.name, file.checksum) for file in answer.result().files}
         for file in files:
             target = targets[file.partition_id]
-            needed = min(max(1, target.min_insync), len(target.nodes))
+            needed = target.needed
             have = sum((file.name, file.checksum) in there.get(node, ()) for node, _ in target.nodes)
             failures: list[str] = []
             for node, address in target.nodes:

@@ -81,8 +81,9 @@ class FileLoad:
         try:
             document = json.loads(text)
             options = document["options"]
-            columns = {name: tuple(one) if isinstance(one, list) else one for name, one in options["columns"].items()}
-            return cls(**{**document, "options": LoadOptions(**{**options, "columns": PairColumns(**columns)})})
+            given = options["columns"]
+            columns = PairColumns(tuple(given["key"]), tuple(given["value"]), given["key_form"], given["value_form"])
+            return cls(**{**document, "options": LoadOptions(**{**options, "columns": columns})})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the load is not one from files: {text[:100]!r}") from error
 
@@ -244,8 +245,8 @@ class _Run:
 
     def _targets(self) -> tuple[Keyspace, list[Partition], tuple[LoadTarget, ...]]:
         """Of one table, in the order of slots or ranges."""
-        keyspace, partitions = self._client.partitions(self._name)
-        return keyspace, partitions, tuple(self._client.target(keyspace, row) for row in partitions)
+        keyspace, partitions, targets = self._client.layout(self._name)
+        return keyspace, partitions, tuple(targets)
 
     def _task(self, keyspace: Keyspace, targets: tuple[LoadTarget, ...], found: Load) -> LoadTask:
         return LoadTask(
@@ -300,13 +301,16 @@ class _Run:
         return rows
 
     def _refusal(self, task: LoadTask, error: Exception) -> Exception:
-        """What a row was refused for ends the load, too."""
+        """What the first row was refused for: it ends the load, and other tasks say only that it has ended."""
         found = str(error)
-        if _BAD not in found:
-            return error
-        why = found.partition(_BAD)[2].splitlines()[0]
-        self._abort(task, why)
-        return MinkaError(Code.BAD_ROWS, why)
+        if _BAD in found:
+            why = found.partition(_BAD)[2].splitlines()[0]
+            self._abort(task, f"{Code.BAD_ROWS.name}: {why}")
+            return MinkaError(Code.BAD_ROWS, why)
+        load_id = Load.FromString(task.load).id
+        (now,) = self._client.describe(load_id).loads if load_id else (Load(),)
+        code, _, why = now.outcome.partition(": ")
+        return MinkaError(Code[code], why) if code in Code.__members__ else error
 
     def _check_counts(self, counted: dict[str, int], rows: list[Row], *, is_all: bool) -> None:
         """That nothing was left out that isn't counted: a task that Spark gave up, and said nothing of, would be."""
@@ -318,13 +322,13 @@ class _Run:
 
     def _write_bad(self, task: LoadTask, checked: DataFrame) -> None:
         options = self._options
-        columns = [F.col(_PROBLEM).alias("problem"), *(c for c in checked.columns if c in (UNREADABLE,))]
+        columns = [F.col(_PROBLEM).alias("problem"), *(F.col(c) for c in checked.columns if c == UNREADABLE)]
         shown = [F.base64(F.col(name)).alias(f"{name}_base64") for name in ("key", "value")]
         bad = checked.where(F.col(_PROBLEM).isNotNull()).select(*columns, *shown)
         bad.limit(options.max_bad + 1).write.mode("overwrite").json(options.bad_rows)
         if self._bad > options.max_bad:
             text = f"{self._bad} rows can't be loaded, {options.max_bad} may be left out; see {options.bad_rows}"
-            self._abort(task, text)
+            self._abort(task, f"{Code.BAD_ROWS.name}: {text}")
             raise MinkaError(Code.BAD_ROWS, text)
 
     def _abort(self, task: LoadTask, why: str) -> None:

@@ -52,10 +52,11 @@ def export(
     """Write the rows as files into a folder. Each partition is as it was at one version.
 
     Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text; with
-    `key_columns` those are read from keys of columns, the others from values of columns. With `since`, the `versions` of
-    an earlier export's report, it is the changes after them, with the columns _change ("put" or "delete"), _partition
-    and _offset, in the order of their making within each partition; a change may be in two exports. Raises
-    INVALID_ARGUMENT, UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.
+    `key_columns` those are read from keys of columns, the others from values of columns. With `since`, the `versions` in
+    the report of an earlier export, it is the changes after them, with the columns _change ("put" or "delete"),
+    _partition and _offset, in order within each partition; a change may be in two exports.
+
+    Raises INVALID_ARGUMENT, UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.
     """
     with running("export", spark, ["look", "read and write"], on_progress) as job:
         with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:

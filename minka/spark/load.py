@@ -7,6 +7,7 @@ id: what is in the spools already isn't made again.
 """
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ _TOUCH_SECONDS: Final = 20.0
 _SHARE: Final = 3  # of the source's bytes that a keyspace may need, since files are compressed
 _PROBLEM: Final = "_problem"
 _BAD: Final = "BAD_ROWS: "
+_REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # of an abort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,8 +311,10 @@ class _Run:
             return MinkaError(Code.BAD_ROWS, why)
         load_id = Load.FromString(task.load).id
         (now,) = self._client.describe(load_id).loads if load_id else (Load(),)
-        code, _, why = now.outcome.partition(": ")
-        return MinkaError(Code[code], why) if code in Code.__members__ else error
+        found_why = _REASON.search(now.outcome)
+        if found_why is None or found_why[1] not in Code.__members__:
+            return error
+        return MinkaError(Code[found_why[1]], found_why[2])
 
     def _check_counts(self, counted: dict[str, int], rows: list[Row], *, is_all: bool) -> None:
         """That nothing was left out that isn't counted: a task that Spark gave up, and said nothing of, would be."""
@@ -334,7 +338,7 @@ class _Run:
     def _abort(self, task: LoadTask, why: str) -> None:
         found = Load.FromString(task.load)
         if found.id:
-            self._client.abort(found.id, reason=why[:500])
+            self._client.abort(found.id, requested_by="the load itself", reason=why[:500])
 
     @contextmanager
     def _kept_alive(self, load_id: str) -> Iterator[None]:

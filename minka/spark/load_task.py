@@ -82,7 +82,7 @@ class LoadTask:
     def _give_up(self, client: LoadClient, load: Load, error: MinkaError) -> None:
         """What no repetition can help ends the load at once, not when Spark has tried it often enough."""
         if error.code in (Code.DUPLICATE_KEY, Code.KEY_EXISTS, Code.DISK_FULL):
-            client.abort(load.id, reason=str(error)[:500])
+            client.abort(load.id, requested_by="the load itself", reason=str(error)[:500])
 
     def _client(self) -> LoadClient:
         return LoadClient(self.endpoints, tls=self.tls, timeout=self.timeout)

@@ -79,7 +79,7 @@ def test_keys_that_are_there_already(spark: SparkSession, cluster: LocalCluster)
             loaded(spark, cluster, "conflicts", numbers(spark, 1000), load_id="refused")
         assert refused.value.code is Code.KEY_EXISTS
         assert client.get("k6") is None, "nothing of a refused load is visible"
-        with pytest.raises(MinkaError, match="was aborted: KEY_EXISTS"):
+        with pytest.raises(MinkaError, match="was aborted: aborted by the load itself: KEY_EXISTS"):
             loaded(spark, cluster, "conflicts", numbers(spark, 1000), load_id="refused")
         kept = loaded(spark, cluster, "conflicts", numbers(spark, 1000), on_conflict="keep")
         assert (kept.rows, kept.kept) == (998, 2)

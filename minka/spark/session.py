@@ -57,8 +57,8 @@ def session(
     On this machine Spark runs on the Java that `minka.spark.java` finds, and its tasks on this Python; it logs to
     `driver.log_file()`. Elsewhere minka must be installed where the tasks run; whether it is, is looked at here.
 
-    Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; UNREACHABLE for `remote`; SPARK_FAILED where Spark doesn't start,
-    or its tasks have no minka, or another version of it.
+    Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; SPARK_FAILED where Spark doesn't start, or isn't there, or its
+    tasks have no minka, or another version of it.
     """
     if master and remote:
         raise MinkaError(Code.INVALID_ARGUMENT, "a session has a master or is a remote one, not both")
@@ -107,7 +107,7 @@ def _connected(remote: str, app_name: str, conf: Mapping[str, str]) -> SparkSess
         # Spark's own client would try for ten minutes.
         socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        raise MinkaError(Code.UNREACHABLE, f"no Spark Connect server answers at {host}:{port}: {error}") from error
+        raise MinkaError(Code.SPARK_FAILED, f"no Spark Connect server answers at {host}:{port}: {error}") from error
     with spark_failures():
         builder = SparkSession.builder.remote(remote).appName(app_name)
         for name, value in conf.items():

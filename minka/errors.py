@@ -402,7 +402,7 @@ class Code(Enum):
     )
     SPARK_FAILED = CodeInfo(
         "Spark could not be started or reached, or it ended the job.",
-        "Read what the message says, and the log that it names.",
+        "Read the message, and Spark's log where it names one.",
     )
 
     @property

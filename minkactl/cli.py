@@ -40,7 +40,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "raft": "raft",
         "node": "node",
     },
-    "Data": {"kv": "kv"},
+    "Data": {"kv": "kv", "data": "data"},
     "Try": {"playground": "playground"},
     "Set up": {"context": "context", "completion": "completion"},
     "About": {"help": "help", "version": "version"},

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,21 @@ def pytest_configure() -> None:
     # Processes that run tests at the same time take their ports from different ranges.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     pytest.MonkeyPatch().setattr(playground, "PORTS", playground.PORTS[worker % _WORKERS :: _WORKERS])
+
+
+@pytest.hookimpl(optionalhook=True)  # xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As --dist=loadfile, but all files of tests/pipeline go to one process, so that Spark runs once at a time.
+
+    Each Spark takes ten seconds to start, and more than a gigabyte.
+    """
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # which has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/pipeline" if nodeid.startswith("tests/pipeline/") else super()._split_scope(nodeid)
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

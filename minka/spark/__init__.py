@@ -8,8 +8,9 @@ try:
     from minka.spark.report import Report
     from minka.spark.session import session
 except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] in ("numpy", "pandas", "py4j", "pyarrow", "pyspark"):
-        raise MinkaError(Code.SPARK_MISSING, f"{error.name} isn't installed") from error
+    package = str(error.name).partition(".")[0]
+    if package in ("numpy", "pandas", "py4j", "pyarrow", "pyspark"):
+        raise MinkaError(Code.SPARK_MISSING, f"{package} isn't installed") from error
     raise
 
 __all__ = ["OnProgress", "Progress", "Report", "digest", "session"]

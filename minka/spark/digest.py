@@ -1,9 +1,9 @@
 """The digest of a set of keys with values: equal for equal sets, in whatever order and wherever it is computed.
 
 It has four numbers: how many pairs there are, their bytes, and the XOR and the sum modulo 2^64 of each pair's
-XXH64(value, seed=XXH64(key, seed=42)), which is what Spark's xxhash64(key, value) computes. XOR alone would not see that
-a pair is there three times instead of once. Spark leaves null out of a hash, so a pair whose value is null has the hash
-of its key, which differs from that of a pair whose value is empty.
+XXH64(value, seed=XXH64(key, seed=42)), which is what Spark's xxhash64(key, value) computes. XOR alone would not see
+that a pair is there three times instead of once. Spark leaves null out of a hash, so a pair whose value is null has the
+hash of its key, which differs from that of a pair whose value is empty.
 """
 
 from collections.abc import Iterable
@@ -64,15 +64,12 @@ class DigestReport(Report):
     sum: str
 
 
-def digest(
-    spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | None = None, bytes_total: int | None = None
-) -> DigestReport:
+def digest(spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | None = None) -> DigestReport:
     """The digest of a DataFrame whose columns are the key and the value, or the key alone; text counts as UTF-8.
 
-    `bytes_total` is how many bytes Spark is going to read, for the progress, where that is known.
     Raises MinkaError: INVALID_ARGUMENT for other columns or a key that is null, and what `running` says.
     """
-    with running("digest", spark, ["read"], on_progress) as job, job.stage("read", bytes_total=bytes_total) as stage:
+    with running("digest", spark, ["read"], on_progress) as job, job.stage("read") as stage:
         columns = _bytes_of(pairs)
         no_key = F.count_if(columns[0].isNull()).alias("no_key")
         row = pairs.agg(no_key, *digest_columns(*columns)).collect()[0]

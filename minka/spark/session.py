@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyspark
@@ -57,17 +58,17 @@ def session(
     On this machine Spark runs on the Java that `minka.spark.java` finds, and its tasks on this Python; it logs to
     `driver.log_file()`. Elsewhere minka must be installed where the tasks run; whether it is, is looked at here.
 
-    Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; UNREACHABLE for `remote`; SPARK_FAILED where Spark doesn't start,
-    or its tasks have no minka, or another version of it.
+    Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; SPARK_FAILED where Spark doesn't start, or isn't there, or its
+    tasks have no minka, or another version of it.
     """
     if master and remote:
         raise MinkaError(Code.INVALID_ARGUMENT, "a session has a master or is a remote one, not both")
-    conf = dict(conf or {})
+    conf, address = dict(conf or {}), _address(remote) if remote else None
     active = SparkSession.getActiveSession()
     if active is not None:
         return _reused(active, master, remote, conf)
-    if remote:
-        return _connected(remote, app_name, _ANYWHERE | conf)
+    if remote and address:
+        return _connected(remote, address, app_name, _ANYWHERE | conf)
     master = master or "local[*]"
     settings = _ANYWHERE | _OWN_DRIVER | conf
     if master.partition("[")[0] == "local":
@@ -101,13 +102,13 @@ def _memory() -> dict[str, str]:
     return {"spark.driver.memory": f"{min(max(memory // 4, _GIB), 8 * _GIB) >> 20}m"}
 
 
-def _connected(remote: str, app_name: str, conf: Mapping[str, str]) -> SparkSession:
-    host, port = _address(remote)
+def _connected(remote: str, address: tuple[str, int], app_name: str, conf: Mapping[str, str]) -> SparkSession:
     try:
         # Spark's own client would try for ten minutes.
-        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+        socket.create_connection(address, CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        raise MinkaError(Code.UNREACHABLE, f"no Spark Connect server answers at {host}:{port}: {error}") from error
+        text = f"no Spark Connect server answers at {address[0]}:{address[1]}: {error}"
+        raise MinkaError(Code.SPARK_FAILED, text) from error
     with spark_failures():
         builder = SparkSession.builder.remote(remote).appName(app_name)
         for name, value in conf.items():
@@ -119,13 +120,14 @@ def _connected(remote: str, app_name: str, conf: Mapping[str, str]) -> SparkSess
 
 def _address(remote: str) -> tuple[str, int]:
     """Host and port of sc://host:port/;parameters. Raises INVALID_ARGUMENT."""
-    scheme, _, rest = remote.partition("://")
-    host, _, port = rest.partition("/")[0].partition(";")[0].rpartition(":")
-    if not host:
-        host, port = port, str(CONNECT_PORT)
-    if scheme != "sc" or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    parts = urlsplit(remote)
+    try:
+        port = CONNECT_PORT if parts.port is None else parts.port
+    except ValueError:  # it is no number
+        port = 0
+    if parts.scheme != "sc" or not parts.hostname or not port:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{remote!r} is no Spark Connect server: sc://host:port")
-    return host.strip("[]"), int(port)
+    return parts.hostname, port
 
 
 def _check_executors(spark: SparkSession, where: str) -> None:

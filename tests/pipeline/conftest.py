@@ -1,18 +1,51 @@
-"""A Spark session for all tests of this folder."""
+"""The Spark and the cluster that tests of this folder share."""
 
-import os
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from minka.spark import session
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK
+
+TIMEOUT_S = 180  # the first test of a run starts Spark, in ten seconds on an idle machine
+HERE = Path(__file__).parent
+
+# Small and quick to start; tests that are about speed, or large data, are benchmarks.
+CONF = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-DontCompileHugeMethods",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of this folder their time."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Spark's logs, and the JAVA_HOME that may be made, are not among those of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.Builder().master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    yield session
-    session.stop()
+def spark(_own_cache: None) -> Iterator[SparkSession]:
+    """One Spark for all tests of the process."""
+    started = session("local[2]", app_name="minka's tests", conf=CONF)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
+    """Three daemons, for the tests of a file. It takes `spark` so that Spark is there before gRPC has threads here."""
+    with LocalCluster(3, config=QUICK) as cluster:
+        yield cluster

@@ -1,0 +1,138 @@
+"""What the verbs of `minkactl data` share: their options, a Spark session, progress on stderr, the report on stdout."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from minkactl.output import Column, Listing, Page, emit, note
+from minkactl.session import Session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from minka.spark.inputs import FileFormat
+    from minka.spark.pairs import PairColumns
+    from minka.spark.progress import OnProgress
+    from minka.spark.report import Report
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R", bound="Report")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Where a job runs, as --master, --remote and --conf say it, and whether it is silent about how far it is."""
+
+    master: str | None
+    remote: str | None
+    conf: dict[str, str]
+    quiet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Which files a job reads, and which of their columns are the key and the value."""
+
+    format: "FileFormat | None"
+    key: tuple[str, ...]
+    value: tuple[str, ...]
+
+    def frame(self, spark: "SparkSession", path: str) -> "DataFrame":
+        """The files' rows. Raises MinkaError(INVALID_ARGUMENT)."""
+        from minka.spark.inputs import read_files
+
+        return read_files(spark, path, self.format)
+
+    def columns(self) -> "PairColumns":
+        """The key's and the value's."""
+        from minka.spark.pairs import PairColumns
+
+        return PairColumns(self.key, self.value)
+
+
+class Setting(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE."""
+
+    name = "setting"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Name and value; a mistake is one of usage."""
+        name, sign, text = str(value).partition("=")
+        if not (name and sign):
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
+
+
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(name for name in (value or "").split(",") if name)
+
+
+def spark_options(function: F) -> F:
+    """Add --master, --remote, --conf and --quiet, which the function gets as `spark`, a SparkOptions."""
+
+    @click.option("--master", metavar="URL", help="Spark's master. Default: local[*], this machine's processors.")
+    @click.option("--remote", metavar="sc://HOST:PORT", help="A Spark Connect server to run on instead.")
+    @click.option(
+        "--conf", "settings", type=Setting(), multiple=True, metavar="NAME=VALUE", help="Configuration of Spark."
+    )
+    @click.option("--quiet", is_flag=True, help="Don't show how far it is.")
+    @functools.wraps(function)
+    def with_spark(
+        *arguments: Any,
+        master: str | None,
+        remote: str | None,
+        settings: Sequence[tuple[str, str]],
+        quiet: bool,
+        **others: Any,
+    ) -> Any:
+        if master and remote:
+            raise click.UsageError("--master and --remote exclude each other", click.get_current_context())
+        return function(*arguments, spark=SparkOptions(master, remote, dict(settings), quiet), **others)
+
+    return with_spark  # type: ignore[return-value]  # it takes what the command line gives
+
+
+def source_options(function: F) -> F:
+    """Add --format, --key and --value, which the function gets as `files`, a SourceOptions."""
+
+    @click.option(
+        "--format", "form", type=click.Choice(("parquet", "csv", "json")), help="Default: what the name's end says."
+    )
+    @click.option("--key", required=True, metavar="COLUMNS", callback=_names, help="The columns of the key.")
+    @click.option("--value", metavar="COLUMNS", callback=_names, help="The columns of the value. Default: all others.")
+    @functools.wraps(function)
+    def with_files(
+        *arguments: Any, form: "FileFormat | None", key: tuple[str, ...], value: tuple[str, ...], **others: Any
+    ) -> Any:
+        return function(*arguments, files=SourceOptions(form, key, value), **others)
+
+    return with_files  # type: ignore[return-value]  # it takes what the command line gives
+
+
+def run(
+    session: Session,
+    options: SparkOptions,
+    job: "Callable[[SparkSession, OnProgress | None], R]",
+    columns: Sequence[Column],
+) -> "R":
+    """Start Spark, do the job while its progress is shown, and print its report, whose `columns` make up the table.
+
+    The row of the table has the report's fields and `took_ms`. Raises MinkaError: SPARK_MISSING, and what Spark and the
+    job raise.
+    """
+    from minka.spark.failures import spark_failures
+    from minka.spark.session import session as spark_session
+    from minkactl.job_progress import shown
+
+    if not options.quiet:
+        note(f"starting Spark ({options.remote or options.master or 'local[*]'}) …")
+    spark = spark_session(options.master, options.remote, app_name="minkactl", conf=options.conf)
+    with spark_failures(), shown(options.quiet) as on_progress:
+        report = job(spark, on_progress)
+    document = report.to_document()
+    row = document | {"took_ms": round(report.seconds * 1000)}
+    emit(Page(document, [Listing(columns, [row])]), session.output)
+    return report

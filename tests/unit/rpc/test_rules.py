@@ -7,7 +7,7 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
 from minka.errors import Code, MinkaError
-from minka.v1 import admin_pb2, coordinator_pb2, duty_api_pb2, shards_pb2, snapshots_pb2
+from minka.v1 import admin_pb2, coordinator_pb2, duty_api_pb2, history_pb2, shards_pb2, snapshots_pb2
 from minka.v1.admin_pb2 import CreateKeyspaceRequest, DrainNodeRequest, PlanReassignRequest, SplitRequest
 from minka.v1.cluster_pb2 import Node, Partition
 from minka.v1.coordinator_pb2 import HeartbeatRequest, LeaveRequest, RegisterRequest, UpdateReplicasRequest
@@ -32,6 +32,7 @@ METHODS: list[Any] = [
         admin_pb2.DESCRIPTOR,
         coordinator_pb2.DESCRIPTOR,
         duty_api_pb2.DESCRIPTOR,
+        history_pb2.DESCRIPTOR,
         shards_pb2.DESCRIPTOR,
         snapshots_pb2.DESCRIPTOR,
     )

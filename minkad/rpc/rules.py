@@ -120,6 +120,7 @@ REQUIRED: Final = frozenset(
 # How many there may be of what repeats; the rule is each one's.
 COUNTS: Final[dict[str, int]] = {
     "moves": MANY,
+    "splits": MANY,
     "partitions": MANY,
     "changes": MANY,
     "migrations": MANY,
@@ -239,7 +240,7 @@ RULES: Final[dict[str, Rule]] = {
     "notes": note(4096),
     "requested_by": text(200),
     "reason": _REASON,
-    "Move.reason": note(4096),
+    **dict.fromkeys(("Move.reason", "PlannedSplit.reason"), note(4096)),
     "DamagedReplica.reason": note(4096),
     # Keys
     **dict.fromkeys(("keys", "key", "split_points", "start_key", "end_key"), _KEY),

@@ -6,6 +6,7 @@ same byte of many rows is mostly the same. A node passes blocks on as they are, 
 
 import struct
 import zlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +18,8 @@ MAX_ROWS: Final = 1000  # in a block
 
 # Requests by how long they took. Bucket 0 is below 16 µs, then two an octave, and the last one is from 8.4 s on.
 BUCKETS: Final = 40
-_FIRST_BITS: Final = 8
+_FIRST_S: Final = 16e-6
+_BOUNDS_S: Final = tuple(_FIRST_S * 2 ** (number / 2) for number in range(BUCKETS - 1))
 
 _HEAD: Final = struct.Struct("<IIBIIQQQQ")
 _HISTOGRAM: Final = struct.Struct(f"<{BUCKETS}I")
@@ -56,14 +58,13 @@ class PartitionInterval:
 
 
 def bucket(seconds: float) -> int:
-    """In which bucket a request belongs: the length in bits of the square counts half octaves."""
-    micros = int(seconds * 1_000_000)
-    return min(max((micros * micros).bit_length() - _FIRST_BITS, 0), BUCKETS - 1)
+    """In which bucket a request belongs."""
+    return bisect_right(_BOUNDS_S, seconds)
 
 
 def upper_ms(number: int) -> float:
     """Below how many milliseconds the requests of a bucket took, but for the last one's."""
-    return float(2 ** ((number + _FIRST_BITS) / 2) / 1000)
+    return float(_FIRST_S * 2 ** (number / 2) * 1000)
 
 
 def quantile_ms(took: Sequence[int], share: float) -> float | None:

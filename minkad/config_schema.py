@@ -167,6 +167,15 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """What is kept of the partitions' load."""
+
+    interval_s: int = field(default=60, metadata=_by(Integer(1, 3600)))
+    retention_h: int = field(default=168, metadata=_by(Integer(1, 87_600)))
+    max_mib: int = field(default=64, metadata=_by(Integer(1, 1_048_576)))
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What is logged and how."""
 
@@ -194,6 +203,7 @@ class Config:
     loads: Loads = field(default_factory=Loads)
     shards: Shards = field(default_factory=Shards)
     storage: Storage = field(default_factory=Storage)
+    history: History = field(default_factory=History)
     log: Log = field(default_factory=Log)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 

@@ -37,6 +37,8 @@ from minkad.duties.relay import Relay
 from minkad.duties.sessions import SessionSettings, ShardSessions
 from minkad.exits import end_at_once
 from minkad.health import Health
+from minkad.history.recorder import HistoryRecorder
+from minkad.history.store import HistoryStore
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.http.rest import Rest
@@ -231,6 +233,17 @@ class Daemon:
             loads=self._load_sources(),
             on_damage=self.telemetry.damage_found,
         )
+        self.history = HistoryRecorder(
+            HistoryStore(
+                config.data_dir / "history", config.history.retention_h * 3_600_000, config.history.max_mib * MIB
+            ),
+            self.manager.intervals.take,
+            lambda: self.disk.space,
+            config.node.capacity_bytes,
+            config.history.interval_s,
+            boottime,
+            unix_ms,
+        )
         self.member = Member(
             self._node(own.data_id, incarnation, self.log_db.starts),
             self._member_settings(),
@@ -401,6 +414,7 @@ class Daemon:
             self.sessions,
             SpoolService(self.spool, self.uploading, self.fetching, self.disk.room),
             spool_handler(self.spool, self.uploading),
+            self.history,
         )
         await server.start()
         registry = create_registry(self.health, self.credentials.expiry if self.credentials is not None else None)
@@ -418,6 +432,7 @@ class Daemon:
             asyncio.create_task(garbage.collect(), name="garbage"),
             asyncio.create_task(self.disk.watch(), name="disk space"),
             asyncio.create_task(self._collect_spool(), name="spool"),
+            asyncio.create_task(self.history.run(), name="history"),
             asyncio.create_task(self.relay.run(), name="shards' heartbeats"),
             asyncio.create_task(self.sessions.run(), name="shards' sessions"),
             asyncio.create_task(self.payloads.run(self._duties, self._is_controller), name="payloads"),
@@ -438,6 +453,8 @@ class Daemon:
             await server.stop(0.2)
             await runner.cleanup()
             await self.payloads.close()
+            if self.log_db.error is None:
+                await self.history.record()
             await self.manager.close()
             await self.uploading.close()
             await self.fetching.close()

@@ -40,6 +40,12 @@ BALANCE_COLUMNS = (
     Column("PREFERRED LEADERS BEFORE", "leaders_before", Kind.NUMBER, wide=True),
     Column("PREFERRED LEADERS AFTER", "leaders_after", Kind.NUMBER, wide=True),
 )
+SPLIT_COLUMNS = (
+    Column("SPLIT", "partition"),
+    Column("DATA", "bytes", Kind.BYTES),
+    Column("AT", "keys"),
+    Column("REASON", "reason"),
+)
 DUTY_MOVE_COLUMNS = (
     Column("DUTY", "partition"),
     Column("SOURCE", "source"),
@@ -204,7 +210,8 @@ def plan_page(plan: "Plan") -> Page:
         return render.stacked(shown)
 
     nodes, shards = Listing(BALANCE_COLUMNS, document["nodes"]), Listing(SHARD_COLUMNS, document["shards"])
-    listings = [moves, shards if plan.pallet else nodes]
+    splits = [Listing(SPLIT_COLUMNS, document["splits"])] if plan.splits else []
+    listings = [moves, shards if plan.pallet else nodes, *splits]
     return Page(document, listings, [move["partition"] for move in document["moves"]], draw)
 
 
@@ -216,6 +223,14 @@ def confirm_and_apply(
     show_plan(page, session.output, pager=not yes)
     if not yes:
         ask(page.document)
+    if plan.splits:
+        from minka.plans import without_splits
+        from minkactl.planned_splits import split_first
+
+        exit_code = split_first(session, control, plan, reason)
+        if exit_code is not Exit.OK or not plan.moves:
+            return exit_code
+        plan = without_splits(plan)
     operation = control.apply_plan(plan, requester(), reason, rate_limit)
     note_begun(operation)
     return watch_operation(session, control, operation.id)
@@ -223,7 +238,7 @@ def confirm_and_apply(
 
 def summary(document: dict[str, Any]) -> str:
     """Plan: 7 moves, 31.2 MiB. The fewest moves that could do it: 7. What else belongs to the plan follows."""
-    from minkactl.units import number, rate, size
+    from minkactl.units import counted, number, rate, size
 
     amount = size(sum(move["bytes"] for move in document["moves"]))
     fewest = number(document["minimum_moves"])
@@ -233,6 +248,8 @@ def summary(document: dict[str, Any]) -> str:
         said = [f"Plan: {_counted(document)} of {document['pallet']}, weight {weight}. The fewest: {fewest}."]
     elif all(set(move["replicas"]) == set(move["target_replicas"]) for move in document["moves"]):
         said = [f"Plan: {_counted(document)}; no data moves."]
+    if document["splits"]:
+        said.insert(0, f"{counted(len(document['splits']), 'partition')} to split first.")
     if document["rate_limit"]:
         said.append(f"At most {rate(document['rate_limit'])} a node.")
     if document["reason"]:
@@ -244,6 +261,8 @@ def _counted(document: dict[str, Any]) -> str:
     """48 moves; changes of order alone, in which no data moves, by themselves."""
     from minkactl.units import counted
 
+    if document["splits"]:
+        return f"{counted(len(document['splits']), 'split')} and {counted(len(document['moves']), 'move')}"
     if document["pallet"]:
         return counted(len(document["moves"]), "move")
     copies = sum(set(move["replicas"]) != set(move["target_replicas"]) for move in document["moves"])

@@ -39,6 +39,7 @@ from minkad.replication.flusher import Flusher
 from minkad.replication.following import Following
 from minkad.replication.in_sync import InSyncSets
 from minkad.replication.ingesting import Ingesting, LoadSources
+from minkad.replication.intervals import Intervals, owned_size
 from minkad.replication.inventory import Inventory
 from minkad.replication.leadership import Leadership
 from minkad.replication.links import ReplicationLinks
@@ -172,6 +173,7 @@ class ReplicaManager:
             self._clear,
             storage.max_pending,
             low_disks,
+            clock,
         )
         self._damage = Damage(
             self._replicas,
@@ -214,6 +216,7 @@ class ReplicaManager:
         self.inventory = Inventory(
             self._replicas, log_db, data_dir / "partitions", self._new_data, self._requests.changed
         )
+        self.intervals = Intervals(self._replicas)
         self.snapshots = Snapshots(
             node_id,
             log_db,
@@ -746,14 +749,12 @@ class ReplicaManager:
 
 
 def _stats(replica: Replica) -> ReplicaStats:
-    size = replica.data.size()
-    # A part of it may be another partition's.
-    share = replica.data.share(range_of(replica.row)) if replica.untrimmed else 1.0
+    size = owned_size(replica)
     ops, cpu_percent, too_busy = replica.load.reported()
     return ReplicaStats(
         partition_id=replica.id,
-        bytes=int(size.bytes * share),
-        keys=int(size.keys * share),
+        bytes=size.bytes,
+        keys=size.keys,
         log_end_offset=replica.log.end,
         applied_offset=replica.applied,
         ops=ops,

@@ -132,6 +132,7 @@ REQUIRED: Final = frozenset(
 # How many there may be of what repeats; the rule is each one's.
 COUNTS: Final[dict[str, int]] = {
     "moves": MANY,
+    "splits": MANY,
     "partitions": MANY,
     "changes": MANY,
     "migrations": MANY,
@@ -195,6 +196,7 @@ _NUMBERS: Final = (
     *("load_number", "LoadFile.rows", "xor", "sum"),
     *("registered_ms", "penalty", "penalty_ms", "version_since_ms", "wanted_buckets", "part_bytes"),
     *("after_offset", "until_offset", "find_child"),
+    *("from_ms", "to_ms"),
 )
 _FLAGS: Final = (
     "is_low",
@@ -256,7 +258,7 @@ RULES: Final[dict[str, Rule]] = {
     "notes": note(4096),
     "requested_by": text(200),
     "reason": _REASON,
-    "Move.reason": note(4096),
+    **dict.fromkeys(("Move.reason", "PlannedSplit.reason"), note(4096)),
     "DamagedReplica.reason": note(4096),
     # Loads
     **dict.fromkeys(("load_id", "load_ids"), load_id),

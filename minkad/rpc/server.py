@@ -23,6 +23,7 @@ from minka.v1 import (
     duty_api_pb2_grpc,
     load_api_pb2,
     load_api_pb2_grpc,
+    history_pb2,
     shards_pb2,
     shards_pb2_grpc,
     snapshots_pb2,
@@ -37,6 +38,7 @@ from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.shard_requests import ShardRequests
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.sessions import ShardSessions
+from minkad.history.recorder import HistoryRecorder
 from minkad.identity import Identity
 from minkad.listening import bind_error, cannot_listen
 from minkad.memory import Memory, malloc_trim
@@ -54,6 +56,7 @@ from minkad.rpc.control import (
 )
 from minkad.rpc.credentials import Credentials
 from minkad.rpc.duties import DutyControlService, DutyService
+from minkad.rpc.history import history_handler
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver, RaftTransport
@@ -74,6 +77,7 @@ _NAMES: Final = [
         coordinator_pb2.DESCRIPTOR,
         duty_api_pb2.DESCRIPTOR,
         load_api_pb2.DESCRIPTOR,
+        history_pb2.DESCRIPTOR,
         shards_pb2.DESCRIPTOR,
         snapshots_pb2.DESCRIPTOR,
     )
@@ -113,6 +117,7 @@ class Server:
         sessions: ShardSessions,
         spool: SpoolService,
         spool_files: grpc.GenericRpcHandler,
+        history: HistoryRecorder,
     ) -> None:
         """Plain without `credentials`; `clients_memory` in bytes. Raises MinkaError, ADDRESS_IN_USE or INVALID_CONFIG,
         without the address.
@@ -147,6 +152,7 @@ class Server:
             replication_handler(manager, telemetry),
             self._snapshots.read_handler(),
             spool_files,
+            history_handler(history),
         )
         self._server = self._made()
         self._watcher: asyncio.Task[None] | None = None

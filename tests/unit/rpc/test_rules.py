@@ -12,6 +12,7 @@ from minka.v1 import (
     changes_pb2,
     coordinator_pb2,
     duty_api_pb2,
+    history_pb2,
     load_api_pb2,
     shards_pb2,
     snapshots_pb2,
@@ -42,6 +43,7 @@ METHODS: list[Any] = [
         coordinator_pb2.DESCRIPTOR,
         duty_api_pb2.DESCRIPTOR,
         load_api_pb2.DESCRIPTOR,
+        history_pb2.DESCRIPTOR,
         shards_pb2.DESCRIPTOR,
         snapshots_pb2.DESCRIPTOR,
     )

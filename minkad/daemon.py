@@ -307,8 +307,7 @@ class Daemon:
         )
         self.uploading = Uploading(
             self.spool,
-            lambda number: state().loads.rows.get(number),
-            lambda number: number >= state().loads.next_number,
+            lambda: state().loads,
             Throttle(boottime, self.telemetry.client_seconds),
         )
 

@@ -6,7 +6,8 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.sst import Digest
-from minka.v1.loads_pb2 import Load, LoadFile, LoadState
+from minka.v1.loads_pb2 import LoadFile, LoadState
+from minkad.core.state import LoadTable
 from minkad.spool.cut import Cut, Outcome, Target
 from minkad.spool.spool import Spool
 from minkad.spool.throttle import Throttle
@@ -14,18 +15,14 @@ from minkad.spool.worker import Worker
 
 _AT_ONCE: Final = 8  # files; each has little more than a MiB in memory
 
-LoadOf = Callable[[int], Load | None]
-"""A load by its number, as this node knows it: None also for one of which it has not heard yet."""
-
 
 class Uploading:
     """For the loop's thread."""
 
-    def __init__(self, spool: Spool, load_of: LoadOf, is_unheard_of: Callable[[int], bool], throttle: Throttle) -> None:
-        """`is_unheard_of`: the load may have begun a moment ago."""
+    def __init__(self, spool: Spool, table: Callable[[], LoadTable], throttle: Throttle) -> None:
+        """`table` is this node's copy: a load of which it has not heard may have begun a moment ago."""
         self._spool = spool
-        self._load_of = load_of
-        self._is_unheard_of = is_unheard_of
+        self._table = table
         self._throttle = throttle
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._cutter = Worker("minkad.spool.cut")
@@ -39,7 +36,8 @@ class Uploading:
 
         Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT where another file has its name; what `Spool.receive` does.
         """
-        self._check_staging(number)
+        if not self._is_lost(number, file):
+            self._check_staging(number)
         if self._spool.has(number, file.name, file.checksum):
             return
         if any(one.name == file.name for one in self._spool.files(number)):
@@ -51,17 +49,23 @@ class Uploading:
 
     async def _throttled(self, number: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
-            load = self._load_of(number)
+            load = self._table().rows.get(number)
             await self._throttle.take(number, len(chunk), load.rate_limit if load is not None else 0)
             yield chunk
 
     def _check_staging(self, number: int) -> None:
         """A load that is committed has all its files somewhere, and nodes fetch them from each other."""
-        load = self._load_of(number)
-        if load is None and not self._is_unheard_of(number):
+        table = self._table()
+        load = table.rows.get(number)
+        if load is None and number < table.next_number:
             raise MinkaError(Code.UNKNOWN_LOAD, f"there is no load {number} any more")
         if load is not None and load.state != LoadState.LOAD_STATE_STAGING:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} takes no more files")
+
+    def _is_lost(self, number: int, file: LoadFile) -> bool:
+        """Whether a partition has yet to take in this very file, which so may come again."""
+        part = self._table().parts.get(number, {}).get(file.partition_id)
+        return part is not None and not part.done and (part.name, part.checksum) == (file.name, file.checksum)
 
     async def cut(self, number: int, sources: list[str], targets: list[LoadFile]) -> list[LoadFile]:
         """Make files with the ranges and the names of `targets`, of all rows of `sources`, which stay. Those of them

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import minka
 from minka import Client
 from minka.control import Control
 from minka.errors import MinkaError
 from minka.hashing import murmur3
 from minka.loads import LoadClient, LoadTarget
-from minka.sst import write_sst
+from minka.sst import Digest, Written, write_sst
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 from minkactl.playground import LocalCluster
@@ -220,15 +221,122 @@ def test_a_node_that_is_down_during_the_upload(cluster: LocalCluster, tmp_path: 
         assert read_all(cluster, "hashed", list(rows)) == rows
         cluster.restart("cyrene")
         wait_settled(control, live=3)
-        eventually("all are in sync", lambda: all(len(p.isr) == 3 for p in control.status().table.partitions))
-        eventually(
-            "it has taken them in", lambda: counts(control, cluster, "cyrene") == counts(control, cluster, "athens")
-        )
+        same_everywhere(control, cluster)
 
 
 def counts(control: Control, cluster: LocalCluster, name: str) -> dict[int, tuple[int, int]]:
     """Keys and bytes of each partition there."""
     return {one.partition_id: (one.keys, one.bytes) for one in control.count_keys(cluster.node(name).address)}
+
+
+def test_a_damaged_file_is_fetched_again(cluster: LocalCluster, tmp_path: Path) -> None:
+    rows = rows_of(5000, "damaged")
+    with LoadClient(cluster.endpoints) as client:
+        load = client.begin("damaged", "hashed")
+        files = upload(client, load, "hashed", rows, tmp_path)
+        for place, file in enumerate(files):
+            for name in (NODES[place % 3], NODES[(place + 1) % 3]):
+                path = cluster.node(name).data_dir / "spool" / str(load.number) / f"{file.name}.sst"
+                content = bytearray(path.read_bytes())
+                content[len(content) // 2] ^= 1
+                path.write_bytes(content)
+        client.commit(load, files)
+        client.wait(load.id)
+        with Control(cluster.endpoints) as control:
+            same_everywhere(control, cluster)
+    assert read_all(cluster, "hashed", list(rows)) == rows
+
+
+def test_a_file_that_is_nowhere_is_waited_for_and_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    rows = rows_of(1000, "nowhere")
+    with LoadClient(cluster.endpoints) as client:
+        load = client.begin("nowhere", "hashed")
+        targets = client.targets("hashed")
+        files = upload(client, load, "hashed", rows, tmp_path)
+        lost = files[0]
+        for name in NODES:
+            (cluster.node(name).data_dir / "spool" / str(load.number) / f"{lost.name}.sst").unlink()
+        client.control.commit_load(load.id, files)
+
+        def says_so() -> bool:
+            found = client.describe(load.id)
+            waiting = [one for one in found.blockers if one.partition_id == lost.partition_id]
+            is_rest_done = found.loads[0].parts_done == len(files) - 1
+            return is_rest_done and bool(waiting) and "no node that is up has" in waiting[0].reason
+
+        eventually("it says what it waits for", says_so)
+        target = next(one for one in targets if one.partition_id == lost.partition_id)
+        path = tmp_path / f"{load.id}-{lost.partition_id}-1.sst"
+        digest = Digest.of(lost.rows, lost.digest)
+        assert client.upload(load, target, Written(path, lost.bytes, lost.checksum, digest), lost.name) == lost
+        client.wait(load.id)
+    assert read_all(cluster, "hashed", list(rows)) == rows
+
+
+def test_what_is_missing_is_said_before_anything_is_sent(cluster: LocalCluster) -> None:
+    """16 hours of retries against a full disk are what users of others complain of: tidb 33446."""
+    with LoadClient(cluster.endpoints, timeout=2.0) as client, Control(cluster.endpoints) as control:
+        client.check("hashed", 1_000_000, minka.__version__)
+        with pytest.raises(MinkaError, match=r"DISK_FULL: athens has room for .*byzantium has room for .*cyrene") as no:
+            client.check("hashed", 1 << 60)
+        assert not no.value.code.info.retriable
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: athens is of version"):
+            client.check("hashed", 1_000_000, "0.0.0")
+        cluster.kill("byzantium")
+        with pytest.raises(MinkaError, match=r"byzantium: "):
+            client.check("hashed", 1_000_000)
+        cluster.restart("byzantium")
+        wait_settled(control, live=3)
+
+
+def test_the_controller_dies_after_the_commit(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A load that ends because the controller restarted is what users of others complain of: tidb 36674, 43400."""
+    rows = rows_of(5000, "failover")
+    with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
+        load = client.begin("failover", "hashed")
+        files = upload(client, load, "hashed", rows, tmp_path)
+        controller = control.status().coordinator.controller
+        client.commit(load, files)
+        cluster.kill(controller)
+        client.wait(load.id)
+        cluster.restart(controller)
+        wait_settled(control, live=3)
+        same_everywhere(control, cluster)
+    assert read_all(cluster, "hashed", list(rows)) == rows
+
+
+def test_replicas_move_between_upload_and_commit(tmp_path: Path) -> None:
+    rows = rows_of(5000, "moved")
+    with LocalCluster(4, config=QUICK) as cluster, LoadClient(cluster.endpoints) as client:
+        control = client.control
+        control.create_keyspace("moves", 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
+        table = wait_settled(control, live=4)
+        load = client.begin("moves", "moves")
+        files = upload(client, load, "moves", rows, tmp_path)
+        nodes = sorted(cluster.nodes)
+        others = {row.id: [nodes[(nodes.index(row.leader) + 1) % 4]] for row in table.partitions}
+        operation = control.apply_plan(control.plan_reassign(partitions=others), "test")
+        wait_ended(control, operation.id)
+        wait_settled(control, live=4)
+        client.commit(load, files)
+        client.wait(load.id)
+        with Client(cluster.endpoints) as kv:
+            assert dict(kv.keyspace("moves").get_many(list(rows))) == rows
+        operation = control.apply_plan(control.plan_reassign(drain=[nodes[0]]), "test")
+        wait_ended(control, operation.id)
+        with Client(cluster.endpoints) as kv:
+            assert dict(kv.keyspace("moves").get_many(list(rows))) == rows
+
+
+def same_everywhere(control: Control, cluster: LocalCluster) -> None:
+    """All replicas are in sync, and have the same."""
+    eventually("all are in sync", lambda: all(len(p.isr) == 3 for p in control.status().table.partitions))
+
+    def is_same() -> bool:
+        first, *others = (counts(control, cluster, name) for name in NODES)
+        return bool(first) and all(other == first for other in others)
+
+    eventually("all have the same", is_same)
 
 
 PLACES = ("prepare", "mark", "take", "finish")
@@ -262,10 +370,5 @@ def test_a_node_is_killed_while_a_load_is_taken_in(cluster: LocalCluster, tmp_pa
             client.wait(load.id)
             kv.keyspace(keyspace).put(b"key-0000001", b"later")
         wait_settled(control, live=3)
-        eventually("all are in sync", lambda: all(len(p.isr) == 3 for p in control.status().table.partitions))
-        found = eventually(
-            "all have the same",
-            lambda: (c := [counts(control, cluster, name) for name in NODES])[0] == c[1] == c[2] and c[0],
-        )
-        assert found
+        same_everywhere(control, cluster)
     assert read_all(cluster, keyspace, list(rows)) == rows | {b"key-0000001": b"later"}

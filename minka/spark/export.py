@@ -52,8 +52,8 @@ def export(
     """Write the rows as files into a folder. Each partition is as it was at one version.
 
     Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text; with
-    `key_columns` those are read from keys of columns, the others from values of columns. With `since`, the `versions` in
-    the report of an earlier export, it is the changes after them, with the columns _change ("put" or "delete"),
+    `key_columns` those are read from keys of columns, the others from values of columns. With `since`, the `versions`
+    in the report of an earlier export, it is the changes after them, with the columns _change ("put" or "delete"),
     _partition and _offset, in order within each partition; a change may be in two exports.
 
     Raises INVALID_ARGUMENT, UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.

@@ -45,10 +45,8 @@ class SplitsReport(Report):
     points: tuple[str, ...]
     ranges: tuple[ExpectedRange, ...]
 
-    @property
-    def most(self) -> float:
-        """The share of the largest range; 1 is as it should be."""
-        return max((one.share for one in self.ranges), default=1.0)
+    count: int  # of the ranges
+    largest: float  # the share of the largest range; 1 is as it should be
 
 
 def splits(
@@ -82,6 +80,7 @@ def splits(
             sample = _sample(weighed, total, min(_MOST_SAMPLES, max(_LEAST_SAMPLES, ranges * _SAMPLES_A_RANGE)))
     points = _points(sample, ranges)
     size = int(total) - rows * _ROW_BYTES
+    found = _expected(sample, points, size)
     return SplitsReport(
         started=timestamp(job.started),
         seconds=round(job.seconds, 3),
@@ -89,7 +88,9 @@ def splits(
         bytes=size,
         stages=job.reports,
         points=tuple(readable(point) for point in points),
-        ranges=_expected(sample, points, size),
+        ranges=found,
+        count=len(found),
+        largest=max(one.share for one in found),
     )
 
 

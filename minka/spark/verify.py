@@ -1,8 +1,8 @@
 """Whether a keyspace has just the rows of a source, on every replica; what differs is narrowed down to keys.
 
 The same digest (minka.spark.digest) is computed in Spark over the source's rows of each partition, and at the nodes
-over a snapshot of each replica. Where they differ, the same by buckets of keys' hashes says which, and the keys of those
-buckets are compared.
+over a snapshot of each replica. Where they differ, the same by buckets of keys' hashes says which, and the keys of
+those buckets are compared.
 """
 
 from collections import defaultdict
@@ -73,10 +73,7 @@ class VerifyReport(Report):
     replicas_different: tuple[ReplicaDifference, ...] = ()
     repaired: int = 0  # rows that were written
 
-    @property
-    def is_same(self) -> bool:
-        """Whether nothing differs, or what did was written."""
-        return self.missing + self.different == self.repaired and not self.extra and not self.replicas_different
+    is_same: bool  # nothing differs, or all that did was written
 
 
 def verify(
@@ -160,6 +157,7 @@ class _Run:
             for one in replicas:
                 for snapshot in one.snapshots:
                     self._client.release(snapshot)
+        repaired = counts["missing"] + counts["different"] if self._repair else 0
         return VerifyReport(
             keyspace=self._keyspace.name,
             started=timestamp(job.started),
@@ -176,7 +174,8 @@ class _Run:
             differences=tuple(listed),
             replicas=sum(len(one.digests) for one in replicas),
             replicas_different=tuple(broken),
-            repaired=counts["missing"] + counts["different"] if self._repair else 0,
+            repaired=repaired,
+            is_same=counts["missing"] + counts["different"] == repaired and not counts["extra"] and not broken,
         )
 
     def _placed(self, source: DataFrame, columns: PairColumns, last_by: str) -> DataFrame:

@@ -1,6 +1,6 @@
 """Reads what the nodes remember of their partitions' load. Synchronous."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -70,20 +70,10 @@ class HistoryClient:
         """
         request = ReadHistoryRequest(from_ms=from_ms, to_ms=to_ms)
         with self._channel(self._address(node)) as channel:
-            found: NodeInterval | None = None
             try:
-                for block in HistoryStub(channel).Read(request, timeout=self._timeout):
-                    rows = unpack(block.packed, block.rows, block.layout)
-                    if found is not None and block.part:
-                        found.partitions.extend(rows)
-                        continue
-                    if found is not None:
-                        yield found
-                    found = _interval(node, block, rows)
+                yield from intervals_of(node, HistoryStub(channel).Read(request, timeout=self._timeout))
             except grpc.RpcError as error:
                 raise error_from_call(error, node, repeatable=True) from error
-            if found is not None:
-                yield found
 
     def read_all(
         self, from_ms: int = 0, to_ms: int = 0, *, on_missing: Callable[[str, MinkaError], None]
@@ -111,6 +101,21 @@ class HistoryClient:
         if self._credentials is None:
             return grpc.insecure_channel(address, options=options)
         return grpc.secure_channel(address, self._credentials, options=options)
+
+
+def intervals_of(node: str, blocks: Iterable[HistoryBlock]) -> Iterator[NodeInterval]:
+    """The parts of an interval together. Raises what `unpack` does."""
+    found: NodeInterval | None = None
+    for block in blocks:
+        rows = unpack(block.packed, block.rows, block.layout)
+        if found is not None and block.part:
+            found.partitions.extend(rows)
+            continue
+        if found is not None:
+            yield found
+        found = _interval(node, block, rows)
+    if found is not None:
+        yield found
 
 
 def _interval(node: str, block: HistoryBlock, rows: list[PartitionInterval]) -> NodeInterval:

@@ -83,33 +83,26 @@ def _forecast(node: str, points: Sequence[NodePoint]) -> FullForecast:
         said = f"not known: {len(lowest)} hours of history are too few"
         return FullForecast(node, at_ms, room, None, None, None, None, None, None, hours, said)
     trend = theil_sen(lowest)
-    a_day = 24 * HOUR_MS
+    full, earliest, latest, said = _end(lowest, trend, hours)
+    rate, low, high = (slope * 24 * HOUR_MS for slope in (trend.slope, trend.low, trend.high))
+    return FullForecast(node, at_ms, room, rate, low, high, full, earliest, latest, hours, said)
+
+
+def _end(
+    lowest: Sequence[tuple[float, float]], trend: Trend, hours: int
+) -> tuple[int | None, int | None, int | None, str]:
+    """When the room is used up, the earliest and the latest that may be, and that in words."""
     last_ms, last = lowest[-1]
     horizon_ms = _FARTHEST * (last_ms - lowest[0][0])
-    full, earliest, latest = (_zero(last_ms, last, slope) for slope in (trend.slope, trend.low, trend.high))
-    is_in_sight = full is not None and trend.high < 0 and full - last_ms <= horizon_ms
-    days = horizon_ms / a_day
-    said = f"not in sight within {days:,.0f} days: " + (
-        "its room does not shrink for certain" if trend.high >= 0 else "at this rate it is farther away than that"
-    )
-    if is_in_sight and full is not None:
-        said = f"in {_days(full - last_ms)}; with 95 % between {_days((earliest or full) - last_ms)} and " + (
-            _days(latest - last_ms) if latest is not None else "never"
-        )
-        said += f", if the trend of the last {hours} hours goes on"
-    return FullForecast(
-        node,
-        at_ms,
-        room,
-        trend.slope * a_day,
-        trend.low * a_day,
-        trend.high * a_day,
-        full if is_in_sight else None,
-        earliest if is_in_sight else None,
-        latest if is_in_sight else None,
-        hours,
-        said,
-    )
+    unseen = f"not in sight within {_length(horizon_ms)}: "
+    if trend.high >= 0:
+        return None, None, None, f"{unseen}its room does not shrink for certain"
+    full, earliest, latest = (-last / slope for slope in (trend.slope, trend.low, trend.high))
+    if full > horizon_ms:
+        return None, None, None, f"{unseen}at this rate it is farther away than that"
+    said = f"in {_length(full)}; with 95 % between {_length(earliest)} and {_length(latest)}, "
+    said += f"if the trend of the last {hours} hours goes on"
+    return round(last_ms + full), round(last_ms + earliest), round(last_ms + latest), said
 
 
 def _hourly_minima(points: Sequence[NodePoint]) -> list[tuple[float, float]]:
@@ -125,10 +118,6 @@ def _hourly_minima(points: Sequence[NodePoint]) -> list[tuple[float, float]]:
     return [(float(start), float(room)) for start, room in sorted(lowest.items())]
 
 
-def _zero(at_ms: float, room: float, slope: float) -> int | None:
-    return round(at_ms - room / slope) if slope < 0 else None
-
-
-def _days(ms: float) -> str:
+def _length(ms: float) -> str:
     hours = ms / HOUR_MS
     return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:,.0f} days"

@@ -238,7 +238,7 @@ def confirm_and_apply(
 
 def summary(document: dict[str, Any]) -> str:
     """Plan: 7 moves, 31.2 MiB. The fewest moves that could do it: 7. What else belongs to the plan follows."""
-    from minkactl.units import counted, number, rate, size
+    from minkactl.units import number, rate, size
 
     amount = size(sum(move["bytes"] for move in document["moves"]))
     fewest = number(document["minimum_moves"])
@@ -248,8 +248,6 @@ def summary(document: dict[str, Any]) -> str:
         said = [f"Plan: {_counted(document)} of {document['pallet']}, weight {weight}. The fewest: {fewest}."]
     elif all(set(move["replicas"]) == set(move["target_replicas"]) for move in document["moves"]):
         said = [f"Plan: {_counted(document)}; no data moves."]
-    if document["splits"]:
-        said.insert(0, f"{counted(len(document['splits']), 'partition')} to split first.")
     if document["rate_limit"]:
         said.append(f"At most {rate(document['rate_limit'])} a node.")
     if document["reason"]:
@@ -261,10 +259,11 @@ def _counted(document: dict[str, Any]) -> str:
     """48 moves; changes of order alone, in which no data moves, by themselves."""
     from minkactl.units import counted
 
-    if document["splits"]:
-        return f"{counted(len(document['splits']), 'split')} and {counted(len(document['moves']), 'move')}"
     if document["pallet"]:
         return counted(len(document["moves"]), "move")
+    if document["splits"]:
+        splits = counted(len(document["splits"]), "split")
+        return f"{splits}, then {_counted(document | {'splits': []})}" if document["moves"] else splits
     copies = sum(set(move["replicas"]) != set(move["target_replicas"]) for move in document["moves"])
     orders = len(document["moves"]) - copies
     if not orders:

@@ -19,7 +19,7 @@ log: Final = logging.getLogger(__name__)
 _FRAME: Final = struct.Struct("<II")
 _MAX_BLOCK_BYTES: Final = 1 << 20
 _SEGMENT_MS: Final = 3_600_000
-_SEGMENTS: Final = 16  # of which a full history has at least so many, so that what goes at a time is little
+_SEGMENTS: Final = 32  # of which a full history has at least about so many, so that what goes at a time is little
 _SUFFIX: Final = ".blocks"
 
 
@@ -46,8 +46,10 @@ class HistoryStore:
     def append(self, blocks: Sequence[HistoryBlock], now_ms: int) -> None:
         """Add them, and delete what is too old or too much. Raises OSError; then a part of them may be kept."""
         if self.begins_segment(now_ms):
+            self._folder.mkdir(exist_ok=True)
+            self._delete_old(now_ms)
             self._current = self._new_segment(now_ms)
-        assert self._current is not None, "there is one since it has begun"
+        assert self._current is not None, "it has begun"
         try:
             with self._current.open("ab", buffering=0) as file:
                 for block in blocks:
@@ -57,7 +59,6 @@ class HistoryStore:
         except OSError:
             self._current = None  # what comes after a torn block would not be found
             raise
-        self._delete_old(now_ms)
 
     def read(self, from_ms: int, to_ms: int) -> Iterator[bytes]:
         """Serialized blocks whose intervals began in this time, in the order in which they were written. What is
@@ -85,17 +86,20 @@ class HistoryStore:
 
     def _new_segment(self, now_ms: int) -> Path:
         """After all others, even when the clock was set back."""
-        self._folder.mkdir(exist_ok=True)
         last = max(map(_start_ms, self._segments()), default=-1)
         return self._folder / f"{max(now_ms, last + 1):016d}{_SUFFIX}"
 
     def _delete_old(self, now_ms: int) -> None:
-        """A segment is too old when the one after it is: that is where its own end is."""
+        """Before a segment begins: what is too old or leaves no room for the new one, and for an interval by which that
+        may be longer than it should. A segment ends where the one after it begins, and the last one now.
+        """
         segments = self._segments()
         sizes = [segment.stat().st_size for segment in segments]
+        ends = [*map(_start_ms, segments[1:]), now_ms]
+        most = self._max_bytes - 2 * (self._max_bytes // _SEGMENTS)
         total = sum(sizes)
-        for segment, after, size in zip(segments, segments[1:], sizes, strict=False):
-            if _start_ms(after) > now_ms - self._retention_ms and total <= self._max_bytes:
+        for segment, end, size in zip(segments, ends, sizes, strict=False):
+            if end > now_ms - self._retention_ms and total <= most:
                 return
             segment.unlink()
             total -= size

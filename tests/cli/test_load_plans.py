@@ -1,5 +1,6 @@
 """What the history of a real cluster proposes is a plan that `minkactl apply` takes: splits first, then moves."""
 
+import io
 import json
 import time
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from minka import Client
 from minka.control import Control
@@ -20,7 +22,7 @@ from minka.load_report.proposals import Proposals, ProposedMove, propose
 from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import HashFunction, Partition
-from minkactl.commands.reassign import write_plan
+from minkactl.commands.reassign import plan_page, write_plan
 from minkactl.documents import from_document, to_document
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster
@@ -87,12 +89,16 @@ def test_a_hot_partition_is_split_by_the_plan_and_the_moves_come_after(
         plan = make_plan(control, replace(found, moves=[move]), time.time_ns() // 1_000_000)
         write_plan(plan, tmp_path / "plan.json")
         assert from_document(to_document(plan), Plan()) == plan
+        draw = plan_page(plan).draw
+        assert draw is not None
+        Console(file=(shown := io.StringIO()), width=120).print(draw(False))
+        assert f"Split {split.partition}   {split.parts} parts" in shown.getvalue()
         with pytest.raises(MinkaError) as refused:
             control.apply_plan(plan, "anybody")
         assert refused.value.code is Code.INVALID_ARGUMENT
         applied = run("apply", tmp_path / "plan.json", "--yes")
         assert applied.exit_code == Exit.OK, applied.stderr
-        assert "1 partition to split first." in applied.stderr + applied.stdout
+        assert "Plan: 1 split, then 1 change of preferred leader; no data moves." in applied.stderr + applied.stdout
         parts = rows_of(control, "authors")
         assert [part.start_key for part in parts] == [b"", *plan.splits[0].keys]
         assert len(parts) == split.parts

@@ -1,6 +1,8 @@
 """The files of the history: bounded, whole after a kill, and a week of them in a second."""
 
 import asyncio
+import resource
+import signal
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.history import intervals_of
 from minka.history_rows import BUCKETS, MAX_ROWS, PartitionInterval, bucket, pack, quantile_ms, unpack, upper_ms
 from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.history_pb2 import HistoryBlock
@@ -102,15 +105,19 @@ def test_a_clock_that_is_set_back_loses_nothing(tmp_path: Path) -> None:
     assert starts(store) == begun
 
 
-def test_what_was_not_written_costs_no_more_than_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_was_written_in_part_costs_no_more_than_itself(tmp_path: Path) -> None:
+    """As on a disk that is full: the kernel takes some of it."""
     store = HistoryStore(tmp_path / "history", 24 * HOUR, 1 << 20)
     fill(store, 2)
     (file,) = files(tmp_path / "history")
-    file.chmod(0o400)
-    monkeypatch.setattr(Path, "open", lambda *_args, **_kwargs: (_ for _ in ()).throw(OSError("no space")))
-    with pytest.raises(OSError, match="no space"):
-        store.append([HistoryBlock(start_ms=START + 2 * MINUTE)], START + 3 * MINUTE)
-    monkeypatch.undo()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 5, hard))
+    try:
+        with pytest.raises(OSError, match="in part"):
+            store.append([HistoryBlock(start_ms=START + 2 * MINUTE)], START + 3 * MINUTE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     fill(store, 1, START + 3 * MINUTE)
     assert starts(store) == [START, START + MINUTE, START + 3 * MINUTE]
 
@@ -213,6 +220,9 @@ def test_each_interval_has_the_node_and_its_partitions(tmp_path: Path) -> None:
             (MINUTE, MINUTE // 2, 40 * GIB, 100 * GIB, 50 * GIB)
         }
         assert [row for block in found for row in unpack(block.packed, block.rows)] == node.rows
+        first, second = intervals_of("athens", found)
+        assert (first.start_ms, first.partitions) == (START, [])
+        assert (second.node, second.start_ms, second.partitions) == ("athens", START + MINUTE, node.rows)
 
     asyncio.run(run())
 

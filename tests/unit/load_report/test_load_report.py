@@ -175,6 +175,17 @@ def test_what_is_far_away_is_not_in_sight_either() -> None:
     assert "farther away" in found.said
 
 
+def test_what_is_within_the_noise_is_not_in_sight() -> None:
+    """The median of the slopes says three days, and its interval that the room may as well grow."""
+    rng = random.Random(5)
+    (found,) = forecasts(points(lambda _: (30 + rng.gauss(0, 6)) * GIB, hours=12))
+    assert found.bytes_per_day is not None
+    assert found.high_bytes_per_day is not None
+    assert -found.room / found.bytes_per_day < 4
+    assert found.high_bytes_per_day > 0 > found.bytes_per_day
+    assert found.full_ms is None
+
+
 def test_too_little_history_and_a_full_disk() -> None:
     (few,) = forecasts(points(lambda hour: (100 - 10 * hour) * GIB, hours=5))
     assert few.full_ms is None

@@ -57,7 +57,7 @@ def facts(progress: "Progress") -> list[str]:
         found.append(f"{rows_per_s:,.0f} rows/s")
     if bytes_per_s:
         found.append(units.rate(bytes_per_s))
-    if progress.eta_s is not None and not progress.is_over:
+    if progress.eta_s is not None and progress.eta_s >= 1:
         found.append(f"about {units.duration(progress.eta_s)} left")
     return found
 

@@ -40,7 +40,7 @@ class View:
         fraction = progress.fraction
         signs = ASCII if self._live.console.options.ascii_only else UNICODE
         full, rest = bar(round(100 * (fraction or 0)), BAR, signs)
-        drawn = Text(full, style="green").append(rest, style="dim")
+        drawn = Text().append(full, style="green").append(rest, style="dim")
         if fraction is not None:
             drawn.append(f" {100 * fraction:3.0f} %")
         return Text(f"{progress.number}/{progress.stages} {progress.stage}"), drawn, Text(", ".join(facts(progress)))

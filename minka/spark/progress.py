@@ -1,8 +1,8 @@
 """How far a job is: named stages with tasks, rows, bytes, rate and time to go, told to whoever asked to hear it.
 
-A stage's tasks, and the rows and bytes that they have read, are what Spark counts (`minka.spark.tasks`): in a session
-whose driver is here also while a task runs, with Spark Connect tasks and bytes only. What a job counts by itself, such
-as uploaded bytes, it sets on its `Stage`, and that is then what is told.
+A stage's tasks, and the rows that they have read, are what Spark counts (`minka.spark.tasks`): in a session whose
+driver is here also while a task runs, with Spark Connect tasks only. What a job counts by itself, such as uploaded
+bytes, it sets on its `Stage`, and that is then what is told.
 """
 
 import time
@@ -100,7 +100,6 @@ class Stage:
         """How far it is, with what Spark has counted."""
         now = time.monotonic()
         rows = spark.rows if self.rows is None else self.rows
-        size = spark.bytes if self.bytes is None else self.bytes
         return Progress(
             job=job.name,
             job_seconds=job.seconds,
@@ -113,10 +112,10 @@ class Stage:
             tasks=spark.tasks,
             rows=rows,
             rows_total=self.rows_total,
-            bytes=size,
+            bytes=self.bytes,
             bytes_total=self.bytes_total,
             rows_per_s=self._row_rate.update(now, rows),
-            bytes_per_s=self._byte_rate.update(now, size),
+            bytes_per_s=self._byte_rate.update(now, self.bytes),
         )
 
 

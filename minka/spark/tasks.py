@@ -1,4 +1,7 @@
-"""The tasks that Spark runs for one stage of a job, and what they have read: asked of Spark, while they run."""
+"""The tasks that Spark runs for one stage of a job, and the rows that they have read: asked of Spark, while they run.
+
+Spark's own count of bytes is left out: it is of compressed files, and what Parquet reads by vectored I/O isn't in it.
+"""
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -16,14 +19,13 @@ from pyspark.sql.utils import is_remote
 class Counted:
     """None is for what isn't known.
 
-    `rows` and `bytes` are what one of Spark's own stages has read, from files or a shuffle: one that runs, or the one
-    that has read most where none does.
+    `rows` are those that one of Spark's own stages has read, from files or a shuffle: one that runs, or the one that
+    has read most where none does.
     """
 
     tasks_done: int | None = None
     tasks: int | None = None
     rows: int | None = None
-    bytes: int | None = None
 
 
 @contextmanager
@@ -72,14 +74,12 @@ class _LocalTasks:
             stages = self._stages()
             if not stages:
                 return Counted()
-            reads = [
-                (stage.inputRecords() + stage.shuffleReadRecords(), stage.inputBytes() + stage.shuffleReadBytes())
-                for stage in [stage for stage in stages if str(stage.status()) == "ACTIVE"] or stages
-            ]
+            reading = [stage for stage in stages if str(stage.status()) == "ACTIVE"] or stages
+            rows = max(stage.inputRecords() + stage.shuffleReadRecords() for stage in reading)
             done, total = sum(stage.numCompleteTasks() for stage in stages), sum(stage.numTasks() for stage in stages)
         except Py4JError:  # Spark ends; whoever waits for its answer says so
             return Counted()
-        return Counted(done, total, max(rows for rows, _ in reads) or None, max(size for _, size in reads) or None)
+        return Counted(done, total, rows or None)
 
     def _stages(self) -> list[Any]:
         """Those of the group that are neither skipped nor failed."""
@@ -90,7 +90,7 @@ class _LocalTasks:
 
 
 class _RemoteTasks:
-    """Of a session of Spark Connect, whose server tells them with its answers: no rows, and bytes of files only."""
+    """Of a session of Spark Connect, whose server tells them with its answers; of rows it says nothing."""
 
     def __init__(self) -> None:
         self._operations: dict[str | None, Counted] = {}
@@ -102,8 +102,6 @@ class _RemoteTasks:
             self._operations[operation_id] = Counted(
                 sum(stage.num_completed_tasks for stage in told),
                 sum(stage.num_tasks for stage in told),
-                None,
-                sum(stage.num_bytes_read for stage in told) or None,
             )
 
     def counted(self) -> Counted:
@@ -111,9 +109,4 @@ class _RemoteTasks:
         operations = list(self._operations.values())
         if not operations:
             return Counted()
-        return Counted(
-            sum(one.tasks_done or 0 for one in operations),
-            sum(one.tasks or 0 for one in operations),
-            None,
-            sum(one.bytes or 0 for one in operations) or None,
-        )
+        return Counted(sum(one.tasks_done or 0 for one in operations), sum(one.tasks or 0 for one in operations))

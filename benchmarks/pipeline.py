@@ -1,0 +1,256 @@
+"""The data pipeline on Spark: loads by ingest and by put, exports, split points; beside the ceiling of this machine (the
+same sort and files, taken into one local RocksDB) and the same load into Redis, pipelined, from the same Spark job.
+"""
+
+import shutil
+import socket
+import tempfile
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rocksdict import Cache, IngestExternalFileOptions, Rdict
+
+from benchmarks.cluster import Clients
+from benchmarks.kv_worker import Work
+from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
+from benchmarks.peers import REDIS, missing
+from benchmarks.processes import LOOPBACK, Group, free_ports
+from minka.control import Control
+from minka.spark import session
+from minka.spark.batches import binary_columns
+from minka.spark.export import export
+from minka.spark.load import LoadOptions, load
+from minka.spark.pairs import PairColumns, pairs_of
+from minka.spark.splits import splits
+from minka.sst import SstWriter
+from minka.v1.cluster_pb2 import HashFunction, PartitionState
+from minkactl.playground import LocalCluster
+from minkad.storage.data_database import data_options
+
+CEILING: Final = "local RocksDB"
+_PAIR: Final = PairColumns(("key",), ("value",))
+_PARTITIONS: Final = 16
+_OF_THE_CEILING: Final = 0.7
+_CPU_SHARE: Final = 1 / 8
+_EXPORT_ROWS: Final = 1_000_000
+_FOREGROUND: Final = 3.0
+_LARGEST_SHARE: Final = 1.15
+
+
+def run(report: Report) -> None:
+    """All figures."""
+    rows = 100_000 if report.options.quick else 1_000_000
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="minka-pipeline-")))
+        spark = session("local[*]", app_name="benchmark")
+        stack.callback(spark.stop)
+        cluster = stack.enter_context(LocalCluster(2))
+        source = _source(spark, folder, rows)
+        _create(cluster, "warm")
+        _load(spark, source.limit(10_000), cluster, "warm", "ingest")
+        for number in range(report.options.rounds):
+            _round(report, spark, source, cluster, folder, rows, number)
+        _foreground(report, spark, source, cluster)
+        _splits(report, spark, rows)
+
+
+def _source(spark: SparkSession, folder: Path, rows: int) -> DataFrame:
+    """Keys of 16 bytes and values of 100, half of which compress."""
+    path = str(folder / "source.parquet")
+    hashed = "sha2(cast(id as string), 256)"
+    frame = spark.range(rows).selectExpr(
+        "cast(substr(md5(cast(id as string)), 1, 16) as binary) key",
+        f"cast(concat(substr({hashed}, 1, 50), repeat('v', 50)) as binary) value",
+    )
+    frame.repartition(8).write.parquet(path)
+    return spark.read.parquet(path)
+
+
+def _round(
+    report: Report, spark: SparkSession, source: DataFrame, cluster: LocalCluster, folder: Path, rows: int, number: int
+) -> None:
+    rate = report.case("ingest: rows from Parquet, 2 nodes", "rows/s", CEILING, Goal(ratio=_OF_THE_CEILING))
+    report.add(rate, CEILING, Sample(rows / _timed(lambda: _ceiling(spark, source, folder / f"local-{number}"))))
+    cpu: dict[str, float] = {}
+    for mode in ("ingest", "put"):
+        name = f"{mode}{number}"
+        _create(cluster, name)
+        before = _cpu_of(cluster)
+        seconds = _timed(lambda mode=mode, name=name: _load(spark, source, cluster, name, mode))  # type: ignore[misc]
+        cpu[mode] = (_cpu_of(cluster) - before) * 1_000_000 / rows
+        case = rate if mode == "ingest" else report.case("put: the same rows", "rows/s", REDIS)
+        report.add(case, MINKA, Sample(rows / seconds, details={"daemons_cpu_s_per_M": cpu[mode]}))
+    share = report.case("daemons' CPU a row, ingest beside put", "of put's", goal=Goal(at_most=_CPU_SHARE))
+    report.add(share, MINKA, Sample(cpu["ingest"] / cpu["put"]))
+    _redis(report, spark, source, rows)
+    case = report.case("export to Parquet, 2 nodes", "rows/s", goal=Goal(at_least=_EXPORT_ROWS))
+    target = str(folder / f"export-{number}")
+    report.add(case, MINKA, Sample(rows / _timed(lambda: export(spark, cluster.endpoints, f"ingest{number}", target))))
+    shutil.rmtree(target)
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def _create(cluster: LocalCluster, name: str) -> None:
+    with Control(cluster.endpoints) as control:
+        control.create_keyspace(name, _PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3, 1)
+        while any(row.state != PartitionState.PARTITION_STATE_ONLINE for row in control.table().partitions):
+            time.sleep(0.05)
+
+
+def _load(spark: SparkSession, source: DataFrame, cluster: LocalCluster, name: str, mode: Any) -> None:
+    options = LoadOptions(columns=_PAIR, mode=mode, on_conflict="replace")
+    load(spark, source, cluster.endpoints, name, options)
+
+
+def _cpu_of(cluster: LocalCluster) -> float:
+    """Seconds of the daemons, and of the processes that they have started and that have ended or live."""
+    total = 0.0
+    for node in cluster.nodes.values():
+        total += _cpu(node.pid)
+        children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text("utf-8").split()
+        total += sum(_cpu(int(child)) for child in children)
+    return total
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rsplit(")", 1)[1].split()
+    return sum(map(int, fields[11:15])) / 100  # its own, and of children that it has waited for
+
+
+# The ceiling
+
+
+def _ceiling(spark: SparkSession, source: DataFrame, folder: Path) -> None:
+    """The same sort and files as an ingest's, without a cluster."""
+    folder.mkdir()
+    pairs = pairs_of(source, _PAIR)
+    place = F.pmod(F.xxhash64("key"), F.lit(_PARTITIONS)).cast("int").alias("place")
+    sorted_ = pairs.select(place, "key", "value").repartitionById(_PARTITIONS, "place").sortWithinPartitions("key")
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer, path = None, folder / "none"
+        for batch in batches:
+            if writer is None:
+                path = folder / f"{batch.column(0)[0].as_py()}.sst"
+                writer = SstWriter(path)
+            writer.put_many(*binary_columns(batch, 1, 2))
+        if writer is not None:
+            writer.finish()
+            yield pa.RecordBatch.from_pydict({"path": [str(path)]})
+
+    files = [row.path for row in sorted_.mapInArrow(write, "path string").collect()]
+    options = data_options(Cache(1 << 20))
+    options.create_if_missing(True)
+    db = Rdict(str(folder / "db"), options)
+    ingest = IngestExternalFileOptions()
+    ingest.set_move_files(True)
+    for file in files:
+        db.ingest_external_file([file], ingest)
+    db.close()
+    shutil.rmtree(folder)
+
+
+# Redis
+
+
+def _redis(report: Report, spark: SparkSession, source: DataFrame, rows: int) -> None:
+    case = report.case("put: the same rows", "rows/s", REDIS)
+    if absent := missing(REDIS):
+        report.absent[REDIS] = absent
+        return
+    with Group(REDIS) as group:
+        (port,) = free_ports(1)
+        settings = ("--bind", LOOPBACK, "--port", str(port), "--save", "", "--appendonly", "yes")
+        group.start("redis", ["redis-server", *settings, "--appendfsync", "always", "--dir", str(group.directory)])
+        group.wait_until("Redis answers", lambda: _answers(port))
+        pairs = pairs_of(source, _PAIR)
+        seconds = _timed(lambda: pairs.mapInArrow(lambda batches: _set_all(port, batches), "rows long").collect())
+    report.add(case, REDIS, Sample(rows / seconds))
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
+
+
+def _set_all(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """SET, a thousand in a pipeline."""
+    count = 0
+    with socket.create_connection((LOOPBACK, port)) as connection:
+        for batch in batches:
+            keys, values = binary_columns(batch, 0, 1)
+            for start in range(0, len(keys), 1000):
+                some = list(zip(keys[start : start + 1000], values[start : start + 1000], strict=True))
+                connection.sendall(
+                    b"".join(b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(k), k, len(v), v) for k, v in some)
+                )
+                missing_bytes = len(b"+OK\r\n") * len(some)
+                while missing_bytes:
+                    missing_bytes -= len(connection.recv(missing_bytes))
+            count += len(keys)
+    yield pa.RecordBatch.from_pydict({"rows": [count]})
+
+
+# Clients meanwhile
+
+
+def _foreground(report: Report, spark: SparkSession, source: DataFrame, cluster: LocalCluster) -> None:
+    """What a client waits that does a get every 10 ms, alone and while rows are ingested into another keyspace."""
+    _create(cluster, "foreground")
+    case = report.case("p99 of a client during an ingest, beside idle", "x", goal=Goal(at_most=_FOREGROUND))
+    for number in range(report.options.rounds):
+        alone = _p99(cluster, lambda: time.sleep(3))
+        name = f"meanwhile{number}"
+        _create(cluster, name)
+        busy = _p99(cluster, lambda name=name: _load(spark, source, cluster, name, "ingest"))  # type: ignore[misc]
+        report.add(case, MINKA, Sample(busy / alone, details={"idle_ms": alone * 1000, "busy_ms": busy * 1000}))
+
+
+def _p99(cluster: LocalCluster, meanwhile: Callable[[], Any]) -> float:
+    work = Work([*cluster.endpoints], "foreground", "put", 1, 0, 600, 1000, gap_s=0.01)
+    with Clients([work]) as clients:
+        clients.begin()
+        meanwhile()
+        clients.stop()
+        done = clients.end()
+    found = percentile(sorted(took for _, _, took in done.calls), 99)
+    assert found is not None, "it has made calls"
+    return found
+
+
+# Split points
+
+
+def _splits(report: Report, spark: SparkSession, rows: int) -> None:
+    key = "concat('u', lpad(cast(cast(pow(rand(1), 4) * 100000 as int) as string), 6, '0'), '-', id)"
+    frame = spark.range(rows).selectExpr(f"{key} key", "repeat('x', cast(10 + pow(rand(2), 8) * 2000 as int)) value")
+    frame = frame.persist()
+    for ranges in (64, 512):
+        found = splits(spark, frame, _PAIR, ranges)
+        points = [point.encode() for point in found.points]
+        sizes = [0] * ranges
+        for row in frame.selectExpr("key", "octet_length(key) + octet_length(value) + 16 size").toLocalIterator():
+            sizes[bisect_right(points, row.key.encode())] += row["size"]
+        case = report.case(f"split points: largest of {ranges} ranges", "of mean", goal=Goal(at_most=_LARGEST_SHARE))
+        report.add(case, MINKA, Sample(max(sizes) / (sum(sizes) / ranges), details={"took_s": found.seconds}))
+    frame.unpersist()
+
+
+if __name__ == "__main__":
+    main("pipeline", __doc__, run)

@@ -13,9 +13,10 @@ from minka._grpc import channel_credentials, channel_options, checked_endpoints,
 from minka.errors import Code, MinkaError
 from minka.table_changes import with_changes
 from minka.tls import Tls
-from minka.v1 import admin_pb2, cluster_pb2, duty_api_pb2
+from minka.v1 import admin_pb2, cluster_pb2, duty_api_pb2, load_api_pb2, loads_pb2
 from minka.v1.admin_pb2_grpc import AdminStub, InventoryStub, MetadataStub
 from minka.v1.duty_api_pb2_grpc import DutiesStub
+from minka.v1.load_api_pb2_grpc import LoadsStub
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -311,6 +312,43 @@ class Control:
             keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
         )
         return self._call(lambda channel: AdminStub(channel).Merge, request, repeatable=False).operation
+
+    def begin_load(
+        self, load_id: str, keyspace: str, *, requested_by: str = "", job: str = "", rate_limit: int = 0
+    ) -> loads_pb2.Load:
+        """A new load, or the one of this id. `job`: what is noted with it, up to 8 KiB; `rate_limit`: bytes a second
+        that are uploaded to a node; 0: no limit. Raises UNKNOWN_KEYSPACE, LOAD_EXISTS, TOO_MANY_LOADS.
+        """
+        request = load_api_pb2.BeginLoadRequest(
+            load_id=load_id,
+            keyspace=keyspace,
+            requested_by=requested_by,
+            job=job,
+            rate_limit=_checked_rate(rate_limit),
+        )
+        return self._call(lambda channel: LoadsStub(channel).BeginLoad, request, repeatable=True).load
+
+    def touch_load(self, load_id: str) -> loads_pb2.Load:
+        """Say that somebody goes on with it. Raises UNKNOWN_LOAD."""
+        request = load_api_pb2.TouchLoadRequest(load_id=load_id)
+        return self._call(lambda channel: LoadsStub(channel).TouchLoad, request, repeatable=True).load
+
+    def commit_load(self, load_id: str, files: Sequence[loads_pb2.LoadFile]) -> loads_pb2.Load:
+        """These files are the load, all or none. Raises STALE_LOAD, RANGES_CHANGING, LOAD_ENDED, UNKNOWN_LOAD; a load
+        that is committed stays as it is.
+        """
+        request = load_api_pb2.CommitLoadRequest(load_id=load_id, files=files)
+        return self._call(lambda channel: LoadsStub(channel).CommitLoad, request, repeatable=True).load
+
+    def abort_load(self, load_id: str, requested_by: str, reason: str = "") -> loads_pb2.Load:
+        """Nothing of it is to be taken in; LOAD_ENDED once it is committed."""
+        request = load_api_pb2.AbortLoadRequest(load_id=load_id, requested_by=requested_by, reason=reason)
+        return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
+
+    def loads(self, load_ids: Sequence[str] = (), *, with_parts: bool = False) -> load_api_pb2.GetLoadsResponse:
+        """Loads by id, or all that are remembered; what those that are committed wait for. Raises UNKNOWN_LOAD."""
+        request = load_api_pb2.GetLoadsRequest(load_ids=load_ids, with_parts=with_parts)
+        return self._call(lambda channel: LoadsStub(channel).GetLoads, request, repeatable=True)
 
     def transfer_leadership(self, node: str) -> None:
         """Ask the voter `node` to lead the coordinator. The status shows when it does; a transfer can fail silently."""

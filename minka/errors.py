@@ -248,6 +248,26 @@ class Code(Enum):
         "NOT_FOUND",
     )
 
+    # Loads
+    BAD_ROWS = CodeInfo(
+        "Rows of the source can't be in a keyspace; nothing of the load is visible.",
+        "Correct them, or leave some out: --max-bad with --bad-rows.",
+        False,
+        "INVALID_ARGUMENT",
+    )
+    DUPLICATE_KEY = CodeInfo(
+        "A key comes more than once in the source; nothing of the load is visible.",
+        "Say which row counts with --last-by COLUMN.",
+        False,
+        "INVALID_ARGUMENT",
+    )
+    KEY_EXISTS = CodeInfo(
+        "The keyspace has a key of the source already; nothing of the load is visible.",
+        "Load with --on-conflict replace, or keep.",
+        False,
+        "ALREADY_EXISTS",
+    )
+
     # Plans and operations
     OPERATION_RUNNING = CodeInfo(
         "Another operation that has not ended touches the same partitions, ranges or node.",
@@ -267,6 +287,43 @@ class Code(Enum):
     CANCEL_REFUSED = CodeInfo(
         "The operation can't go back: too few of the former replicas are alive and in sync.",
         "Let it go on, or start the nodes that the message names and cancel again.",
+    )
+
+    # Loads
+    UNKNOWN_LOAD = CodeInfo("There is no such load.", "List them with: minkactl loads.", False, "NOT_FOUND")
+    LOAD_EXISTS = CodeInfo(
+        "There is a load of this id already, in another keyspace.", "Take another id.", False, "ALREADY_EXISTS"
+    )
+    LOAD_ENDED = CodeInfo(
+        "The load is committed, done or aborted already, so this can't be done with it any more.",
+        "See how it ended: minkactl loads show ID. Begin another one with a new id.",
+    )
+    TOO_MANY_LOADS = CodeInfo(
+        "As many loads as the cluster keeps at once have not ended.",
+        "Wait for some, or give up those that nobody goes on with: minkactl loads; minkactl loads abort ID.",
+    )
+    STALE_LOAD = CodeInfo(
+        "Partitions have changed since files of the load were cut for them; nothing was taken in.",
+        "None needed: the job has its files cut again, and commits again.",
+    )
+    RANGES_CHANGING = CodeInfo(
+        "A split or a merge of the keyspace is under way, so a load can't be committed for a moment.",
+        "None needed: the job tries again.",
+        True,
+    )
+    UNKNOWN_FILE = CodeInfo(
+        "The node has no such file of the load.", "None needed: it is fetched from another node.", False, "NOT_FOUND"
+    )
+    NOT_ENOUGH_SPOOLS = CodeInfo(
+        "Fewer nodes than the keyspace asks for (min_insync) have a file of the load.",
+        "Start the nodes that the message names, and run the load again with the same id.",
+    )
+    DISK_FULL = CodeInfo(
+        "A node's disk has no room for the load's files.",
+        "Free or add space on the nodes that the message names, and run the load again with the same id; "
+        "minkactl nodes shows the free space.",
+        False,
+        "RESOURCE_EXHAUSTED",
     )
 
     # Input and storage

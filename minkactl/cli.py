@@ -23,6 +23,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "duties": "duties",
         "shards": "shards",
         "migrations": "migrations",
+        "loads": "loads",
     },
     "Change": {
         "keyspace": "keyspaces",

@@ -107,6 +107,13 @@ complete_operation: Final = _operations(lambda _: True)
 complete_running_operation: Final = _operations(lambda operation: not operation.finished_ms)
 
 
+def complete_load(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The loads that are remembered, the newest first."""
+    answer = _asked(ctx, lambda control: control.loads())
+    found = answer.loads if answer else ()
+    return [CompletionItem(one.id, help=f"{one.rows} rows") for one in found if one.id.startswith(incomplete)]
+
+
 def _of_duties(find: "Callable[[Client, str], Iterable[tuple[str, str]]]") -> Complete:
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         found = _asked_of(ctx, lambda session: session.duties(), lambda client: list(find(client, incomplete)))

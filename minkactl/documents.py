@@ -6,11 +6,12 @@ This is the shape of `-o json`; a plan's document reads back as the same plan.
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from minka.errors import Code, MinkaError
-from minkactl.keys import key_text
+from minkactl.keys import key_text, parse_key
 
 if TYPE_CHECKING:
     from google._upb import _message as _upb
@@ -75,11 +76,23 @@ def from_document(document: object, message: M) -> M:
     return message
 
 
+def _key(text: object) -> bytes:
+    """The inverse of `key_text`. Raises ValueError."""
+    if not isinstance(text, str):
+        raise TypeError("no text")
+    try:
+        return parse_key(text)
+    except click.BadParameter as error:
+        raise ValueError(error.message) from error
+
+
 def _set(message: Message, field: "FieldDescriptor | _upb.FieldDescriptor", value: Any) -> None:
     try:
         if field.is_repeated and field.message_type is not None:
             for item in value:
                 from_document(item, getattr(message, field.name).add())
+        elif field.is_repeated and field.type == FieldDescriptor.TYPE_BYTES:
+            getattr(message, field.name).extend([_key(text) for text in value])
         elif field.is_repeated:
             getattr(message, field.name).extend(value)
         elif field.message_type is not None:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from minka.spark.inputs import FileFormat
-    from minka.spark.pairs import PairColumns
+    from minka.spark.pairs import Form, PairColumns
     from minka.spark.progress import OnProgress
     from minka.spark.report import Report
 
@@ -37,20 +37,23 @@ class SourceOptions:
     """Which files a job reads, and which of their columns are the key and the value."""
 
     format: "FileFormat | None"
+    schema: str
     key: tuple[str, ...]
     value: tuple[str, ...]
+    key_form: "Form"
+    value_form: "Form"
 
     def frame(self, spark: "SparkSession", path: str) -> "DataFrame":
         """The files' rows. Raises MinkaError(INVALID_ARGUMENT)."""
         from minka.spark.inputs import read_files
 
-        return read_files(spark, path, self.format)
+        return read_files(spark, path, self.format, self.schema)
 
     def columns(self) -> "PairColumns":
         """The key's and the value's."""
         from minka.spark.pairs import PairColumns
 
-        return PairColumns(self.key, self.value)
+        return PairColumns(self.key, self.value, self.key_form, self.value_form)
 
 
 class Setting(click.ParamType[tuple[str, str]]):
@@ -66,7 +69,8 @@ class Setting(click.ParamType[tuple[str, str]]):
         return name, text
 
 
-def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+def names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """a,b as a tuple."""
     return tuple(name for name in (value or "").split(",") if name)
 
 
@@ -95,21 +99,42 @@ def spark_options(function: F) -> F:
     return with_spark  # type: ignore[return-value]  # it takes what the command line gives
 
 
-def source_options(function: F) -> F:
-    """Add --format, --key and --value, which the function gets as `files`, a SourceOptions."""
+def source_options(function: F, *, needs_key: bool = True) -> F:
+    """Add --format, --schema, --key, --value and their forms, which the function gets as `files`, a SourceOptions."""
+    form = click.Choice(("auto", "columns"))
 
     @click.option(
-        "--format", "form", type=click.Choice(("parquet", "csv", "json")), help="Default: what the name's end says."
+        "--format",
+        "file_format",
+        type=click.Choice(("parquet", "csv", "json")),
+        help="Default: what the name's end says.",
     )
-    @click.option("--key", required=True, metavar="COLUMNS", callback=_names, help="The columns of the key.")
-    @click.option("--value", metavar="COLUMNS", callback=_names, help="The columns of the value. Default: all others.")
+    @click.option(
+        "--schema", default="", metavar="DDL", help='Columns and types of CSV or JSON: "day DATE, number INT".'
+    )
+    @click.option("--key", required=needs_key, metavar="COLUMNS", callback=names, help="The columns of the key.")
+    @click.option("--value", metavar="COLUMNS", callback=names, help="The columns of the value. Default: all others.")
+    @click.option("--key-form", type=form, default="auto", help=_FORM.format("key"), show_default=True)
+    @click.option("--value-form", type=form, default="auto", help=_FORM.format("value"), show_default=True)
     @functools.wraps(function)
     def with_files(
-        *arguments: Any, form: "FileFormat | None", key: tuple[str, ...], value: tuple[str, ...], **others: Any
+        *arguments: Any,
+        file_format: "FileFormat | None",
+        schema: str,
+        key: tuple[str, ...],
+        value: tuple[str, ...],
+        key_form: "Form",
+        value_form: "Form",
+        **others: Any,
     ) -> Any:
-        return function(*arguments, files=SourceOptions(form, key, value), **others)
+        files = SourceOptions(file_format, schema, key, value, key_form, value_form)
+        return function(*arguments, files=files, **others)
 
     return with_files  # type: ignore[return-value]  # it takes what the command line gives
+
+
+optional_source_options: Final = functools.partial(source_options, needs_key=False)
+_FORM: Final = "auto: a single column of text or bytes is the {} itself; columns: it is encoded as one of columns."
 
 
 def run(
@@ -117,11 +142,12 @@ def run(
     options: SparkOptions,
     job: "Callable[[SparkSession, OnProgress | None], R]",
     columns: Sequence[Column],
+    more: "Callable[[R], Sequence[Listing]]" = lambda _: (),
 ) -> "R":
     """Start Spark, do the job while its progress is shown, and print its report, whose `columns` make up the table.
 
-    The row of the table has the report's fields and `took_ms`. Raises MinkaError: SPARK_MISSING, and what Spark and the
-    job raise.
+    The row of the table has the report's fields and `took_ms`; `more` gives the tables after it. Raises MinkaError:
+    SPARK_MISSING, and what Spark and the job raise.
     """
     from minka.spark.failures import spark_failures
     from minka.spark.session import session as spark_session
@@ -134,5 +160,5 @@ def run(
         report = job(spark, on_progress)
     document = report.to_document()
     row = document | {"took_ms": round(report.seconds * 1000)}
-    emit(Page(document, [Listing(columns, [row])]), session.output)
+    emit(Page(document, [Listing(columns, [row]), *more(report)]), session.output)
     return report

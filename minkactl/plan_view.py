@@ -49,12 +49,21 @@ def _paged(renderable: RenderableType) -> None:
 
 def moves_by_reason(document: Row, moves: Listing, wide: bool) -> RenderableType:
     """Every move: those that have a reason in common together. With `wide`, a line for each."""
+    splits = [part for split in document["splits"] for part in _split(split)]
     if wide or not moves.rows:
-        return table(moves, wide)
+        return Group(*splits, table(moves, wide))
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for move in document["moves"]:
         groups.setdefault((move["reason"], move["source"], move["target"]), []).append(move)
-    return Group(*(part for group in groups.values() for part in _moves_alike(group)))
+    return Group(*splits, *(part for group in groups.values() for part in _moves_alike(group)))
+
+
+def _split(split: Row) -> Iterator[RenderableType]:
+    """What is split where, and why."""
+    where = f"   {len(split['keys']) + 1} parts, {units.size(split['bytes'])}"
+    yield Text.assemble((f"Split {split['partition']}", "bold"), (where, "dim"))
+    yield Padding(Text(split["reason"]), (0, 0, 0, 2), expand=False)
+    yield Padding(Text("  ".join(split["keys"]), style="cyan"), (0, 0, 0, 2), expand=False)
 
 
 def _moves_alike(moves: Sequence[Row]) -> Iterator[RenderableType]:

@@ -18,7 +18,8 @@ from minkad.config_values import ListOf, Peer, Refused, flow_text
 
 __all__ = ["RELOADABLE", "Config", "apply_reload", "describe", "diff", "load", "variable"]
 
-RELOADABLE = frozenset(key for key in KEYS if key.startswith(("limits.", "log.", "migrations.", "ranges.")))
+_RELOADED = ("limits.", "loads.", "log.", "migrations.", "ranges.")
+RELOADABLE = frozenset(key for key in KEYS if key.startswith(_RELOADED))
 """The dotted keys that SIGHUP may change; any other needs a restart."""
 
 _PREFIX = "MINKAD_"
@@ -240,7 +241,15 @@ def diff(old: Config, new: Config) -> tuple[list[str], list[str]]:
 def apply_reload(old: Config, new: Config) -> Config:
     """`old` with the reloadable values of `new`: the configuration in force after a reload."""
     origins = {key: (new if key in RELOADABLE else old).origins.get(key, _DEFAULT) for key in KEYS}
-    return replace(old, limits=new.limits, log=new.log, migrations=new.migrations, ranges=new.ranges, origins=origins)
+    return replace(
+        old,
+        limits=new.limits,
+        loads=new.loads,
+        log=new.log,
+        migrations=new.migrations,
+        ranges=new.ranges,
+        origins=origins,
+    )
 
 
 def describe(config: Config) -> list[str]:

@@ -140,6 +140,13 @@ class Ranges:
 
 
 @dataclass(frozen=True, slots=True)
+class Loads:
+    """Loads of files."""
+
+    abandoned_after_s: int = field(default=86_400, metadata=_by(Integer(1, 31_536_000)))
+
+
+@dataclass(frozen=True, slots=True)
 class Shards:
     """Heartbeats and clearance of the processes that host duties."""
 
@@ -157,6 +164,15 @@ class Storage:
     change_retention_mib: int = field(default=16, metadata=_by(Integer(0, 65_536)))
     max_sync_s: int = field(default=20, metadata=_by(Integer(1, 3600)))
     disk_low_mib: int = field(default=1024, metadata=_by(Integer(1, 1_048_576)))
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is kept of the partitions' load."""
+
+    interval_s: int = field(default=60, metadata=_by(Integer(1, 3600)))
+    retention_h: int = field(default=168, metadata=_by(Integer(1, 87_600)))
+    max_mib: int = field(default=64, metadata=_by(Integer(1, 1_048_576)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +200,10 @@ class Config:
     clients: Clients = field(default_factory=Clients)
     migrations: Migrations = field(default_factory=Migrations)
     ranges: Ranges = field(default_factory=Ranges)
+    loads: Loads = field(default_factory=Loads)
     shards: Shards = field(default_factory=Shards)
     storage: Storage = field(default_factory=Storage)
+    history: History = field(default_factory=History)
     log: Log = field(default_factory=Log)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 

@@ -29,7 +29,7 @@ from minkad.coordinator.shard_control import ShardSettings
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.raft import Config as RaftConfig
 from minkad.core.raft import RawNode
-from minkad.core.state import Placed, State
+from minkad.core.state import Placed, State, is_up
 from minkad.disk_guard import DiskGuard
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.payloads import PayloadStore
@@ -37,6 +37,8 @@ from minkad.duties.relay import Relay
 from minkad.duties.sessions import SessionSettings, ShardSessions
 from minkad.exits import end_at_once
 from minkad.health import Health
+from minkad.history.recorder import HistoryRecorder
+from minkad.history.store import HistoryStore
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.http.rest import Rest
@@ -44,6 +46,7 @@ from minkad.identity import Identity
 from minkad.joining import new_identity, refuse_older_copy
 from minkad.loop_lag import LoopLag
 from minkad.replication.context import ControllerCalls, ReplicationSettings
+from minkad.replication.ingesting import LoadSources
 from minkad.replication.manager import ReplicaManager, StorageSettings
 from minkad.rpc.channels import Channels
 from minkad.rpc.credentials import Credentials
@@ -51,7 +54,13 @@ from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
 from minkad.rpc.replication import GrpcLinks
 from minkad.rpc.server import Server
+from minkad.rpc.spool import SpoolLinks, SpoolService, spool_handler
 from minkad.rpc.validation import check
+from minkad.spool.collecting import Collecting
+from minkad.spool.fetching import Fetching
+from minkad.spool.spool import Spool
+from minkad.spool.throttle import Throttle
+from minkad.spool.uploading import Uploading
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
@@ -188,6 +197,7 @@ class Daemon:
         )
         self.coordinator.driver = self.driver
         self.replay_to = hard_state.commit
+        self._build_spool()
         self.manager = ReplicaManager(
             own.node_id,
             config.data_dir,
@@ -220,7 +230,19 @@ class Daemon:
             low_disks=self._low_disks,
             disk=self.disk,
             unix_ms=unix_ms,
+            loads=self._load_sources(),
             on_damage=self.telemetry.damage_found,
+        )
+        self.history = HistoryRecorder(
+            HistoryStore(
+                config.data_dir / "history", config.history.retention_h * 3_600_000, config.history.max_mib * MIB
+            ),
+            self.manager.intervals.take,
+            lambda: self.disk.space,
+            config.node.capacity_bytes,
+            config.history.interval_s,
+            boottime,
+            unix_ms,
         )
         self.member = Member(
             self._node(own.data_id, incarnation, self.log_db.starts),
@@ -266,7 +288,37 @@ class Daemon:
         self.coordinator.on_restored = self.sessions.restored
         self.coordinator.on_leader_change = self.member.leader_changed
         self.coordinator.on_nodes_changed = self.manager.nodes_changed
+        self.coordinator.on_loads_changed = self.manager.loads_changed
         self._built = True
+
+    def _build_spool(self) -> None:
+        def state() -> State:
+            return self.coordinator.state
+
+        self.spool = Spool(self.config.data_dir / "spool", self.disk.check_room)
+        self.spool_links = SpoolLinks(
+            lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity
+        )
+        self.fetching = Fetching(
+            self.identity.node_id,
+            self.spool,
+            self.spool_links.fetch,
+            lambda: [node.id for node in state().nodes.values() if is_up(node)],
+        )
+        self.uploading = Uploading(
+            self.spool,
+            lambda: state().loads,
+            Throttle(boottime, self.telemetry.client_seconds),
+        )
+
+    def _load_sources(self) -> LoadSources:
+        return LoadSources(
+            self.spool,
+            self.fetching,
+            lambda: self.coordinator.state.loads,
+            self.spool_links.pull,
+            lambda request: self.member.finish_load_parts(request),
+        )
 
     def _low_disks(self) -> Collection[str]:
         """The nodes that are short of disk space: others by the active controller's word, this one by its own."""
@@ -315,6 +367,7 @@ class Daemon:
             caps=MigrationCaps(per_node=migrations.per_node, cluster=migrations.cluster),
             max_replicas_per_node=config.limits.replicas_per_node,
             merge_after=config.ranges.merge_after_s,
+            abandon_loads_after=config.loads.abandoned_after_s,
             shards=ShardSettings(config.shards.clearance_ms / 1000, config.shards.failure_timeout_ms / 1000),
         )
 
@@ -343,6 +396,7 @@ class Daemon:
     # Serve
 
     async def _serve(self, stopped: asyncio.Task[Any]) -> None:
+        await self.spool.start()
         await self.manager.start()
         server = Server(
             self.config.listen.grpc,
@@ -357,6 +411,9 @@ class Daemon:
             self.health.describe,
             self.gateway,
             self.sessions,
+            SpoolService(self.spool, self.uploading, self.fetching, self.disk.room),
+            spool_handler(self.spool, self.uploading),
+            self.history,
         )
         await server.start()
         registry = create_registry(self.health, self.credentials.expiry if self.credentials is not None else None)
@@ -373,6 +430,8 @@ class Daemon:
             asyncio.create_task(LoopLag(self.telemetry).run(), name="loop lag"),
             asyncio.create_task(garbage.collect(), name="garbage"),
             asyncio.create_task(self.disk.watch(), name="disk space"),
+            asyncio.create_task(self._collect_spool(), name="spool"),
+            asyncio.create_task(self.history.run(), name="history"),
             asyncio.create_task(self.relay.run(), name="shards' heartbeats"),
             asyncio.create_task(self.sessions.run(), name="shards' sessions"),
             asyncio.create_task(self.payloads.run(self._duties, self._is_controller), name="payloads"),
@@ -393,13 +452,22 @@ class Daemon:
             await server.stop(0.2)
             await runner.cleanup()
             await self.payloads.close()
+            if self.log_db.error is None:
+                await self.history.record()
             await self.manager.close()
+            await self.uploading.close()
+            await self.fetching.close()
+            await self.spool.close()
             if self.log_db.error is not None:
                 end_at_once(self.log_db.error)
             self.guard.stop()
             self.transport.close()
             await self.channels.close()
             self.log_db.close()
+
+    async def _collect_spool(self) -> None:
+        assert self.manager.ingesting is not None
+        await Collecting(self.spool, lambda: self.coordinator.state.loads, self.manager.ingesting.is_in_log).run()
 
     def _duties(self) -> Mapping[int, Duty]:
         return self.coordinator.state.duties.duties

@@ -1,9 +1,9 @@
-"""What a task of a load does: all rows of one partition, in the order of their keys, become a file in its nodes' spools,
-or batches of puts.
+"""What a task of a load does: all rows of one partition, in the order of their keys, become a file in the spools of its
+nodes, or batches of puts.
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -11,12 +11,13 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyspark import TaskContext
 
+from minka.client import Client
 from minka.errors import Code, MinkaError
 from minka.loads import LoadClient, LoadTarget
 from minka.ranges import readable
 from minka.snapshots import SnapshotClient
 from minka.spark.batches import binary_columns
-from minka.spark.writer import write_pairs
+from minka.spark.writer import write_batches
 from minka.sst import SstWriter
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import Keyspace
@@ -25,6 +26,8 @@ from minka.v1.loads_pb2 import Load
 OnConflict = Literal["error", "replace", "keep"]
 TASK_SCHEMA: Final = "place int, file binary, rows long, bytes long, repeated long, kept long"
 _SHOWN: Final = 80
+_PUT_BYTES: Final = 2 * 1024 * 1024
+_Batch = tuple[list[bytes], list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,14 @@ class LoadTask:
         if rows.place is None:
             return
         name = Keyspace.FromString(self.keyspace).name
-        write_pairs(self.endpoints, name, self.tls, self.timeout, rows)
+        with Client(self.endpoints, keyspace=name, timeout=self.timeout, tls=self.tls) as client:
+            write_batches(client, (dict(zip(*both, strict=True)) for both in _smaller(rows)), self.timeout)
         yield rows.result(b"")
 
     def _give_up(self, client: LoadClient, load: Load, error: MinkaError) -> None:
         """What no repetition can help ends the load at once, not when Spark has tried it often enough."""
         if error.code in (Code.DUPLICATE_KEY, Code.KEY_EXISTS, Code.DISK_FULL):
-            client.abort(load.id, reason=str(error)[:500])
+            client.abort(load.id, requested_by="the load itself", reason=str(error)[:500])
 
     def _client(self) -> LoadClient:
         return LoadClient(self.endpoints, tls=self.tls, timeout=self.timeout)
@@ -95,7 +99,7 @@ class _Rows:
         self.place: int | None = None if self._first is None else self._first.column(0)[0].as_py()
         self._rows = self._bytes = self._repeated = self._kept = 0
 
-    def __iter__(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    def __iter__(self) -> Iterator[_Batch]:
         existing = None
         if self._task.on_conflict != "replace":
             assert self.place is not None
@@ -120,7 +124,7 @@ class _Rows:
         arrays = [pa.array([value], kind) for value, kind in zip(columns, kinds, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, list(names))
 
-    def _without_repeated(self, keys: list[bytes], values: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    def _without_repeated(self, keys: list[bytes], values: list[bytes]) -> _Batch:
         """Raises DUPLICATE_KEY where they are refused."""
         last, self._last = self._last, keys[-1]
         if keys[0] != last and len(set(keys)) == len(keys):
@@ -135,9 +139,7 @@ class _Rows:
         self._repeated += len(keys) - len(fresh)
         return [keys[place] for place in fresh], [values[place] for place in fresh]
 
-    def _without_existing(
-        self, existing: "_Existing", keys: list[bytes], values: list[bytes]
-    ) -> tuple[list[bytes], list[bytes]]:
+    def _without_existing(self, existing: "_Existing", keys: list[bytes], values: list[bytes]) -> _Batch:
         """Raises KEY_EXISTS where they are refused."""
         there = existing.among(keys)
         if not there:
@@ -155,17 +157,16 @@ class _Existing:
 
     def __init__(self, task: LoadTask, target: LoadTarget) -> None:
         self._keys = self._read(task, target)
-        self._ahead: list[bytes] = []
+        self._ahead = next(self._keys, [])
 
     def among(self, keys: list[bytes]) -> set[bytes]:
         """Those of the keys that are there; each call's are greater than the last one's."""
         found: set[bytes] = set()
-        while self._ahead or (self._ahead := next(self._keys, [])):
-            if self._ahead[0] <= keys[-1]:
-                found.update(set(self._ahead).intersection(keys))
+        while self._ahead and self._ahead[0] <= keys[-1]:
+            found.update(set(self._ahead).intersection(keys))
             if self._ahead[-1] > keys[-1]:
                 break
-            self._ahead = []
+            self._ahead = next(self._keys, [])
         return found
 
     @staticmethod
@@ -182,6 +183,17 @@ class _Existing:
                         ).to_pylist()
                 finally:
                     client.release(snapshot)
+
+
+def _smaller(batches: Iterable[_Batch]) -> Iterator[_Batch]:
+    """The same rows, about 2 MiB at a time."""
+    for keys, values in batches:
+        size = start = 0
+        for place, (key, value) in enumerate(zip(keys, values, strict=True), 1):
+            size += len(key) + len(value)
+            if size >= _PUT_BYTES or place == len(keys):
+                yield keys[start:place], values[start:place]
+                size, start = 0, place
 
 
 def _shown(key: bytes) -> str:

@@ -1,5 +1,6 @@
 """The options of `format("minka")`."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final, Literal, Self, cast, get_args
@@ -23,6 +24,7 @@ class SourceOptions:
     delete_column: str = ""
     batch_bytes: int = 2 * MIB  # of keys and values in a write
     timeout: float = 60.0  # seconds for which a partition may have no leader that answers
+    changes_since: Mapping[str, int] | None = None  # instead of rows: what was written after these offsets
     starting_offsets: Literal["earliest", "latest"] = "latest"
     tls: Tls | None = None
 
@@ -46,6 +48,7 @@ class SourceOptions:
             delete_column=options.get("deleteColumn", ""),
             batch_bytes=_number(options, "batchBytes", 2 * MIB, 1),
             timeout=float(_number(options, "timeout", 60, 1)),
+            changes_since=_offsets(options["changesSince"]) if "changesSince" in options else None,
             starting_offsets=_starting(options.get("startingOffsets", "latest")),
             tls=_tls(options),
         )
@@ -53,7 +56,7 @@ class SourceOptions:
 
 _NAMES: Final = (
     *("endpoints", "keyspace", "keyColumns", "keyFormat", "splitBytes", "deleteColumn", "batchBytes", "timeout"),
-    *("startingOffsets", "tlsCa", "tlsCert", "tlsKey"),
+    *("startingOffsets", "changesSince", "tlsCa", "tlsCert", "tlsKey"),
 )
 _SPARKS_OWN: Final = ("checkpointlocation",)
 
@@ -81,6 +84,17 @@ def _starting(given: str) -> Literal["earliest", "latest"]:
     if given not in ("earliest", "latest"):
         raise MinkaError(Code.INVALID_ARGUMENT, f"option 'startingOffsets' is {given!r}; there are earliest, latest")
     return cast('Literal["earliest", "latest"]', given)
+
+
+def _offsets(text: str) -> dict[str, int]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(type(one) is int and one >= 0 for one in found.values()):
+        text = f"option 'changesSince' is {text[:100]!r}, not JSON with an offset for each partition"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
+    return found
 
 
 def _number(options: Mapping[str, str], name: str, default: int, least: int) -> int:

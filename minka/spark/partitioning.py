@@ -17,9 +17,7 @@ _Place = Callable[[list[bytes]], list[int]]
 
 
 def place_column(key: Column, keyspace: Keyspace, rows: Sequence[Partition]) -> Column:
-    """Where in `rows` the partition is to which the key belongs. They are all of the keyspace's, in the order of slots or
-    ranges.
-    """
+    """Where in `rows` the partition is to which the key belongs: all of the keyspace's, by their slots or ranges."""
     place_of = _by_range(rows) if keyspace.partitioning == Partitioning.PARTITIONING_RANGES else _by_hash(keyspace)
 
     def places(keys: pa.Array) -> pa.Array:

@@ -17,7 +17,7 @@ from minka.errors import Code, MinkaError
 from minka.spark.layout import DEFAULT_SCHEMA, Layout
 from minka.spark.options import SourceOptions
 from minka.spark.reader import FilteringReader, SnapshotReader
-from minka.spark.stream_reader import ChangeStreamReader
+from minka.spark.stream_reader import ChangeReader, ChangeStreamReader
 from minka.spark.writer import KeyspaceStreamWriter, KeyspaceWriter
 
 
@@ -43,6 +43,8 @@ class MinkaDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """For a query."""
         layout = Layout.of(schema, self._options)
+        if self._options.changes_since is not None:
+            return ChangeReader(self._options, layout)
         layout.check_no_changes()
         # PySpark (4.1 to 4.3) says nowhere else that the session has push-down switched off, which it has by default,
         # and then fails a query whose reader could do it.

@@ -5,9 +5,10 @@ rows don't: a few large rows can fill a range of their own).
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import ClassVar, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -44,10 +45,8 @@ class SplitsReport(Report):
     points: tuple[str, ...]
     ranges: tuple[ExpectedRange, ...]
 
-    @property
-    def most(self) -> float:
-        """The share of the largest range; 1 is as it should be."""
-        return max((one.share for one in self.ranges), default=1.0)
+    count: int  # of the ranges
+    largest: float  # the share of the largest range; 1 is as it should be
 
 
 def splits(
@@ -69,16 +68,19 @@ def splits(
     with running("splits", spark, ["weigh", "sample"], on_progress) as job:
         pairs = pairs_of(source, columns).where("octet_length(key) > 0")
         weight = F.octet_length("key") + F.octet_length(F.coalesce("value", F.lit(b""))) + _ROW_BYTES
-        weighed = pairs.select("key", weight.cast("double").alias("weight"))
+        # By what is in a row, not by where it is: the same rows give the same sample however they are read.
+        chance = F.shiftrightunsigned(F.xxhash64("key", "value", F.lit(seed)), 11) / float(1 << 53)
+        weighed = pairs.select("key", weight.cast("double").alias("weight"), chance.alias("chance"))
         with job.stage("weigh") as stage:
             rows, total = weighed.agg(F.count(F.lit(1)), F.sum("weight")).collect()[0]
             if not rows:
                 raise MinkaError(Code.INVALID_ARGUMENT, "the source has no rows with a key")
             stage.rows, stage.bytes = rows, int(total) - rows * _ROW_BYTES
         with job.stage("sample", rows_total=rows):
-            sample = _sample(weighed, total, min(_MOST_SAMPLES, max(_LEAST_SAMPLES, ranges * _SAMPLES_A_RANGE)), seed)
+            sample = _sample(weighed, total, min(_MOST_SAMPLES, max(_LEAST_SAMPLES, ranges * _SAMPLES_A_RANGE)))
     points = _points(sample, ranges)
     size = int(total) - rows * _ROW_BYTES
+    found = _expected(sample, points, size)
     return SplitsReport(
         started=timestamp(job.started),
         seconds=round(job.seconds, 3),
@@ -86,33 +88,68 @@ def splits(
         bytes=size,
         stages=job.reports,
         points=tuple(readable(point) for point in points),
-        ranges=_expected(sample, points, size),
+        ranges=found,
+        count=len(found),
+        largest=max(one.share for one in found),
     )
 
 
 _Sample = list[tuple[bytes, float]]
 
 
-def _sample(weighed: DataFrame, total: float, samples: int, seed: int) -> _Sample:
+def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
     """Keys in order, each with what it stands for: a row is there by its share, and one that weighs more, always."""
     share = F.col("weight") * (samples / total)
-    found = weighed.where(F.rand(seed) < share).select("key", F.greatest(share, F.lit(1.0)))
-    return sorted((bytes(key), stands_for) for key, stands_for in found.collect())
+    found = weighed.where(F.col("chance") < share).select("key", F.greatest(share, F.lit(1.0)))
+    by_key: dict[bytes, float] = defaultdict(float)
+    for key, stands_for in found.collect():
+        by_key[bytes(key)] += stands_for
+    return sorted(by_key.items())
 
 
 def _points(sample: _Sample, ranges: int) -> list[bytes]:
-    """The keys at which ranges begin, as short as can be. Each range takes its part of what is left, so that a key that
-    weighs more than a range leaves the ranges after it equal.
+    """The keys at which ranges begin, as short as can be. A key that weighs more than a range has one of its own, and
+    what is between such keys is divided by its weight.
     """
+    runs = _runs(sample, ranges)
+    weights = [sum(stands_for for _, stands_for in run) for run in runs]
     points: list[bytes] = []
-    left, taken = sum(stands_for for _, stands_for in sample), 0.0
-    for (before, stands_for), (key, _) in pairwise(sample):
-        taken += stands_for
-        missing = ranges - len(points)
-        if missing > 1 and key != before and taken >= left / missing:
-            points.append(_shortest(key, before))
-            left, taken = left - taken, 0.0
-    return points
+    before = b""
+    for run, parts in zip(runs, _apportioned(runs, weights, ranges), strict=True):
+        begins = [0, *_equal(run, parts)]
+        points += [_shortest(run[place][0], run[place - 1][0] if place else before) for place in begins]
+        before = run[-1][0]
+    return points[1:]  # the first range has no start
+
+
+def _runs(sample: _Sample, ranges: int) -> list[_Sample]:
+    """The sample, divided at the keys that weigh more than a range."""
+    weights = sorted((stands_for for _, stands_for in sample), reverse=True)
+    left, alone = sum(weights), 0
+    while alone < min(len(weights), ranges - 1) and weights[alone] * (ranges - alone) > left:
+        left -= weights[alone]
+        alone += 1
+    bound = weights[alone - 1] if alone else float("inf")
+    runs = [list(group) for _, group in groupby(sample, key=lambda one: one if one[1] >= bound else None)]
+    return runs if len(runs) <= ranges else [sample]
+
+
+def _apportioned(runs: Sequence[_Sample], weights: Sequence[float], ranges: int) -> list[int]:
+    """How many ranges each run is divided into: one at least, and the next always for whose ranges weigh most."""
+    parts = [1] * len(runs)
+    for _ in range(ranges - len(runs)):
+        each = [
+            weight / some if some < len(run) else 0.0 for run, weight, some in zip(runs, weights, parts, strict=True)
+        ]
+        parts[each.index(max(each))] += 1
+    return [min(some, len(run)) for some, run in zip(parts, runs, strict=True)]
+
+
+def _equal(run: _Sample, parts: int) -> list[int]:
+    """Where in the run its parts begin, but for the first."""
+    ends = list(accumulate(stands_for for _, stands_for in run))
+    places = [bisect_left(ends, ends[-1] * part / parts) + 1 for part in range(1, parts)]
+    return sorted({place for place in places if place < len(run)})
 
 
 def _shortest(key: bytes, before: bytes) -> bytes:

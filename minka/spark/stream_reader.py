@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from minka.changes import ChangeClient
 from minka.errors import Code, MinkaError
@@ -122,3 +122,20 @@ class ChangeStreamReader(DataSourceStreamReader):
     def _client(self) -> ChangeClient:
         options = self._options
         return ChangeClient(options.endpoints, tls=options.tls, timeout=options.timeout)
+
+
+class ChangeReader(DataSourceReader):
+    """The changes since given offsets, up to now, for a query that isn't a stream."""
+
+    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+        self._since: _Offset = {"offsets": dict(options.changes_since or {}), "begins": {}}
+        self._stream = ChangeStreamReader(options, layout)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """See ChangeStreamReader. Raises CHANGES_GONE."""
+        now = self._stream.latestOffset(self._since, None)
+        return [*self._stream.partitions(self._since, now)] or [Lineage(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of a task."""
+        return self._stream.read(partition)

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
@@ -19,7 +19,7 @@ from minka.spark.options import SourceOptions
 
 _IN_FLIGHT: Final = 2
 _RNG: Final = Random()
-_Pairs = dict[bytes, bytes | None]
+Pairs = dict[bytes, bytes | None]
 
 
 @dataclass
@@ -49,23 +49,13 @@ class _Writing:
         """
         options = self._options
         done = Written(0, 0, 0)
-        with (
-            Client(options.endpoints, keyspace=options.keyspace, timeout=options.timeout, tls=options.tls) as client,
-            ThreadPoolExecutor(_IN_FLIGHT, "minka-write") as threads,
-        ):
-            under_way: deque[tuple[Future[None], _Pairs]] = deque()
-            for pairs in self._batches(iterator, done):
-                # A key's newer value must not overtake the older one.
-                while len(under_way) == _IN_FLIGHT or any(not sent.keys().isdisjoint(pairs) for _, sent in under_way):
-                    under_way.popleft()[0].result()
-                under_way.append((threads.submit(_write, client, pairs, options.timeout), pairs))
-            for sent, _ in under_way:
-                sent.result()
+        with Client(options.endpoints, keyspace=options.keyspace, timeout=options.timeout, tls=options.tls) as client:
+            write_batches(client, self._batches(iterator, done), options.timeout)
         return done
 
-    def _batches(self, iterator: Iterator[pa.RecordBatch], done: Written) -> Iterator[_Pairs]:
+    def _batches(self, iterator: Iterator[pa.RecordBatch], done: Written) -> Iterator[Pairs]:
         """The newest row of each key, about `batchBytes` at a time."""
-        pairs: _Pairs = {}
+        pairs: Pairs = {}
         size = 0
         for batch in iterator:
             keys = self._layout.keys_of(batch).to_pylist()
@@ -92,7 +82,20 @@ class KeyspaceStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """For `df.writeStream`."""
 
 
-def _write(client: Client, pairs: _Pairs, timeout: float) -> None:
+def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> None:
+    """Each batch is acknowledged before the next but one is sent. Raises what the client does after `timeout` s."""
+    with ThreadPoolExecutor(_IN_FLIGHT, "minka-write") as threads:
+        under_way: deque[tuple[Future[None], Pairs]] = deque()
+        for pairs in batches:
+            # A key's newer value must not overtake the older one.
+            while len(under_way) == _IN_FLIGHT or any(not sent.keys().isdisjoint(pairs) for _, sent in under_way):
+                under_way.popleft()[0].result()
+            under_way.append((threads.submit(_write, client, pairs, timeout), pairs))
+        for sent, _ in under_way:
+            sent.result()
+
+
+def _write(client: Client, pairs: Pairs, timeout: float) -> None:
     """Repeats also what may have been done: it is the same again. Raises what the last try did after `timeout` s."""
     puts = {key: value for key, value in pairs.items() if value is not None}
     deletes = [key for key, value in pairs.items() if value is None]

@@ -584,6 +584,7 @@ class Plan(_message.Message):
     QUEUED_FIELD_NUMBER: _builtins.int
     PALLET_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
+    SPLITS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     table_version: _builtins.int
     created_ms: _builtins.int
@@ -609,6 +610,12 @@ class Plan(_message.Message):
 
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardBalance]: ...
+    @_builtins.property
+    def splits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedSplit]:
+        """Operations of their own, which begin before that of the moves: whoever applies the plan asks for them (see Split), and
+        ApplyPlan refuses a plan that has any.
+        """
+
     def __init__(
         self,
         *,
@@ -625,14 +632,57 @@ class Plan(_message.Message):
         queued: _builtins.bool = ...,
         pallet: _builtins.str = ...,
         shards: _abc.Iterable[Global___ShardBalance] | None = ...,
+        splits: _abc.Iterable[Global___PlannedSplit] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "pallet", b"pallet", "queued", b"queued", "rate_limit", b"rate_limit", "reason", b"reason", "shards", b"shards", "table_version", b"table_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "created_ms", b"created_ms", "digest", b"digest", "minimum_moves", b"minimum_moves", "moves", b"moves", "nodes", b"nodes", "notes", b"notes", "pallet", b"pallet", "queued", b"queued", "rate_limit", b"rate_limit", "reason", b"reason", "shards", b"shards", "splits", b"splits", "table_version", b"table_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Plan: _TypeAlias = Plan  # noqa: Y015
+
+@_typing.final
+class PlannedSplit(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    KEYSPACE_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    partition: _builtins.str
+    """for people: "authors/7" """
+    keyspace: _builtins.str
+    generation: _builtins.int
+    """precondition"""
+    bytes: _builtins.int
+    reason: _builtins.str
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """where new partitions are to begin"""
+
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        partition: _builtins.str = ...,
+        keyspace: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        bytes: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "generation", b"generation", "keys", b"keys", "keyspace", b"keyspace", "partition", b"partition", "partition_id", b"partition_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedSplit: _TypeAlias = PlannedSplit  # noqa: Y015
 
 @_typing.final
 class ApplyPlanRequest(_message.Message):

@@ -11,6 +11,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from minka.v1 import duties_pb2 as _duties_pb2
+from minka.v1 import loads_pb2 as _loads_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -925,6 +926,7 @@ class StateSnapshot(_message.Message):
     REMOVED_DATA_IDS_FIELD_NUMBER: _builtins.int
     TOMBSTONES_FIELD_NUMBER: _builtins.int
     DUTIES_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
     next_raft_id: _builtins.int
     next_keyspace_id: _builtins.int
     next_partition_id: _builtins.int
@@ -943,6 +945,8 @@ class StateSnapshot(_message.Message):
 
     @_builtins.property
     def duties(self) -> _duties_pb2.DutyTables: ...
+    @_builtins.property
+    def loads(self) -> _loads_pb2.LoadTables: ...
     def __init__(
         self,
         *,
@@ -956,10 +960,11 @@ class StateSnapshot(_message.Message):
         removed_data_ids: _abc.Iterable[_builtins.str] | None = ...,
         tombstones: _abc.Iterable[Global___Partition] | None = ...,
         duties: _duties_pb2.DutyTables | None = ...,
+        loads: _loads_pb2.LoadTables | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["duties", b"duties", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duties", b"duties", "loads", b"loads", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duties", b"duties", "migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "removed_data_ids", b"removed_data_ids", "table", b"table", "tombstones", b"tombstones"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duties", b"duties", "loads", b"loads", "migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "removed_data_ids", b"removed_data_ids", "table", b"table", "tombstones", b"tombstones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from minka.v1 import cluster_pb2 as _cluster_pb2
 from minka.v1 import duties_pb2 as _duties_pb2
+from minka.v1 import loads_pb2 as _loads_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -71,6 +72,9 @@ class Record(_message.Message):
     ASSIGNMENTS_CHANGED_FIELD_NUMBER: _builtins.int
     SHARD_CHANGED_FIELD_NUMBER: _builtins.int
     SHARD_REMOVED_FIELD_NUMBER: _builtins.int
+    LOAD_CHANGED_FIELD_NUMBER: _builtins.int
+    LOAD_PARTS_ADDED_FIELD_NUMBER: _builtins.int
+    LOAD_PARTS_DONE_FIELD_NUMBER: _builtins.int
     pallet_removed: _builtins.str
     shard_removed: _builtins.str
     @_builtins.property
@@ -109,6 +113,12 @@ class Record(_message.Message):
     def assignments_changed(self) -> _duties_pb2.AssignmentsChanged: ...
     @_builtins.property
     def shard_changed(self) -> _duties_pb2.Shard: ...
+    @_builtins.property
+    def load_changed(self) -> _loads_pb2.Load: ...
+    @_builtins.property
+    def load_parts_added(self) -> _loads_pb2.LoadPartsAdded: ...
+    @_builtins.property
+    def load_parts_done(self) -> _loads_pb2.LoadPartsDone: ...
     def __init__(
         self,
         *,
@@ -131,12 +141,15 @@ class Record(_message.Message):
         assignments_changed: _duties_pb2.AssignmentsChanged | None = ...,
         shard_changed: _duties_pb2.Shard | None = ...,
         shard_removed: _builtins.str = ...,
+        load_changed: _loads_pb2.Load | None = ...,
+        load_parts_added: _loads_pb2.LoadPartsAdded | None = ...,
+        load_parts_done: _loads_pb2.LoadPartsDone | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignments_changed", b"assignments_changed", "cluster_created", b"cluster_created", "duties_changed", b"duties_changed", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "pallet_changed", b"pallet_changed", "pallet_removed", b"pallet_removed", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "shard_changed", b"shard_changed", "shard_removed", b"shard_removed", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignments_changed", b"assignments_changed", "cluster_created", b"cluster_created", "duties_changed", b"duties_changed", "fact", b"fact", "keyspace_created", b"keyspace_created", "load_changed", b"load_changed", "load_parts_added", b"load_parts_added", "load_parts_done", b"load_parts_done", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "pallet_changed", b"pallet_changed", "pallet_removed", b"pallet_removed", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "shard_changed", b"shard_changed", "shard_removed", b"shard_removed", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments_changed", b"assignments_changed", "cluster_created", b"cluster_created", "duties_changed", b"duties_changed", "fact", b"fact", "keyspace_created", b"keyspace_created", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "pallet_changed", b"pallet_changed", "pallet_removed", b"pallet_removed", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "shard_changed", b"shard_changed", "shard_removed", b"shard_removed", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments_changed", b"assignments_changed", "cluster_created", b"cluster_created", "duties_changed", b"duties_changed", "fact", b"fact", "keyspace_created", b"keyspace_created", "load_changed", b"load_changed", "load_parts_added", b"load_parts_added", "load_parts_done", b"load_parts_done", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "pallet_changed", b"pallet_changed", "pallet_removed", b"pallet_removed", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "shard_changed", b"shard_changed", "shard_removed", b"shard_removed", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "tombstone_changed", "partitions_created", "pallet_changed", "pallet_removed", "duties_changed", "assignments_changed", "shard_changed", "shard_removed"]  # noqa: Y015
+    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "tombstone_changed", "partitions_created", "pallet_changed", "pallet_removed", "duties_changed", "assignments_changed", "shard_changed", "shard_removed", "load_changed", "load_parts_added", "load_parts_done"]  # noqa: Y015
     _WhichOneofArgType_fact: _TypeAlias = _typing.Literal["fact", b"fact"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 

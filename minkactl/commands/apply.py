@@ -56,6 +56,9 @@ def apply(
 ) -> Exit:
     """Apply exactly the plan in the file ("-": stdin), or refuse it because what it moves has changed since (status 6).
 
+    A plan of `minkactl data load-report` may split partitions, too: each keyspace's splits are an operation, and the
+    moves another one after them.
+
     The plan's own limit and reason hold, unless others are given. A file that is no plan, and a plan that was changed,
     are refused before anything is shown or asked.
 
@@ -74,7 +77,7 @@ def apply(
     if manifest_file is not None:
         return _apply_manifest(session, manifest_file, form, dry_run, yes)
     plan = read_plan(plan_file.read(MAX_PLAN_BYTES + 1), getattr(plan_file, "name", "stdin"))
-    if not plan.moves:
+    if not plan.moves and not plan.splits:
         note("The plan has no moves: there is nothing to apply.")
         return Exit.OK
     with session.control() as control:

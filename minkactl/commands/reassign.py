@@ -40,6 +40,12 @@ BALANCE_COLUMNS = (
     Column("PREFERRED LEADERS BEFORE", "leaders_before", Kind.NUMBER, wide=True),
     Column("PREFERRED LEADERS AFTER", "leaders_after", Kind.NUMBER, wide=True),
 )
+SPLIT_COLUMNS = (
+    Column("SPLIT", "partition"),
+    Column("DATA", "bytes", Kind.BYTES),
+    Column("AT", "keys"),
+    Column("REASON", "reason"),
+)
 DUTY_MOVE_COLUMNS = (
     Column("DUTY", "partition"),
     Column("SOURCE", "source"),
@@ -204,7 +210,8 @@ def plan_page(plan: "Plan") -> Page:
         return render.stacked(shown)
 
     nodes, shards = Listing(BALANCE_COLUMNS, document["nodes"]), Listing(SHARD_COLUMNS, document["shards"])
-    listings = [moves, shards if plan.pallet else nodes]
+    splits = [Listing(SPLIT_COLUMNS, document["splits"])] if plan.splits else []
+    listings = [moves, shards if plan.pallet else nodes, *splits]
     return Page(document, listings, [move["partition"] for move in document["moves"]], draw)
 
 
@@ -216,6 +223,14 @@ def confirm_and_apply(
     show_plan(page, session.output, pager=not yes)
     if not yes:
         ask(page.document)
+    if plan.splits:
+        from minka.plans import without_splits
+        from minkactl.planned_splits import split_first
+
+        exit_code = split_first(session, control, plan, reason)
+        if exit_code is not Exit.OK or not plan.moves:
+            return exit_code
+        plan = without_splits(plan)
     operation = control.apply_plan(plan, requester(), reason, rate_limit)
     note_begun(operation)
     return watch_operation(session, control, operation.id)
@@ -246,6 +261,9 @@ def _counted(document: dict[str, Any]) -> str:
 
     if document["pallet"]:
         return counted(len(document["moves"]), "move")
+    if document["splits"]:
+        splits = counted(len(document["splits"]), "split")
+        return f"{splits}, then {_counted(document | {'splits': []})}" if document["moves"] else splits
     copies = sum(set(move["replicas"]) != set(move["target_replicas"]) for move in document["moves"])
     orders = len(document["moves"]) - copies
     if not orders:

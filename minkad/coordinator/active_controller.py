@@ -6,7 +6,7 @@ It decides on the state as it will be once all that it has proposed is committed
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.v1.duties_pb2 import Shard
+from minka.v1.load_api_pb2 import WaitingPart
 from minka.v1.records_pb2 import Record, RecordBatch
 from minkad.clock import unix_ms
 from minkad.coordinator.outbox import NodeOutbox
@@ -38,6 +39,7 @@ from minkad.core.controller import (
     BeginQueued,
     CancelMigration,
     Command,
+    CommitLoad,
     ControllerFailover,
     CreateKeyspace,
     FailNodes,
@@ -55,6 +57,7 @@ from minkad.core.controller import (
     what_blocks,
 )
 from minkad.core.controller.keyspaces import Creation
+from minkad.core.controller.loads import Commit
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import ALL, Effect, NotifyShard, Placed, State, is_up, slices
 from minkad.failpoints import failpoint
@@ -79,6 +82,7 @@ class ControllerSettings:
     caps: MigrationCaps
     max_replicas_per_node: int = 0  # of all keyspaces that a new one may bring a node to; 0: no limit
     merge_after: float = 0.0  # for which neighbours are small and cold before they are merged; 0: never
+    abandon_loads_after: float = 0.0  # for which nobody has touched a load before it is aborted; 0: never
     shards: ShardSettings = field(default_factory=ShardSettings)
 
 
@@ -123,6 +127,7 @@ class ActiveController:
         self.disks: dict[str, DiskSpace] = {}
         self._progress: dict[str, list[MigrationProgress]] = {}
         self._damaged: dict[str, list[DamagedReplica]] = {}
+        self._waiting_parts: dict[str, Sequence[WaitingPart]] = {}
         self._queue_looked_at = float("-inf")
         self._ran: list[int] = []  # the operations that ran at that time
         # what the migrations of a thing last showed, and since when
@@ -178,6 +183,8 @@ class ActiveController:
         """Decide and wait until the records are committed and applied here. Raises MinkaError."""
         if isinstance(command, CreateKeyspace):
             await self._create(command)
+        elif isinstance(command, CommitLoad):
+            await self._committed_by(lambda: self._record_commit(Commit(command)))
         else:
             await self._committed_by(lambda: self._perform(command))
 
@@ -309,15 +316,24 @@ class ActiveController:
         return self._last_proposal
 
     async def _record_creation(self, creation: Creation) -> asyncio.Future[None] | None:
-        """All or nothing: one Raft entry, whose commands are applied piece by piece."""
         self._check_active()
+        return await self._record_at_once(creation.records(self.decided, unix_ms()))
+
+    async def _record_commit(self, commit: Commit) -> asyncio.Future[None] | None:
+        self._check_active()
+        for _ in commit.check(self.decided):
+            await turn()
+        return await self._record_at_once(commit.records(self.decided, unix_ms()))
+
+    async def _record_at_once(self, records: Iterator[Record]) -> asyncio.Future[None] | None:
+        """All or nothing: one Raft entry, whose commands are applied piece by piece."""
         pieces: list[list[Record]] = []
-        for record in creation.records(self.decided, unix_ms()):
+        for record in records:
             self.decided.apply(record)
             pieces.append([record])
             await turn()
         self._check_active()
-        return self._propose_all(pieces)
+        return self._propose_all(pieces) if pieces else self._last_proposal
 
     def _check_active(self) -> None:
         """What a controller that is over was asked is dropped: its caller asks the next one."""
@@ -513,7 +529,8 @@ class ActiveController:
             self.replicas = {key: stats for key, stats in self.replicas.items() if key in leaders}
 
     def _balance(self) -> None:
-        view = View(self.decided, self.leader_stats, self._now(), self.disks, self.settings.merge_after)
+        after, abandon_after = self.settings.merge_after, self.settings.abandon_loads_after
+        view = View(self.decided, self.leader_stats, self._now(), self.disks, after, abandon_after)
         for balancer in self._balancers:
             if (command := balancer.look(view)) is None:
                 continue
@@ -594,6 +611,15 @@ class ActiveController:
             if is_up(self._committed.nodes.get(node))
         ]
         return sorted(found, key=lambda one: (one.partition_id, one.node_id))
+
+    def note_waiting(self, node: str, parts: Sequence[WaitingPart]) -> None:
+        """What a node says that it can't take in yet of loads."""
+        self._waiting_parts[node] = parts
+
+    def waiting_parts(self) -> list[WaitingPart]:
+        """What the nodes that are up have last said so."""
+        up = (node for node in self._waiting_parts if is_up(self._committed.nodes.get(node)))
+        return [part for node in up for part in self._waiting_parts[node]]
 
     def silence(self, node: str) -> float:
         """Seconds since the node's last heartbeat."""

@@ -60,6 +60,7 @@ class Coordinator:
         self.on_leader_change: Callable[[], None] = lambda: None  # set once, as `driver` is
         self.on_nodes_changed: Callable[[], None] = lambda: None
         self.on_shards_changed: Callable[[Sequence[NotifyShard]], None] = lambda _: None
+        self.on_loads_changed: Callable[[], None] = lambda: None
         self.on_restored: Callable[[], None] = lambda: None
         self.history = DutyHistory()
         self._leader_id = 0
@@ -85,6 +86,8 @@ class Coordinator:
             self.on_shards_changed(to_shards)
         if any(record.HasField("node_changed") for record in batch.records):
             self.on_nodes_changed()
+        if any(record.HasField("load_changed") for record in batch.records):
+            self.on_loads_changed()
 
     def restore(self, data: bytes) -> None:
         """A snapshot from the leader, so this node is not the leader, or not any more."""
@@ -93,6 +96,7 @@ class Coordinator:
             self.active = None
         self.state = State.from_snapshot(data)
         self.on_nodes_changed()
+        self.on_loads_changed()
         self.on_restored()
 
     def to_snapshot(self) -> Iterator[bytes]:

@@ -32,6 +32,7 @@ from minka.v1.coordinator_pb2 import (
     RegisterResponse,
     ReplicaStats,
 )
+from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse
 from minkad.core.clearance import Clearance
 
 log: Final = logging.getLogger(__name__)
@@ -78,6 +79,11 @@ class ControllerStub(Protocol):
 
     async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
         """Coordinator.FinishMerge."""
+
+    async def finish_load_parts(
+        self, address: str, request: FinishLoadPartsRequest, timeout: float
+    ) -> FinishLoadPartsResponse:
+        """LoadControl.FinishLoadParts."""
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float
@@ -401,6 +407,10 @@ class Member:
         """Tell the active controller that a merge has ended; the rows of both. What is no refusal is in doubt."""
         response = await self.ask(lambda address, seconds: self._stub.finish_merge(address, request, seconds))
         return list(response.partitions)
+
+    async def finish_load_parts(self, request: FinishLoadPartsRequest) -> None:
+        """Tell the active controller what was taken in of loads. It can be told again."""
+        await self.ask(lambda address, seconds: self._stub.finish_load_parts(address, request, seconds))
 
     async def shut_down(self, timeout: float) -> None:
         """Let others lead what this node leads, while it goes on serving, for at most `timeout` seconds."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from minka.errors import Code, MinkaError
+from minka.wire import WriteBody
 from minkad.replication.entries import SlowMark
 from minkad.replication.replica import DONE, Pending, Replica, Role
 from minkad.storage.log_database import LogDatabase
@@ -178,6 +179,7 @@ class Committer:
         # With or without clearance: whoever may have been elected since was in the in-sync set, so it has all of this
         # in its log, and serves nothing before it has applied it.
         leads = replica.role is Role.LEADER
+        traffic, now = replica.load.traffic, self._clock()
         for entry in applied:
             size += entry.size
             if entry.ticket is None:
@@ -185,6 +187,8 @@ class Committer:
             self.pending_bytes -= entry.size
             if leads:
                 entry.ticket.fill(entry.position, DONE)
+                if isinstance(entry.write, WriteBody):
+                    traffic.write(len(entry.write.keys), entry.size, now - entry.ticket.began)
             else:
                 text = f"partition {replica.id}: the node stopped leading before the write was acknowledged"
                 entry.ticket.fail(entry.position, MinkaError(Code.OUTCOME_UNKNOWN, text))

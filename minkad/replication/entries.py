@@ -1,5 +1,5 @@
 """What the entries of a partition's log say: a write, or a mark. A mark says that the partition was split here, which
-keys it keeps, or that a snapshot is taken here.
+keys it keeps, that a snapshot is taken here, or that the file of a load is taken in.
 
 Those that are no writes are barriers: they are on the disk of whoever says that it has them, also in keyspaces that are
 written to it a little later.
@@ -52,8 +52,24 @@ class SnapshotMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=3
     end: bytes
 
 
-Mark = SplitMarker | Keep | SnapshotMark
-SlowMark = SplitMarker | SnapshotMark
+class IngestMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=4):
+    """Each replica takes in the file of this name from the load's spool, unless it has taken in the load before. It has
+    so many bytes with this CRC-32, and `rows` rows of `data_bytes` bytes of keys and values.
+
+    `floor`: the leader knows that loads with smaller numbers are over.
+    """
+
+    load_number: int
+    floor: int
+    name: str
+    bytes: int
+    checksum: int
+    rows: int
+    data_bytes: int
+
+
+Mark = SplitMarker | Keep | SnapshotMark | IngestMark
+SlowMark = SplitMarker | SnapshotMark | IngestMark
 """Marks that a replica does beside the loop, and applies nothing meanwhile."""
 
 _decode_mark: Final = msgspec.msgpack.Decoder(Mark).decode

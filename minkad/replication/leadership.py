@@ -51,6 +51,7 @@ class Leadership:
         self.replica = replica
         self.leader_epoch = replica.row.leader_epoch
         self.proposed: Proposal | None = None
+        self.marked_loads: set[int] = set()  # by number: their marks are in the log since this leadership began
         self.marked = 0  # the partition for whose split a marker is in the log since this leadership began
         self._context = context
         self._followers: dict[str, Follower] = {}

@@ -1,4 +1,4 @@
-"""How much each replica is used: how many keys are read and written a second, and a sample of which.
+"""How much each replica is used: how many keys are read and written a second, a sample of which, and what is answered.
 
 Counting is an addition for each group of a request. Of what is too busy, and of nothing else, about a thousand of the
 keys and scans of the last ten seconds are kept.
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from minka.history_rows import BUCKETS, bucket
 from minkad.core.load_split import Span
 
 if TYPE_CHECKING:
@@ -49,10 +50,44 @@ class Sample:
         self._skip = skip
 
 
+def page_operations(rows: int) -> int:
+    """As how many operations a page of a scan counts."""
+    return 1 + rows // ROWS_AS_ONE_KEY
+
+
+class Traffic:
+    """What a replica has answered since this was last taken for the history: see `PartitionInterval`. What was refused
+    or has failed isn't in it.
+    """
+
+    __slots__ = ("bytes_read", "bytes_written", "reads", "reads_took", "writes", "writes_took")
+
+    def __init__(self) -> None:
+        self.reads = self.writes = self.bytes_read = self.bytes_written = 0
+        self.reads_took: list[int] = []  # empty before the first
+        self.writes_took: list[int] = []
+
+    def read(self, operations: int, size: int, seconds: float) -> None:
+        """A group was answered with so many bytes, so long after its request had come."""
+        self.reads += operations
+        self.bytes_read += size
+        if not self.reads_took:
+            self.reads_took = [0] * BUCKETS
+        self.reads_took[bucket(seconds)] += 1
+
+    def write(self, operations: int, size: int, seconds: float) -> None:
+        """A group with so many bytes was acknowledged."""
+        self.writes += operations
+        self.bytes_written += size
+        if not self.writes_took:
+            self.writes_took = [0] * BUCKETS
+        self.writes_took[bucket(seconds)] += 1
+
+
 class Load:
     """The load of one replica."""
 
-    __slots__ = ("cpu_percent", "generation", "last", "looked_at", "not_split", "ops", "sample", "served")
+    __slots__ = ("cpu_percent", "generation", "last", "looked_at", "not_split", "ops", "sample", "served", "traffic")
 
     def __init__(self) -> None:
         self.served = 0  # since the last tick
@@ -63,6 +98,15 @@ class Load:
         self.looked_at = 0.0  # for a key to split at; at first, since when it is too busy
         self.generation = 0  # at which it has been so
         self.not_split = ""  # why it is not split although it is too busy
+        self.traffic = Traffic()
+
+    def take_traffic(self) -> Traffic | None:
+        """What was answered since the last call; None for nothing."""
+        taken = self.traffic
+        if not (taken.reads_took or taken.writes_took):
+            return None
+        self.traffic = Traffic()
+        return taken
 
     def count(self, keys: Sequence[bytes]) -> None:
         """Keys that are read or written."""
@@ -72,7 +116,7 @@ class Load:
 
     def count_page(self, start: bytes, end: bytes, rows: int) -> None:
         """A page of a scan: what it asked for, up to where it came."""
-        operations = 1 + rows // ROWS_AS_ONE_KEY
+        operations = page_operations(rows)
         self.served += operations
         if self.sample is not None:
             self.sample.add_scan((start, end), operations)

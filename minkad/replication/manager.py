@@ -33,11 +33,13 @@ from minkad.replication.committer import Committer
 from minkad.replication.context import ControllerCalls, KnownKeyspace, LeaderContext, ReplicationSettings
 from minkad.replication.damage import Damage
 from minkad.replication.deletions import Deletions
-from minkad.replication.entries import SlowMark, SplitMarker
+from minkad.replication.entries import IngestMark, SlowMark, SplitMarker
 from minkad.replication.feed import Feed
 from minkad.replication.flusher import Flusher
 from minkad.replication.following import Following
 from minkad.replication.in_sync import InSyncSets
+from minkad.replication.ingesting import Ingesting, LoadSources
+from minkad.replication.intervals import Intervals, owned_size
 from minkad.replication.inventory import Inventory
 from minkad.replication.leadership import Leadership
 from minkad.replication.links import ReplicationLinks
@@ -117,12 +119,13 @@ class ReplicaManager:
         disk: DiskWatch | None = None,
         on_damage: Callable[[], None] = lambda: None,
         unix_ms: Callable[[], int] = lambda: 0,
+        loads: LoadSources | None = None,
     ) -> None:
         """`known_row`, `known_keyspace`, `is_absent` (a node has failed, or left) and `operation_moving` (a partition)
         are by this node's copy of the table. `on_fence` is told how many seconds writes waited,
         `on_isr_change` the old and the new in-sync set of a partition that this node leads, `on_damage` of each copy
         that is found damaged. `low_disks`: the nodes that are short of disk space. Without `disk` nothing is refused
-        for what is free here. `unix_ms`: the wall clock.
+        for what is free here. `unix_ms`: the wall clock. Without `loads` there are none.
         """
         self._node_id = node_id
         self._data_dir = data_dir
@@ -170,6 +173,7 @@ class ReplicaManager:
             self._clear,
             storage.max_pending,
             low_disks,
+            clock,
         )
         self._damage = Damage(
             self._replicas,
@@ -212,6 +216,7 @@ class ReplicaManager:
         self.inventory = Inventory(
             self._replicas, log_db, data_dir / "partitions", self._new_data, self._requests.changed
         )
+        self.intervals = Intervals(self._replicas)
         self.snapshots = Snapshots(
             node_id,
             log_db,
@@ -251,6 +256,18 @@ class ReplicaManager:
             self._clear,
             controller.finish_merge,
         )
+        self.ingesting: Ingesting | None = None
+        if loads is not None:
+            self.ingesting = Ingesting(
+                node_id,
+                self._replicas,
+                self._leaderships,
+                self._context,
+                self._committer,
+                log_db,
+                self._flusher.flush,
+                loads,
+            )
         self._size_check = SizeCheck(
             node_id,
             self._replicas,
@@ -289,6 +306,8 @@ class ReplicaManager:
             self._replicas[replica.id] = replica
             await turn()
         await self.snapshots.start()
+        if self.ingesting is not None:
+            self.ingesting.start()
         self._in_sync.start()
         self._size_check.start()
         self._load_check.start()
@@ -329,6 +348,8 @@ class ReplicaManager:
         await self._damage.close()
         await self._splitting.close()
         await self.snapshots.close()
+        if self.ingesting is not None:
+            await self.ingesting.close()
         await self._merging.close()
         await self._trimming.close()
         await self._deletions.close()
@@ -479,6 +500,11 @@ class ReplicaManager:
         self._splitting.look(replica)
         self._merging.look(replica)
         self._trimming.look(replica)
+        self._look_for_loads(replica)
+
+    def _look_for_loads(self, replica: Replica) -> None:
+        if self.ingesting is not None:
+            self.ingesting.look(replica)
 
     def _has_grown(self, replica: Replica, other_id: int) -> None:
         """The replica's range is that of another one, too, which serves nothing from here on. How old a follower is
@@ -632,6 +658,7 @@ class ReplicaManager:
         self._splitting.look(replica)
         self._merging.look(replica)
         self._trimming.look(replica)
+        self._look_for_loads(replica)
 
     def _on_trimmed(self, replica: Replica) -> None:
         self._changed_stats.add(replica.id)
@@ -640,8 +667,16 @@ class ReplicaManager:
     def _on_mark(self, replica: Replica, mark: SlowMark) -> None:
         if isinstance(mark, SplitMarker):
             self._splitting.make(replica)
+        elif isinstance(mark, IngestMark):
+            assert self.ingesting is not None, mark
+            self.ingesting.make(replica, mark)
         else:
             self.snapshots.make(replica, mark)
+
+    def loads_changed(self) -> None:
+        """Loads have begun, were committed, or have ended, by this node's copy of the table."""
+        if self.ingesting is not None:
+            self.ingesting.loads_changed()
 
     def nodes_changed(self) -> None:
         """Nodes have come or gone, by this node's copy of the table."""
@@ -714,14 +749,12 @@ class ReplicaManager:
 
 
 def _stats(replica: Replica) -> ReplicaStats:
-    size = replica.data.size()
-    # A part of it may be another partition's.
-    share = replica.data.share(range_of(replica.row)) if replica.untrimmed else 1.0
+    size = owned_size(replica)
     ops, cpu_percent, too_busy = replica.load.reported()
     return ReplicaStats(
         partition_id=replica.id,
-        bytes=int(size.bytes * share),
-        keys=int(size.keys * share),
+        bytes=size.bytes,
+        keys=size.keys,
         log_end_offset=replica.log.end,
         applied_offset=replica.applied,
         ops=ops,

@@ -73,11 +73,12 @@ def meta_key(partition_id: int) -> bytes:
 class Ticket:
     """The results of one request's groups; `done` is set when none is missing."""
 
-    __slots__ = ("done", "missing", "results", "share", "size")
+    __slots__ = ("began", "done", "missing", "results", "share", "size")
 
-    def __init__(self, count: int, share: Share) -> None:
-        """The bodies of answers are taken from `share`."""
+    def __init__(self, count: int, share: Share, began: float) -> None:
+        """The bodies of answers are taken from `share`. `began`: when the request came, by the node's clock."""
         self.share = share
+        self.began = began
         self.size = 0  # of them, in bytes
         self.results: list[GroupResult | None] = [None] * count
         self.missing = count

@@ -14,6 +14,7 @@ from minka.wire import Group, Op, Request, Response, WriteBody
 from minkad.memory import Share
 from minkad.replication.committer import Committer
 from minkad.replication.following import Following
+from minkad.replication.load import page_operations
 from minkad.replication.replica import Pending, Replica, Role, Ticket, too_large
 from minkad.storage.data_database import MAX_PASSED
 from minkad.storage.rocks import DeletedAheadError
@@ -47,6 +48,7 @@ class Requests:
         clear: Callable[[Replica, KeyRange, bool], Awaitable[KeyRange]],
         max_pending_bytes: int,
         low_disks: Callable[[], Collection[str]],
+        clock: Callable[[], float],
     ) -> None:
         """`newest_row`: what this node knows of a partition, replica here or not; `is_gone`: it was merged into another
         one. `learn_keyspace` looks for what its keyspace asks for; `min_insync` is 0 before that is known. `clear`: see
@@ -63,6 +65,7 @@ class Requests:
         self._clear = clear
         self._max_pending_bytes = max_pending_bytes
         self._low_disks = low_disks
+        self._clock = clock
         self._changed: dict[int, asyncio.Future[None]] = {}
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,7 +88,7 @@ class Requests:
                 self._idle.set()
 
     async def _handle(self, request: Request, share: Share) -> Response:
-        ticket = Ticket(len(request.groups), share)
+        ticket = Ticket(len(request.groups), share, self._clock())
         timeout = min(request.timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
         deadline = asyncio.get_running_loop().time() + timeout
         # What waits gives up a little earlier, so that its reason is there in time.
@@ -347,6 +350,11 @@ class Requests:
 
     # Reading
 
+    def _answer(self, replica: Replica, operations: int, body: bytes, ticket: Ticket, index: int) -> None:
+        """Raises TOO_LARGE."""
+        ticket.answer(index, body)
+        replica.load.traffic.read(operations, len(body), self._clock() - ticket.began)
+
     def _read(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         keys = _checked_read(group.body)
         self._check_in_range(replica, keys)
@@ -358,7 +366,7 @@ class Requests:
         values = _values(replica, keys, ticket)
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the read was answered")
-        ticket.answer(index, wire.encode(values))
+        self._answer(replica, len(keys), wire.encode(values), ticket, index)
 
     def _scan(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         body = _checked_scan(group.body)
@@ -375,7 +383,7 @@ class Requests:
         except DeletedAheadError:
             self._spawn(self._scan_cleared(replica, body, wanted, group, ticket, index, deadline))
             return
-        ticket.answer(index, wire.encode(page))
+        self._answer(replica, page_operations(len(page.keys)), wire.encode(page), ticket, index)
 
     def _page(self, replica: Replica, body: wire.ScanBody, wanted: KeyRange, max_passed: int) -> wire.ScanPage:
         """A page, at one moment: nothing else runs meanwhile. Raises DeletedAheadError."""
@@ -411,7 +419,7 @@ class Requests:
                 max_passed *= 2  # so that it comes to an end however much is deleted meanwhile
                 with suppress(DeletedAheadError):
                     page = self._page(replica, body, part, max_passed)
-                    ticket.answer(index, wire.encode(page))
+                    self._answer(replica, page_operations(len(page.keys)), wire.encode(page), ticket, index)
                     return
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)
@@ -427,7 +435,8 @@ class Requests:
         if len(keys) > _INLINE_KEYS:
             self._spawn(self._read_many_stale(replica, keys, age_ms, group, ticket, index, deadline))
         else:
-            ticket.answer(index, wire.encode(wire.StaleResult(age_ms, _values(replica, keys, ticket))))
+            body = wire.encode(wire.StaleResult(age_ms, _values(replica, keys, ticket)))
+            self._answer(replica, len(keys), body, ticket, index)
 
     async def _read_many_stale(
         self,
@@ -441,7 +450,7 @@ class Requests:
     ) -> None:
         try:
             values = await _many_values(replica, keys, ticket)
-            ticket.answer(index, wire.encode(wire.StaleResult(age_ms, values)))
+            self._answer(replica, len(keys), wire.encode(wire.StaleResult(age_ms, values)), ticket, index)
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)
 
@@ -452,7 +461,7 @@ class Requests:
         try:
             values = await _many_values(replica, keys, ticket)
             if self._route(group) is replica and replica.row.leader_epoch == epoch:
-                ticket.answer(index, wire.encode(values))
+                self._answer(replica, len(keys), wire.encode(values), ticket, index)
                 return
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)

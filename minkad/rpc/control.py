@@ -40,9 +40,11 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.v1.coordinator_pb2_grpc import CoordinatorServicer, ReplicaControlServicer
+from minka.v1.load_api_pb2_grpc import LoadControlServicer, LoadsServicer
 from minkad.clock import unix_ms
 from minkad.coordinator.admin_requests import AdminRequests
 from minkad.coordinator.coordinator import Coordinator
+from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.core.controller import (
     blockers_of,
@@ -122,6 +124,28 @@ class CoordinatorService(CoordinatorServicer):
     FinishMerge = answered_by(NodeRequests.finish_merge)
     ControlledShutdown = answered_by(NodeRequests.controlled_shutdown)
     Leave = answered_by(NodeRequests.leave)
+
+
+class LoadService(LoadsServicer):
+    """What jobs and people ask about loads."""
+
+    def __init__(self, requests: LoadRequests) -> None:
+        self._requests = requests
+
+    BeginLoad = answered_by(LoadRequests.begin_load)
+    TouchLoad = answered_by(LoadRequests.touch_load)
+    CommitLoad = answered_by(LoadRequests.commit_load)
+    AbortLoad = answered_by(LoadRequests.abort_load)
+    GetLoads = answered_by(LoadRequests.get_loads)
+
+
+class LoadControlService(LoadControlServicer):
+    """What leaders tell the active controller of loads."""
+
+    def __init__(self, requests: LoadRequests) -> None:
+        self._requests = requests
+
+    FinishLoadParts = answered_by(LoadRequests.finish_load_parts)
 
 
 class AdminService(AdminServicer):

@@ -27,7 +27,15 @@ _ROOM_S: Final = 2.0  # for which a call waits for memory
 # What nodes ask of each other. Only a node that is yet to join may not know the cluster's id.
 _BETWEEN_NODES: Final = tuple(
     f"/minka.v1.{name}/"
-    for name in ("Coordinator", "ReplicaControl", "Raft", "Replication", "DutyControl", "ShardCoordinator")
+    for name in (
+        "Coordinator",
+        "ReplicaControl",
+        "Raft",
+        "Replication",
+        "DutyControl",
+        "ShardCoordinator",
+        "LoadControl",
+    )
 )
 _JOINING: Final = "/minka.v1.Coordinator/Register"
 

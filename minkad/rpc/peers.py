@@ -28,6 +28,8 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.v1.coordinator_pb2_grpc import CoordinatorStub, ReplicaControlStub
+from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse
+from minka.v1.load_api_pb2_grpc import LoadControlStub
 from minka.v1.shards_pb2 import (
     LeaveShardRequest,
     RegisterShardRequest,
@@ -42,6 +44,7 @@ from minkad.rpc.channels import Channels
 
 if TYPE_CHECKING:  # the stubs of a channel of grpc.aio; at run time the classes are the same
     from minka.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+    from minka.v1.load_api_pb2_grpc import LoadControlAsyncStub
     from minka.v1.shards_pb2_grpc import ShardCoordinatorAsyncStub
 
 UPDATE_TIMEOUT = 10.0  # seconds; hosting and deleting go on at the node even if the answer comes too late
@@ -111,6 +114,16 @@ class Peers:
             return await stub.FinishMerge(request, timeout=timeout, metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=False) from error
+
+    async def finish_load_parts(
+        self, address: str, request: FinishLoadPartsRequest, timeout: float
+    ) -> FinishLoadPartsResponse:
+        """LoadControl.FinishLoadParts; repeating it is safe."""
+        stub: LoadControlAsyncStub = LoadControlStub(self._channels.to(address))
+        try:
+            return await stub.FinishLoadParts(request, timeout=timeout, metadata=self._channels.identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=True) from error
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float

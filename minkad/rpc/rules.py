@@ -5,6 +5,7 @@ another one is checked by its own fields' rules; an enum must be one of those th
 the state of the cluster is not for here: see `minkad.core.controller`.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -77,11 +78,19 @@ def of_another(value: int) -> str:
     return "" if value in _SENT else f"{value} is no type of message between nodes"
 
 
+def load_id(value: str) -> str:
+    """Of a load, and of a file of it, which has the name in a node's spool."""
+    return (
+        "" if _LOAD_ID.fullmatch(value) else "must be 1 to 100 letters, digits, _, . and -, the first a letter or digit"
+    )
+
+
 def share(value: float) -> str:
     """A weight beside others."""
     return "" if 0 <= value <= 1_000_000 else f"must be from 0 to 1000000, not {value:g}"
 
 
+_LOAD_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}")
 _LOCAL: Final = ("MSG_HUP", "MSG_BEAT", "MSG_UNREACHABLE", "MSG_SNAP_STATUS", "MSG_CHECK_QUORUM")
 _SENT: Final = frozenset(number for name, number in MessageType.items() if name not in _LOCAL)
 _NAME: Final = text(63)  # of what is looked up: if there is none of this name, that is the answer
@@ -101,6 +110,8 @@ REQUIRED: Final = frozenset(
         "Node.address",
         "ApplyPlanRequest.plan",
         "CreateKeyspaceRequest.name",
+        *(f"{verb}LoadRequest.load_id" for verb in ("Begin", "Touch", "Commit", "Abort")),
+        *("BeginLoadRequest.keyspace", "PullFileRequest.file", "LoadFile.name", "UploadHeader.file"),
         *("Pallet.id", "DutySpec.pallet", "DutySpec.id", "DutyName.pallet", "DutyName.id", "DutyPin.duty"),
         *("ExplainDutyRequest.name", "PlanRebalanceRequest.pallet", "ComparePalletRequest.pallet"),
         *("Shard.name", "Shard.incarnation", "PalletCapacity.pallet", "ShardHello.shard", "RegisterShardRequest.shard"),
@@ -112,6 +123,7 @@ REQUIRED: Final = frozenset(
             for message in (
                 *("HeartbeatRequest", "HandOverRequest", "AlterIsrRequest", "ProposeSplitRequest"),
                 *("FinishSplitRequest", "FinishMergeRequest", "ControlledShutdownRequest", "LeaveRequest"),
+                "FinishLoadPartsRequest",
             )
         ),
     }
@@ -120,6 +132,7 @@ REQUIRED: Final = frozenset(
 # How many there may be of what repeats; the rule is each one's.
 COUNTS: Final[dict[str, int]] = {
     "moves": MANY,
+    "splits": MANY,
     "partitions": MANY,
     "changes": MANY,
     "migrations": MANY,
@@ -130,6 +143,9 @@ COUNTS: Final[dict[str, int]] = {
     "known_ids": MANY,
     "known_epochs": MANY,
     "split_points": MANY,
+    **dict.fromkeys(("files", "waiting", "sources", "targets"), MANY),
+    "FinishLoadPartsRequest.finished": MANY,
+    "load_ids": FEW,
     "keyspaces": FEW,
     "ids": FEW,
     "notes": FEW,
@@ -177,12 +193,15 @@ _NUMBERS: Final = (
     *("if_version", "after", "duty", "duty_epoch", "Move.weight", "capacity", "duties_before", "duties_after"),
     *("weight_before", "weight_after", "Pallet.version", "changed_ms", "max_difference", "moves_per_shard"),
     *("epoch", "Holding.version", "known_index", "took_ms", "waited_ms", "grace_ms", "away_until_ms"),
+    *("load_number", "LoadFile.rows", "xor", "sum"),
     *("registered_ms", "penalty", "penalty_ms", "version_since_ms", "wanted_buckets", "part_bytes"),
     *("after_offset", "until_offset", "find_child"),
+    *("from_ms", "to_ms"),
 )
 _FLAGS: Final = (
     "is_low",
     "emptied",
+    "with_parts",
     *(
         "queue",
         "queued",
@@ -239,8 +258,13 @@ RULES: Final[dict[str, Rule]] = {
     "notes": note(4096),
     "requested_by": text(200),
     "reason": _REASON,
-    "Move.reason": note(4096),
+    **dict.fromkeys(("Move.reason", "PlannedSplit.reason"), note(4096)),
     "DamagedReplica.reason": note(4096),
+    # Loads
+    **dict.fromkeys(("load_id", "load_ids"), load_id),
+    **dict.fromkeys(("LoadFile.name", "FetchRequest.name", "sources"), load_id),
+    "job": note(8192),
+    "WaitingPart.reason": note(4096),
     # Keys
     **dict.fromkeys(("keys", "key", "split_points", "start_key", "end_key"), _KEY),
     # What nodes report

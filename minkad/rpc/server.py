@@ -21,6 +21,9 @@ from minka.v1 import (
     coordinator_pb2_grpc,
     duty_api_pb2,
     duty_api_pb2_grpc,
+    history_pb2,
+    load_api_pb2,
+    load_api_pb2_grpc,
     shards_pb2,
     shards_pb2_grpc,
     snapshots_pb2,
@@ -29,11 +32,13 @@ from minka.v1 import (
 from minka.v1.admin_pb2 import DescribeNodeResponse
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.duty_requests import DutyRequests
+from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.member import Member
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.shard_requests import ShardRequests
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.sessions import ShardSessions
+from minkad.history.recorder import HistoryRecorder
 from minkad.identity import Identity
 from minkad.listening import bind_error, cannot_listen
 from minkad.memory import Memory, malloc_trim
@@ -44,11 +49,14 @@ from minkad.rpc.control import (
     AdminService,
     CoordinatorService,
     InventoryService,
+    LoadControlService,
+    LoadService,
     MetadataService,
     ReplicaControlService,
 )
 from minkad.rpc.credentials import Credentials
 from minkad.rpc.duties import DutyControlService, DutyService
+from minkad.rpc.history import history_handler
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver, RaftTransport
@@ -56,6 +64,7 @@ from minkad.rpc.replication import replication_handler
 from minkad.rpc.rules import MAX_MESSAGE_BYTES
 from minkad.rpc.shards import ShardCoordinatorService, ShardService
 from minkad.rpc.snapshots import SnapshotService
+from minkad.rpc.spool import SpoolService
 from minkad.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
@@ -67,6 +76,8 @@ _NAMES: Final = [
         changes_pb2.DESCRIPTOR,
         coordinator_pb2.DESCRIPTOR,
         duty_api_pb2.DESCRIPTOR,
+        load_api_pb2.DESCRIPTOR,
+        history_pb2.DESCRIPTOR,
         shards_pb2.DESCRIPTOR,
         snapshots_pb2.DESCRIPTOR,
     )
@@ -104,6 +115,9 @@ class Server:
         describe: Callable[[], DescribeNodeResponse],
         gateway: DutyGateway,
         sessions: ShardSessions,
+        spool: SpoolService,
+        spool_files: grpc.GenericRpcHandler,
+        history: HistoryRecorder,
     ) -> None:
         """Plain without `credentials`; `clients_memory` in bytes. Raises MinkaError, ADDRESS_IN_USE or INVALID_CONFIG,
         without the address.
@@ -128,12 +142,17 @@ class Server:
         self._raft = RaftReceiver(
             coordinator.driver.receive, transport.heard_from, lambda raft_id: _is_stranger(coordinator, raft_id)
         )
+        self._spool = spool
+        load_requests = LoadRequests(coordinator)
+        self._loads, self._load_control = LoadService(load_requests), LoadControlService(load_requests)
         self._snapshots = SnapshotService(manager.snapshots)
         self._changes = ChangeService(manager.changes)
         self._handlers = (
             kv_handler(manager, telemetry, streams),
             replication_handler(manager, telemetry),
             self._snapshots.read_handler(),
+            spool_files,
+            history_handler(history),
         )
         self._server = self._made()
         self._watcher: asyncio.Task[None] | None = None
@@ -153,6 +172,9 @@ class Server:
         shards_pb2_grpc.add_ShardsServicer_to_server(self._shards, services)
         shards_pb2_grpc.add_ShardCoordinatorServicer_to_server(self._shard_control, services)
         changes_pb2_grpc.add_ChangesServicer_to_server(self._changes, services)
+        load_api_pb2_grpc.add_LoadsServicer_to_server(self._loads, services)
+        load_api_pb2_grpc.add_LoadControlServicer_to_server(self._load_control, services)
+        load_api_pb2_grpc.add_SpoolServicer_to_server(self._spool, services)
         snapshots_pb2_grpc.add_SnapshotsServicer_to_server(self._snapshots, services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         names = reflection.aio.ReflectionServicer((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME))

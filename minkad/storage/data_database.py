@@ -11,7 +11,7 @@ from rocksdict import (
     BottommostLevelCompaction,
     Cache,
     CompactOptions,
-    DBCompressionType,
+    IngestExternalFileOptions,
     Options,
     Rdict,
     WriteBatch,
@@ -20,6 +20,7 @@ from rocksdict import (
 
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
+from minka.sst import compression, table_options
 from minka.wire import WriteBody
 from minkad.storage.rocks import (
     KIB,
@@ -30,14 +31,15 @@ from minkad.storage.rocks import (
     page,
     pairs,
     storage_error,
-    table_options,
 )
 from minkad.storage.size_estimate import Size, SizeEstimate
 from minkad.storage.tables import FIRST_KEY, Table, deepest_of, puts, share_in, tables_of
+from minkad.storage.taken_loads import TakenLoads
 from minkad.storage.threads import on_thread
 
 # Users' keys are not empty, so nothing else collides with it; it is written in the same batch as the data. Behind the
-# offset is the estimate of the size, which so is right for the data after a crash, and in every checkpoint of it.
+# offset is the estimate of the size, which so is right for the data after a crash, and in every checkpoint of it; and
+# behind that, the loads that were taken in, if there were any.
 _APPLIED: Final = b""
 _APPLIED_BYTES: Final = 12
 _RECORD_BYTES: Final = _APPLIED_BYTES + len(SizeEstimate().encode())
@@ -103,7 +105,8 @@ class DataDatabase:
         self._closed = False
         self._on_damage = on_damage
         self.damage: MinkaError | None = None
-        self.applied = Applied()  # of the open database
+        self.applied = Applied()  # of the open database, and so are these
+        self.loads = TakenLoads()
 
     @property
     def is_open(self) -> bool:
@@ -135,7 +138,8 @@ class DataDatabase:
             raise self._failure("opening", error) from error
         self.applied = Applied.decode(stored)
         if stored is not None and len(stored) > _APPLIED_BYTES:
-            self._estimate = SizeEstimate.decode(stored[_APPLIED_BYTES:])
+            self._estimate = SizeEstimate.decode(stored[_APPLIED_BYTES:_RECORD_BYTES])
+            self.loads = TakenLoads.decode(stored[_RECORD_BYTES:])
             self._read_tables()
         else:
             self._read_tables()
@@ -164,13 +168,17 @@ class DataDatabase:
                 added_bytes += len(key) + len(value)
                 added_keys += 1
         self._estimate.written(added_bytes, added_keys, replaced)
-        batch[_APPLIED] = applied.encode() + self._estimate.encode()
+        self._write(batch, applied)
+        self._since_flush.bytes += added_bytes
+        self._since_flush.keys += added_keys
+
+    def _write(self, batch: WriteBatch, applied: Applied) -> None:
+        """With what is said of the data."""
+        batch[_APPLIED] = applied.encode() + self._estimate.encode() + self.loads.encode()
         try:
             self._opened().write(batch, self._options)
         except Exception as error:
             raise self._failure("writing", error) from error
-        self._since_flush.bytes += added_bytes
-        self._since_flush.keys += added_keys
         self.applied = applied
 
     def _look_up(self, newest: Mapping[bytes, bytes | None]) -> list[tuple[int, int]]:
@@ -314,13 +322,34 @@ class DataDatabase:
             batch.delete_range(key, kept.start)
         for key in above:
             batch.delete_range(kept.end, key + b"\x00")
-        batch[_APPLIED] = applied.encode() + self._estimate.encode()
-        try:
-            self._opened().write(batch, self._options)
-        except Exception as error:
-            raise self._failure("writing", error) from error
-        self.applied = applied
+        self._write(batch, applied)
         return bool(below or above)
+
+    async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
+        """Take in a file of sorted rows, which becomes the database's own and is gone from where it was, and then say
+        so. Nothing may be written meanwhile.
+
+        The rows are durable at once; that they are taken in, with the next flush. Who takes them in once more after a
+        crash finds nothing that was written since, since that was written after it was said.
+        """
+        self.open()
+        was_empty = not self._most().keys
+        await self.flush()  # what is in memory and overlaps would refuse it
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        options.set_allow_blocking_flush(False)
+        try:
+            with _Reading(self):
+                await on_thread(self._opened().ingest_external_file, [str(file)], options)
+        except Exception as error:
+            # Not `_failure`: it may be the file that is damaged.
+            raise storage_error(error, f"taking in {file} at {self.path}") from error
+        self._in_tables = Size(self._in_tables.bytes + size.bytes, self._in_tables.keys + size.keys)
+        self._estimate.written(size.bytes, size.keys, [])
+        if not was_empty:
+            self._estimate.doubt()  # how many were there before is not known
+        self.loads = loads
+        self._write(WriteBatch(raw_mode=True), applied)
 
     async def compact_outside(self, kept: KeyRange) -> None:
         """Free the room of what was removed outside of the range. Reads and writes go on meanwhile."""
@@ -498,7 +527,7 @@ def data_options(cache: Cache) -> Options:
     """RocksDB's options for an open database."""
     options = base_options(_WRITE_BUFFER_BYTES, _WRITE_BUFFERS)
     options.set_arena_block_size(128 * KIB)
-    options.set_compression_type(DBCompressionType.lz4())
+    options.set_compression_type(compression())
     options.set_target_file_size_base(16 * MIB)
     options.set_max_bytes_for_level_base(64 * MIB)
     options.set_max_file_opening_threads(1)

@@ -45,6 +45,11 @@ class DiskWatch:
             text = f"{size / _MIB:,.1f} MiB more are too much: {free_space(space)}"
             raise MinkaError(Code.DISK_LOW, text)
 
+    def room(self) -> int:
+        """How many bytes more leave it above the mark."""
+        space = self.space
+        return 0 if space.is_low else max(0, space.free_bytes - space.low_mark_bytes)
+
     def give_up_reserve(self) -> None:
         """Before the databases are opened: where there may not be room for that, there is afterwards."""
         if self.space.free_bytes >= self._reserve_bytes() or not self._reserve.exists():

@@ -13,9 +13,10 @@ from typing import Final, Self
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
 
 from minka.errors import Code, MinkaError
+from minka.sst import table_options
 from minkad.failpoints import failpoint
 from minkad.storage.log_mark import LogMark
-from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, storage_error, table_options
+from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, storage_error
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4

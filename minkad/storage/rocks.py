@@ -5,7 +5,7 @@ from math import inf
 from time import perf_counter
 from typing import Final
 
-from rocksdict import BlockBasedOptions, Options, Rdict, RdictIter, ReadOptions
+from rocksdict import Options, Rdict, RdictIter, ReadOptions
 
 from minka.errors import Code, MinkaError
 
@@ -49,14 +49,6 @@ def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
     options.set_keep_log_file_num(1)
     options.set_max_log_file_size(MIB)
     return options
-
-
-def table_options() -> BlockBasedOptions:
-    """The format of the tables on disk: a bloom filter of 10 bits a key, XXH3 checksums."""
-    table = BlockBasedOptions()
-    table.set_format_version(5)
-    table.set_bloom_filter(10, False)
-    return table
 
 
 def is_stalled(db: Rdict) -> bool:

@@ -17,7 +17,7 @@ import minka
 from minka import wire
 from minka.control import Control
 from minka.errors import Code
-from minka.v1 import admin_pb2, coordinator_pb2, duty_api_pb2, shards_pb2
+from minka.v1 import admin_pb2, coordinator_pb2, duty_api_pb2, load_api_pb2, shards_pb2
 from minka.v1.coordinator_pb2 import LeaveRequest
 from minka.v1.errors_pb2 import Error
 from minka.v1.raft_pb2 import Message as RaftMessage
@@ -29,7 +29,13 @@ from tests.http2 import preface
 
 METHODS = [
     method
-    for file in (admin_pb2.DESCRIPTOR, coordinator_pb2.DESCRIPTOR, duty_api_pb2.DESCRIPTOR, shards_pb2.DESCRIPTOR)
+    for file in (
+        admin_pb2.DESCRIPTOR,
+        coordinator_pb2.DESCRIPTOR,
+        duty_api_pb2.DESCRIPTOR,
+        load_api_pb2.DESCRIPTOR,
+        shards_pb2.DESCRIPTOR,
+    )
     for service in file.services_by_name.values()
     for method in service.methods
 ]

@@ -28,6 +28,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
+from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse
 from minka.v1.shards_pb2 import (
     LeaveShardRequest,
     RegisterShardRequest,
@@ -89,6 +90,26 @@ class Calls:
     async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
         """Coordinator.FinishMerge."""
         return await self._call(address, lambda to: to.requests.finish_merge(request), timeout, Code.OUTCOME_UNKNOWN)
+
+    async def finish_load_parts(
+        self, address: str, request: FinishLoadPartsRequest, timeout: float
+    ) -> FinishLoadPartsResponse:
+        """LoadControl.FinishLoadParts."""
+
+        async def serve(server: "Process") -> FinishLoadPartsResponse:
+            assert server.loads is not None
+            return await server.loads.requests.finish_load_parts(request)
+
+        return await self._call(address, serve, timeout, Code.UNREACHABLE)
+
+    async def has_file(self, address: str, file: tuple[int, int]) -> bool:
+        """Whether a node's spool has the file of a load for a partition."""
+
+        async def serve(server: "Process") -> bool:
+            assert server.loads is not None
+            return server.loads.has_file(file)
+
+        return await self._call(address, serve, _APPEND_TIMEOUT, Code.UNREACHABLE)
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float

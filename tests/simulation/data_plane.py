@@ -249,6 +249,13 @@ class DataPlane:
             self._advance(replica)
             self._leaderships[partition_id].look()
 
+    def append_mark(self, partition_id: int, number: int) -> None:
+        """The leader's own entry, which is no client's."""
+        replica = self.replicas[partition_id]
+        replica.copy.log.append(number)
+        self._advance(replica)
+        self._leaderships[partition_id].look()
+
     def _learn_keyspace(self, replica: Replica) -> None:
         """A row may come before the keyspace is applied here."""
         keyspace = self._keyspace(replica.copy.row.keyspace_id)

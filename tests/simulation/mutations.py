@@ -14,6 +14,7 @@ from minkad.core.raft.tracker import Progress, ProgressTracker
 from minkad.core.raft.types import NONE
 from tests.simulation import mutations_duties as duties
 from tests.simulation import mutations_full as full
+from tests.simulation import mutations_loads as loads
 from tests.simulation.mutations_full import Patch
 
 MAX_SEEDS: Final = 500  # within which each is to be found
@@ -241,4 +242,11 @@ MUTATIONS = (
     Mutation("release when the clearance has ended", "duties", duties.release_too_late),
     Mutation("a report that is lost is not repeated", "duties", duties.report_once),
     Mutation("a fenced shard comes back as the same process", "duties", duties.same_incarnation),
+    Mutation("commit a load piece by piece", "loads", loads.commit_in_pieces),
+    Mutation("take in a load again", "loads", loads.take_in_again),
+    Mutation("forget loads that are not over", "loads", loads.forget_open_ones),
+    Mutation("a state snapshot without the parts of loads", "loads", loads.snapshot_without_parts),
+    Mutation("abort loads that are committed", "loads", loads.abandon_the_committed),
+    Mutation("one part done is all of them", "loads", loads.finish_what_is_asked),
+    Mutation("commit a load that was aborted", "loads", loads.commit_whatever_the_state),
 )

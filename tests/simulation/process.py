@@ -29,6 +29,7 @@ from tests.simulation.loop import DriftingClock
 
 if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
+    from tests.simulation.load_plane import LoadPlane
     from tests.simulation.shard_stream import ShardDoors
 
 JOIN_PAUSE: Final = 0.3  # seconds between tries to join
@@ -73,6 +74,7 @@ class Process(Endpoint):
     requests: NodeRequests
     admin_requests: AdminRequests
     doors: "ShardDoors | None" = None  # in a world with shards
+    loads: "LoadPlane | None" = None  # in one with loads
 
     def __init__(self, world: "FullWorld", machine: Machine) -> None:
         super().__init__(world)

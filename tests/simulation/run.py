@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from tests.simulation.duty_world import DutyWorld
 from tests.simulation.full_world import FullWorld
+from tests.simulation.load_world import LoadWorld
 from tests.simulation.raft_world import RaftWorld
 from tests.simulation.trace import Outcome, Trace, Violation
 
@@ -23,6 +24,7 @@ class World(Protocol):
 WORLDS: Final[dict[str, Callable[[int, Trace], World]]] = {
     "duties": DutyWorld,
     "full": FullWorld,
+    "loads": LoadWorld,
     "raft": RaftWorld,
 }
 

@@ -18,6 +18,12 @@ def test_no_invariant_of_duties_is_violated(seed: int) -> None:
     assert not isinstance(outcome, Failure), str(outcome)
 
 
+@pytest.mark.seeds(40)
+def test_no_invariant_of_loads_is_violated(seed: int) -> None:
+    outcome = run("loads", seed)
+    assert not isinstance(outcome, Failure), str(outcome)
+
+
 @pytest.mark.seeds(120)
 @pytest.mark.parametrize("world", ["full", "raft"])
 def test_no_invariant_is_violated(world: str, seed: int) -> None:
@@ -49,7 +55,7 @@ def test_what_was_found_once_is_not_found_again(seed: int) -> None:
     assert not isinstance(outcome, Failure), str(outcome)
 
 
-@pytest.mark.parametrize(("world", "seed"), [("raft", 7), ("full", 7), ("full", 2001066), ("duties", 7)])
+@pytest.mark.parametrize(("world", "seed"), [("raft", 7), ("full", 7), ("full", 2001066), ("duties", 7), ("loads", 7)])
 def test_a_seed_replays_exactly(world: str, seed: int) -> None:
     """In another process too, where sets of names have another order."""
     command = [sys.executable, "-m", "tests.simulation", "--world", world, "--seed", str(seed), "--trace"]

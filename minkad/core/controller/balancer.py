@@ -18,6 +18,7 @@ class View:
     now: float
     disks: Mapping[str, DiskSpace] = field(default_factory=dict)  # what the nodes last reported
     merge_after: float = 0.0  # seconds for which neighbours are small and cold before they are merged; 0: never
+    abandon_loads_after: float = 0.0  # seconds for which nobody has touched them; 0: never
 
 
 class Balancer(Protocol):

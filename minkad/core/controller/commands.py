@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node
 from minka.v1.coordinator_pb2 import DiskSpace, IsrChange, ReplicaResult
+from minka.v1.load_api_pb2 import FinishedPart
+from minka.v1.loads_pb2 import LoadFile
 from minkad.core.controller.duties.commands import (
     ChangeDuties,
     ChangePallets,
@@ -195,6 +197,56 @@ class FinishSplit:
     leader_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class BeginLoad:
+    """A job wants a new load, or goes on with that of this id."""
+
+    load_id: str
+    keyspace: str
+    requested_by: str
+    job: str = ""
+    rate_limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TouchLoad:
+    """A job goes on with its load."""
+
+    load_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLoad:
+    """A job wants just these files to be taken in."""
+
+    load_id: str
+    files: Sequence[LoadFile]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortLoad:
+    """Somebody wants nothing of a load to be taken in."""
+
+    load_id: str
+    requested_by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAbandoned:
+    """Nobody goes on with loads that were last touched so long ago."""
+
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishLoadParts:
+    """The leader of partitions has taken in parts of loads."""
+
+    node_id: str
+    parts: Sequence[FinishedPart]
+
+
 Command = (
     CreateCluster
     | Register
@@ -216,6 +268,12 @@ Command = (
     | FinishSplit
     | FinishMerge
     | BeginQueued
+    | BeginLoad
+    | TouchLoad
+    | CommitLoad
+    | AbortLoad
+    | AbortAbandoned
+    | FinishLoadParts
     | ChangePallets
     | ChangeDuties
     | RegisterShard

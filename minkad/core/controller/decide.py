@@ -8,6 +8,7 @@ from minkad.core.controller import (
     hand_over,
     isr,
     keyspaces,
+    loads,
     membership,
     merges,
     node_events,
@@ -17,16 +18,21 @@ from minkad.core.controller import (
 )
 from minkad.core.controller.begin import begin, begin_queued
 from minkad.core.controller.commands import (
+    AbortAbandoned,
+    AbortLoad,
     AlterIsr,
+    BeginLoad,
     BeginQueued,
     CancelMigration,
     CancelOperation,
     Command,
+    CommitLoad,
     ControlledShutdown,
     ControllerFailover,
     CreateCluster,
     CreateKeyspace,
     FailNodes,
+    FinishLoadParts,
     FinishMerge,
     FinishSplit,
     HandOver,
@@ -37,6 +43,7 @@ from minkad.core.controller.commands import (
     Register,
     RemoveNode,
     ReportReplicas,
+    TouchLoad,
     UndrainNode,
 )
 from minkad.core.controller.duties.commands import (
@@ -113,6 +120,8 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
             return splits.finish(state, command)
         case FinishMerge():
             return merges.finish(state, command, now_ms)
+        case BeginLoad() | TouchLoad() | CommitLoad() | AbortLoad() | AbortAbandoned() | FinishLoadParts():
+            return loads.load_facts(state, command, now_ms)
         case ChangePallets() | ChangeDuties() | ReportShards():
             return duty_facts(state, command, now_ms)
         case RegisterShard() | FailShards() | NoteFlap() | LeaveShard():

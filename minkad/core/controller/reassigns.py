@@ -81,6 +81,8 @@ def _check_plan(state: State, plan: Plan) -> None:
         raise MinkaError(
             Code.CLUSTER_MISMATCH, f"the plan is for cluster {plan.cluster_id}, this is {state.cluster.id}"
         )
+    if plan.splits:
+        raise MinkaError(Code.INVALID_ARGUMENT, "the plan has splits, which are operations of their own")
     if not plan.moves:
         raise MinkaError(Code.INVALID_ARGUMENT, "the plan has no moves")
     destination = destinations(state)

@@ -236,6 +236,8 @@ def obstacles(state: State, row: Partition, *, ignore_merge: bool = False) -> It
     missing = [node for node in row.replicas if node not in row.isr]
     if row.splitting:
         yield Obstacle("it is being split already", watch)
+    if (load := state.loads.taken_in(row.keyspace_id)) is not None:
+        yield Obstacle(f"load {load.id} is being taken in", f"minkactl loads show {load.id}")
     if not ignore_merge and (row.merge_from or row.merge_into):
         yield Obstacle("it is being merged", watch)
     if row.state not in _HAS_LEADER:

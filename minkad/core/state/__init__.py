@@ -10,6 +10,7 @@ from minkad.core.state.duties import (
     duty_name,
     weight_of,
 )
+from minkad.core.state.loads import KEPT_LOADS, LOADS_UNENDED, LoadTable
 from minkad.core.state.names import partition_name
 from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionStateName, partition_state
 from minkad.core.state.placed import Placed
@@ -21,6 +22,8 @@ from minkad.core.state.transitions import MIGRATIONS_ENDED
 
 __all__ = [
     "ALL",
+    "KEPT_LOADS",
+    "LOADS_UNENDED",
     "MIGRATIONS_ENDED",
     "OPERATIONS_UNENDED",
     "PARTITION_TRANSITIONS",
@@ -30,6 +33,7 @@ __all__ = [
     "DutyState",
     "Effect",
     "Load",
+    "LoadTable",
     "NotifyNode",
     "NotifyShard",
     "PartitionStateName",

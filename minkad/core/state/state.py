@@ -31,6 +31,7 @@ from minka.v1.records_pb2 import (
 )
 from minkad.core.state.changes import Changed, ChangeLog
 from minkad.core.state.duties import DutyState, NotifyShard
+from minkad.core.state.loads import LoadTable
 from minkad.core.state.placed import Placed
 from minkad.core.state.ranges import (
     check_halves,
@@ -105,6 +106,7 @@ class State:
     # of `migrations`, those of operations that have begun which haven't ended themselves, in the order of the plan
     unended: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
     revision: int = field(default=0, compare=False)  # counts the facts applied
+    loads: LoadTable = field(default_factory=LoadTable)
     incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
     changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state alone: a copy begins a new one
 
@@ -131,6 +133,7 @@ class State:
             dict(self.under_way),
             {operation: dict(rows) for operation, rows in self.unended.items()},
             self.revision,
+            self.loads.copy(),
             set(self.incomplete),
             ChangeLog(self.version),
         )
@@ -273,6 +276,9 @@ class State:
                 return []
             case "operation_finished":
                 self._apply_operation(record.operation_finished, ends=True)
+                return []
+            case "load_changed" | "load_parts_added" | "load_parts_done":
+                self.loads.apply(record)
                 return []
             case _:
                 return self._apply_to_duties(record)
@@ -511,6 +517,8 @@ class State:
             yield StateSnapshot(migrations=some).SerializeToString(deterministic=True)
         for tables in self.duties.pieces():
             yield StateSnapshot(duties=tables).SerializeToString(deterministic=True)
+        for loads in self.loads.pieces():
+            yield StateSnapshot(loads=loads).SerializeToString(deterministic=True)
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> Self:
@@ -543,6 +551,7 @@ class State:
             snapshot.next_partition_id,
             snapshot.next_operation_id,
             DutyState.of(snapshot.duties),
+            loads=LoadTable.of(snapshot.loads),
         )
         state.changes = ChangeLog(state.version)
         for partition in state.partitions.values():

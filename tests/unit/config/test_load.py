@@ -274,6 +274,7 @@ def test_diff_says_what_a_reload_changes_and_what_needs_a_restart(tmp_path: Path
 def test_what_a_reload_may_change() -> None:
     assert sorted(RELOADABLE) == [
         "limits.replicas_per_node",
+        "loads.abandoned_after_s",
         "log.format",
         "log.level",
         "migrations.cluster",

@@ -7,7 +7,16 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
 from minka.errors import Code, MinkaError
-from minka.v1 import admin_pb2, changes_pb2, coordinator_pb2, duty_api_pb2, shards_pb2, snapshots_pb2
+from minka.v1 import (
+    admin_pb2,
+    changes_pb2,
+    coordinator_pb2,
+    duty_api_pb2,
+    history_pb2,
+    load_api_pb2,
+    shards_pb2,
+    snapshots_pb2,
+)
 from minka.v1.admin_pb2 import CreateKeyspaceRequest, DrainNodeRequest, PlanReassignRequest, SplitRequest
 from minka.v1.cluster_pb2 import Node, Partition
 from minka.v1.coordinator_pb2 import HeartbeatRequest, LeaveRequest, RegisterRequest, UpdateReplicasRequest
@@ -33,6 +42,8 @@ METHODS: list[Any] = [
         changes_pb2.DESCRIPTOR,
         coordinator_pb2.DESCRIPTOR,
         duty_api_pb2.DESCRIPTOR,
+        load_api_pb2.DESCRIPTOR,
+        history_pb2.DESCRIPTOR,
         shards_pb2.DESCRIPTOR,
         snapshots_pb2.DESCRIPTOR,
     )
@@ -44,6 +55,11 @@ METHODS: list[Any] = [
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
 def test_every_field_of_every_request_has_a_rule(method: MethodDescriptor) -> None:
     check_of(method.input_type)  # raises LookupError, which names the field
+
+
+@pytest.mark.parametrize("message", [load_api_pb2.UploadHeader, load_api_pb2.FetchRequest])
+def test_every_field_of_what_begins_a_stream_of_raw_bytes_has_a_rule(message: type[Message]) -> None:
+    check_of(message.DESCRIPTOR)
 
 
 def test_every_rule_is_a_fields() -> None:
@@ -59,6 +75,8 @@ def test_every_rule_is_a_fields() -> None:
 
     for method in METHODS:
         walk(method.input_type)
+    for raw in (load_api_pb2.UploadHeader, load_api_pb2.FetchRequest):  # which begin streams of raw bytes
+        walk(raw.DESCRIPTOR)
     assert set(rules.RULES) | set(rules.COUNTS) | set(rules.REQUIRED) <= names
 
 

@@ -1,0 +1,131 @@
+"""Reads what the nodes remember of their partitions' load. Synchronous."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+
+from minka._grpc import channel_credentials, channel_options, error_from_call
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.history_rows import PartitionInterval, unpack
+from minka.tls import Tls
+from minka.v1.cluster_pb2 import NodeState, PartitionTable
+from minka.v1.history_pb2 import HistoryBlock, ReadHistoryRequest
+from minka.v1.history_pb2_grpc import HistoryStub
+
+_CONNECT_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInterval:
+    """What a node did from `start_ms` (its wall clock, Unix milliseconds) for `interval_ms`.
+
+    `free_bytes` of `total_bytes` were free at the end on the file system of its data_dir; `capacity_bytes` is what its
+    configuration says that it should hold at most, 0 for nothing said; `cpu_ms` is processor time of its process.
+    `partitions` has those that answered clients or changed in size, and now and then all that have data.
+    """
+
+    node: str
+    start_ms: int
+    interval_ms: int
+    free_bytes: int = 0
+    total_bytes: int = 0
+    capacity_bytes: int = 0
+    cpu_ms: int = 0
+    partitions: list[PartitionInterval] = field(default_factory=list)
+
+
+class HistoryClient:
+    """For one thread. `timeout` in seconds: within which a node has to have told all that is asked for."""
+
+    def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 120.0) -> None:
+        self._control: Final = Control(endpoints, tls=tls)
+        self._credentials: Final = channel_credentials(tls)
+        self._timeout: Final = timeout
+        self._table: PartitionTable | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._control.close()
+
+    def nodes(self) -> list[str]:
+        """Those that have not left, by the newest table. Raises what Control does."""
+        self._table = self._control.table()
+        return [node.id for node in self._table.nodes if node.state != NodeState.NODE_STATE_LEFT]
+
+    def read(self, node: str, from_ms: int = 0, to_ms: int = 0) -> Iterator[NodeInterval]:
+        """The intervals of one node that began at `from_ms` or later and before `to_ms` (0: to the end), in order.
+
+        Raises MinkaError: UNREACHABLE and the like where the node is not there, also after some of its intervals;
+        UNIMPLEMENTED's code where it is of a version without a history.
+        """
+        request = ReadHistoryRequest(from_ms=from_ms, to_ms=to_ms)
+        with self._channel(self._address(node)) as channel:
+            try:
+                yield from intervals_of(node, HistoryStub(channel).Read(request, timeout=self._timeout))
+            except grpc.RpcError as error:
+                raise error_from_call(error, node, repeatable=True) from error
+
+    def read_all(
+        self, from_ms: int = 0, to_ms: int = 0, *, on_missing: Callable[[str, MinkaError], None]
+    ) -> Iterator[NodeInterval]:
+        """The intervals of all nodes, node by node. `on_missing` is told each node of which some or all are missing,
+        and why. Raises what `nodes` does.
+        """
+        for node in self.nodes():
+            try:
+                yield from self.read(node, from_ms, to_ms)
+            except MinkaError as error:
+                on_missing(node, error)
+
+    def _address(self, node: str) -> str:
+        if self._table is None:
+            self.nodes()
+        assert self._table is not None, "nodes() has set it"
+        address = next((one.address for one in self._table.nodes if one.id == node), "")
+        if not address:
+            raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node}", node=node)
+        return address
+
+    def _channel(self, address: str) -> grpc.Channel:
+        options = channel_options(_CONNECT_SECONDS)
+        if self._credentials is None:
+            return grpc.insecure_channel(address, options=options)
+        return grpc.secure_channel(address, self._credentials, options=options)
+
+
+def intervals_of(node: str, blocks: Iterable[HistoryBlock]) -> Iterator[NodeInterval]:
+    """The parts of an interval together. Raises what `unpack` does."""
+    found: NodeInterval | None = None
+    for block in blocks:
+        rows = unpack(block.packed, block.rows, block.layout)
+        if found is not None and block.part:
+            found.partitions.extend(rows)
+            continue
+        if found is not None:
+            yield found
+        found = _interval(node, block, rows)
+    if found is not None:
+        yield found
+
+
+def _interval(node: str, block: HistoryBlock, rows: list[PartitionInterval]) -> NodeInterval:
+    return NodeInterval(
+        node=node,
+        start_ms=block.start_ms,
+        interval_ms=block.interval_ms,
+        free_bytes=block.free_bytes,
+        total_bytes=block.total_bytes,
+        capacity_bytes=block.capacity_bytes,
+        cpu_ms=block.cpu_ms,
+        partitions=rows,
+    )

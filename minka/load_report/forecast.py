@@ -1,0 +1,123 @@
+"""When a node will be full, if it goes on as it did.
+
+The trend is Theil and Sen's: the median of the slopes between all pairs of points, which a third of the points may be
+wild without moving (P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63, 1968). The same
+paper gives the interval in which the true slope is with 95 %.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from minka.load_report.analysis import NodePoint
+
+HOUR_MS: Final = 3_600_000
+_LEAST_POINTS: Final = 6
+_MAX_POINTS: Final = 400  # then 80,000 pairs
+_Z: Final = 1.96  # of 95 %
+_FARTHEST: Final = 10  # times as far into the future as the past is known
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A slope a millisecond, and the bounds of its 95 % interval."""
+
+    slope: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class FullForecast:
+    """When a node has no room any more. `bytes_per_day` is by how much its room changes, between `low` and `high` with
+    95 % if the trend stays. `full_ms` is None when that is not in sight; it is between `earliest_ms` and `latest_ms`
+    (None: perhaps never). `said` is all of it in words.
+    """
+
+    node: str
+    at_ms: int  # of the last of the history
+    room: int
+    bytes_per_day: float | None
+    low_bytes_per_day: float | None
+    high_bytes_per_day: float | None
+    full_ms: int | None
+    earliest_ms: int | None
+    latest_ms: int | None
+    hours: int  # that the forecast stands on
+    said: str
+
+
+def theil_sen(points: Sequence[tuple[float, float]]) -> Trend:
+    """Of two points or more, at different times."""
+    slopes = sorted(
+        (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for number, earlier in enumerate(points)
+        for later in points[number + 1 :]
+        if later[0] != earlier[0]
+    )
+    n, pairs = len(points), len(slopes)
+    spread = _Z * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    low = max(0, math.floor((pairs - spread) / 2))
+    high = min(pairs - 1, math.ceil((pairs + spread) / 2))
+    return Trend(median(slopes), slopes[low], slopes[high])
+
+
+def forecasts(points: Iterable[NodePoint]) -> list[FullForecast]:
+    """One a node. `points` in the order of time."""
+    by_node: defaultdict[str, list[NodePoint]] = defaultdict(list)
+    for point in points:
+        by_node[point.node].append(point)
+    return [_forecast(node, by_node[node]) for node in sorted(by_node)]
+
+
+def _forecast(node: str, points: Sequence[NodePoint]) -> FullForecast:
+    at_ms, room = points[-1].at_ms, points[-1].room
+    lowest = _hourly_minima(points)
+    hours = round((lowest[-1][0] - lowest[0][0]) / HOUR_MS) + 1
+    if room == 0:
+        return FullForecast(node, at_ms, 0, None, None, None, at_ms, at_ms, at_ms, hours, "it has no room")
+    if len(lowest) < _LEAST_POINTS:
+        said = f"not known: {len(lowest)} hours of history are too few"
+        return FullForecast(node, at_ms, room, None, None, None, None, None, None, hours, said)
+    trend = theil_sen(lowest)
+    full, earliest, latest, said = _end(lowest, trend, hours)
+    rate, low, high = (slope * 24 * HOUR_MS for slope in (trend.slope, trend.low, trend.high))
+    return FullForecast(node, at_ms, room, rate, low, high, full, earliest, latest, hours, said)
+
+
+def _end(
+    lowest: Sequence[tuple[float, float]], trend: Trend, hours: int
+) -> tuple[int | None, int | None, int | None, str]:
+    """When the room is used up, the earliest and the latest that may be, and that in words."""
+    last_ms, last = lowest[-1]
+    horizon_ms = _FARTHEST * (last_ms - lowest[0][0])
+    unseen = f"not in sight within {_length(horizon_ms)}: "
+    if trend.high >= 0:
+        return None, None, None, f"{unseen}its room does not shrink for certain"
+    full, earliest, latest = (-last / slope for slope in (trend.slope, trend.low, trend.high))
+    if full > horizon_ms:
+        return None, None, None, f"{unseen}at this rate it is farther away than that"
+    said = f"in {_length(full)}; with 95 % between {_length(earliest)} and {_length(latest)}, "
+    said += f"if the trend of the last {hours} hours goes on"
+    return round(last_ms + full), round(last_ms + earliest), round(last_ms + latest), said
+
+
+def _hourly_minima(points: Sequence[NodePoint]) -> list[tuple[float, float]]:
+    """What comes and goes within an hour (a compaction, a checkpoint) counts when it takes most room. Of a long time
+    fewer, of as many hours each.
+    """
+    hours = (points[-1].at_ms - points[0].at_ms) // HOUR_MS + 1
+    length = HOUR_MS * -(-hours // _MAX_POINTS)
+    lowest: dict[int, int] = {}
+    for point in points:
+        start = point.at_ms - point.at_ms % length
+        lowest[start] = min(lowest.get(start, point.room), point.room)
+    return [(float(start), float(room)) for start, room in sorted(lowest.items())]
+
+
+def _length(ms: float) -> str:
+    hours = ms / HOUR_MS
+    return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:,.0f} days"

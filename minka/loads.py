@@ -1,0 +1,483 @@
+"""Bulk loads without Spark: files of sorted rows, one a partition, are uploaded to the nodes that have its replicas,
+and taken in all together by one commit. Synchronous; Spark's tasks and driver use it, too.
+
+    with LoadClient(["athens:7400"]) as client:
+        load = client.begin("flights-2013", "flights")
+        files = []
+        for target in client.targets("flights"):
+            written = write_sst(path, sorted_rows_of(target))
+            if written is not None:
+                files.append(client.upload(load, target, written, f"p{target.partition_id}-1"))
+        client.commit(load, files)
+        client.wait(load.id)
+"""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from threading import Event
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+
+from minka._grpc import channel_credentials, channel_options, error_from_call
+from minka._retry import delay_s
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.sst import Written
+from minka.tls import Tls
+from minka.v1.cluster_pb2 import Keyspace, Partition, PartitionTable
+from minka.v1.load_api_pb2 import (
+    CutFilesRequest,
+    GetLoadsResponse,
+    ListFilesRequest,
+    ListFilesResponse,
+    PullFileRequest,
+    UploadHeader,
+)
+from minka.v1.load_api_pb2_grpc import SpoolStub
+from minka.v1.loads_pb2 import Load, LoadFile, LoadState
+
+UPLOAD_METHOD: Final = "/minka.v1.Spool/Upload"
+FETCH_METHOD: Final = "/minka.v1.Spool/Fetch"
+
+T = TypeVar("T")
+
+_CHUNK_BYTES: Final = 256 * 1024
+_CONNECT_SECONDS: Final = 2.0
+_ASK_SECONDS: Final = 5.0
+_FILE_SECONDS: Final = 3600.0  # for one file to be uploaded, fetched or cut
+_ENOUGH_SECONDS: Final = 5.0  # for which those who are late are waited for, once enough nodes have a file
+_POLL_SECONDS: Final = 0.1
+_RNG: Final = Random()
+# Nothing that is repeated can help.
+_FINAL: Final = frozenset(
+    {Code.DISK_FULL, Code.LOAD_ENDED, Code.UNKNOWN_LOAD, Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.CLUSTER_MISMATCH}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTarget:
+    """A partition as it was when the table was asked for. `nodes`: (id, address) of those that have replicas."""
+
+    partition_id: int
+    slot: int
+    range: KeyRange
+    nodes: tuple[tuple[str, str], ...]
+    min_insync: int
+
+    @property
+    def needed(self) -> int:
+        """How many of the nodes are to have a file before it can be committed."""
+        return min(max(1, self.min_insync), len(self.nodes))
+
+    def file(self, name: str) -> LoadFile:
+        """The row of a file that is cut for it, without what is in it."""
+        start, end = self.range
+        return LoadFile(partition_id=self.partition_id, name=name, slot=self.slot, start_key=start, end_key=end)
+
+    def is_of(self, file: LoadFile) -> bool:
+        """Whether the file was cut for the partition as it is here."""
+        cut_for = (file.partition_id, file.slot, file.start_key, file.end_key)
+        return cut_for == (self.partition_id, self.slot, *self.range)
+
+
+class LoadClient:
+    """For one thread. `timeout` in seconds: for how long a node that restarts, a controller that is being elected, or a
+    partition that is being split is waited for, each time. What can't become better by itself is raised at once.
+    """
+
+    def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
+        self.control: Final = Control(endpoints, timeout, tls=tls)
+        self._credentials: Final = channel_credentials(tls)
+        self._timeout: Final = timeout
+        self._channels: Final[dict[str, grpc.Channel]] = {}
+        self._pool: Final = ThreadPoolExecutor(16, "minka-load")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.control.close()
+        while self._channels:
+            self._channels.popitem()[1].close()
+
+    # Loads
+
+    def begin(self, load_id: str, keyspace: str, *, requested_by: str = "", job: str = "", rate_limit: int = 0) -> Load:
+        """A new load, or the one of this id, in whatever state that is: see `Control.begin_load`."""
+        return self._patiently(
+            lambda: self.control.begin_load(
+                load_id, keyspace, requested_by=requested_by, job=job, rate_limit=rate_limit
+            )
+        )
+
+    def touch(self, load_id: str) -> Load:
+        """Say that it goes on, before `loads.abandoned_after_s` are over."""
+        return self._patiently(lambda: self.control.touch_load(load_id))
+
+    def abort(self, load_id: str, requested_by: str = "", reason: str = "") -> Load:
+        """Nothing of it is to be taken in; its files are removed. Raises LOAD_ENDED once it is committed."""
+        return self._patiently(lambda: self.control.abort_load(load_id, requested_by, reason))
+
+    def all(self) -> list[Load]:
+        """Those that have not ended, and the last that have, the newest first."""
+        return [*self._patiently(self.control.loads).loads]
+
+    def describe(self, load_id: str) -> GetLoadsResponse:
+        """One load, its parts while they are taken in, and what they wait for."""
+        return self._patiently(lambda: self.control.loads([load_id], with_parts=True))
+
+    def wait(self, load_id: str, on_progress: Callable[[GetLoadsResponse], None] = lambda _: None) -> Load:
+        """Until it is DONE; however long that takes. Raises LOAD_ENDED where it was aborted."""
+        while True:
+            found = self._patiently(lambda: self.control.loads([load_id]))
+            on_progress(found)
+            (load,) = found.loads
+            if load.state == LoadState.LOAD_STATE_DONE:
+                return load
+            if load.state == LoadState.LOAD_STATE_ABORTED:
+                raise MinkaError(Code.LOAD_ENDED, f"load {load_id} is over: {load.outcome}")
+            time.sleep(_POLL_SECONDS)
+
+    # Before it
+
+    def targets(self, keyspace: str) -> list[LoadTarget]:
+        """The partitions of a keyspace as they are now, in the order of slots or ranges. Raises UNKNOWN_KEYSPACE."""
+        return self.layout(keyspace)[2]
+
+    def layout(self, keyspace: str) -> tuple[Keyspace, list[Partition], list[LoadTarget]]:
+        """The same with the rows of which they are made."""
+        table = self._table()
+        found = _keyspace(table, keyspace)
+        addresses = {node.id: node.address for node in table.nodes}
+        rows = [row for row in table.partitions if row.keyspace_id == found.id and row.replicas]
+        rows.sort(key=lambda row: (row.start_key, row.slot))
+        return found, rows, [_target(found, row, addresses) for row in rows]
+
+    def staged(self, load: Load, targets: Iterable[LoadTarget]) -> dict[int, LoadFile]:
+        """Files of the load that are in the spools already, by the partition for which each was cut, if it is as it
+        was, and as many nodes have it as are to. Nodes that don't answer have none.
+        """
+        targets = list(targets)
+        nodes = dict(node for target in targets for node in target.nodes)
+        asked = {node: self._pool.submit(self._files_at, address, load.number) for node, address in nodes.items()}
+        there = {node: answer.result().files for node, answer in asked.items() if answer.exception() is None}
+        found: dict[int, LoadFile] = {}
+        for target in targets:
+            counts = Counter((file.name, file.checksum) for node, _ in target.nodes for file in there.get(node, ()))
+            for file in (file for node, _ in target.nodes for file in there.get(node, ())):
+                if target.is_of(file) and counts[file.name, file.checksum] >= target.needed:
+                    found[target.partition_id] = file
+                    break
+        return found
+
+    def check(self, keyspace: str, bytes_: int, version: str = "") -> None:
+        """Whether a load of so many bytes of files can succeed as things are: each node that has replicas of the
+        keyspace answers and has room for its share, and enough replicas are in sync. All that is missing is named by
+        the one error: DISK_FULL, NOT_ENOUGH_REPLICAS, UNREACHABLE; INVALID_ARGUMENT for another version than `version`.
+        """
+        table = self._table()
+        found = _keyspace(table, keyspace)
+        rows = [row for row in table.partitions if row.keyspace_id == found.id]
+        problems: dict[Code, list[str]] = {}
+        behind = [row for row in rows if len(row.isr) < found.min_insync or not row.leader]
+        if behind:
+            names = ", ".join(f"{keyspace}/{row.slot}" for row in behind[:10])
+            text = f"{len(behind)} partitions have no leader, or too few replicas in sync: {names}"
+            problems[Code.NOT_ENOUGH_REPLICAS] = [text]
+        shares = _shares(rows, bytes_)
+        addresses = {node.id: node.address for node in table.nodes}
+        asked = {node: self._pool.submit(self._files_at, addresses[node], 0) for node in shares}
+        for node, answer in asked.items():
+            try:
+                room, its_version = answer.result().room_bytes, answer.result().version
+            except MinkaError as error:
+                problems.setdefault(Code.UNREACHABLE, []).append(f"{node}: {error.message}")
+                continue
+            if room < shares[node]:
+                text = f"{node} has room for {room:,} bytes and would get {shares[node]:,}"
+                problems.setdefault(Code.DISK_FULL, []).append(text)
+            if version and its_version != version:
+                problems.setdefault(Code.INVALID_ARGUMENT, []).append(f"{node} is of version {its_version}")
+        for code in (Code.DISK_FULL, Code.NOT_ENOUGH_REPLICAS, Code.INVALID_ARGUMENT, Code.UNREACHABLE):
+            if code in problems:
+                raise MinkaError(code, "; ".join(text for texts in problems.values() for text in texts))
+
+    # Files
+
+    def upload(self, load: Load, target: LoadTarget, written: Written, name: str) -> LoadFile:
+        """Upload a file to the nodes that have replicas of the partition; what names it in the commit. `name`: another
+        one for each attempt, of letters, digits, _, dot and dash.
+
+        At least `min_insync` of the nodes have it then; those that are away get it later from the others. A node that
+        restarts is waited for. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS after the timeout.
+        """
+        file = target.file(name)
+        file.bytes, file.rows, file.checksum = written.bytes, written.digest.rows, written.checksum
+        file.digest.CopyFrom(written.digest.to_proto())
+        header = UploadHeader(load_id=load.id, load_number=load.number, file=file)
+        deadline, enough = time.monotonic() + self._timeout, Event()
+        uploads = {
+            self._pool.submit(self._upload_to, address, header, written.path, deadline, enough): node
+            for node, address in target.nodes
+        }
+        try:
+            self._until_enough(uploads, target.needed, name, enough)
+        finally:
+            enough.set()
+        return file
+
+    def _until_enough(self, uploads: Mapping[Future[None], str], needed: int, name: str, enough: Event) -> None:
+        waiting, failed, have = set(uploads), dict[str, MinkaError](), 0
+        give_up: float | None = None
+        while waiting and (give_up is None or time.monotonic() < give_up):
+            done, waiting = wait(waiting, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+            for upload in done:
+                error = upload.exception()
+                if error is None:
+                    have += 1
+                elif not isinstance(error, MinkaError):
+                    raise error
+                elif error.code in _FINAL:
+                    raise MinkaError(error.code, f"{uploads[upload]}: {error.message}")
+                else:
+                    failed[uploads[upload]] = error
+            if have >= needed and give_up is None:
+                enough.set()
+                give_up = time.monotonic() + _ENOUGH_SECONDS
+        for upload in waiting:
+            upload.cancel()
+        if have < needed:
+            reasons = "; ".join(f"{node}: {error.message}" for node, error in failed.items())
+            text = f"{have} nodes have {name}, and {needed} are to have it: {reasons}"
+            raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
+
+    def _upload_to(self, address: str, header: UploadHeader, path: Path, deadline: float, enough: Event) -> None:
+        """Again and again, unless enough others have it by then."""
+        method: Any = self._channel(address).stream_unary(UPLOAD_METHOD)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                method(_messages(header, path), timeout=_FILE_SECONDS)
+                return
+            except grpc.RpcError as error:
+                failure = error_from_call(error, address, repeatable=True)
+            # A transfer that broke is a damaged one for who has received it.
+            is_final = not failure.code.info.retriable and failure.code is not Code.CORRUPT_DATA
+            left = deadline - time.monotonic()
+            if is_final or left <= 0 or enough.wait(min(left, delay_s(attempt, _RNG))):
+                raise failure
+
+    def commit(self, load: Load, files: Iterable[LoadFile]) -> Load:
+        """Take in just these files, all or none. Where partitions were split or merged since they were cut, new ones
+        are made of them at the nodes; where replicas were moved, the files are brought to the new nodes. What comes
+        back is COMMITTED, or DONE; the same where it had been committed before, with whatever files.
+
+        Raises LOAD_ENDED, UNKNOWN_LOAD, NOT_ENOUGH_SPOOLS, DISK_FULL, UNKNOWN_FILE.
+        """
+        files, deadline = list(files), time.monotonic() + self._timeout
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                (known,) = self._patiently(lambda: self.control.loads([load.id])).loads
+                if known.state != LoadState.LOAD_STATE_STAGING:
+                    return self._patiently(lambda: self.control.commit_load(load.id, []))
+                targets = self._targets_of(load)
+                files = self._fitting(load, files, targets)
+                self._spread(load, files, targets)
+                return self.control.commit_load(load.id, files)
+            except MinkaError as error:
+                may_help = error.code.info.retriable or error.code in (
+                    *(Code.STALE_LOAD, Code.NOT_ENOUGH_SPOOLS, Code.DEADLINE_EXCEEDED),
+                )
+                if not may_help or time.monotonic() > deadline:
+                    raise
+            time.sleep(delay_s(attempt, _RNG))
+
+    # Files for partitions as they are now
+
+    def _targets_of(self, load: Load) -> dict[int, LoadTarget]:
+        table = self._table()
+        keyspace = next(one for one in table.keyspaces if one.id == load.keyspace_id)
+        addresses = {node.id: node.address for node in table.nodes}
+        rows = (row for row in table.partitions if row.keyspace_id == load.keyspace_id)
+        return {row.id: _target(keyspace, row, addresses) for row in rows}
+
+    def _fitting(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> list[LoadFile]:
+        """The files, and in the place of those that were cut for other ranges new ones."""
+        fitting, others = list[LoadFile](), list[LoadFile]()
+        for file in files:
+            target = targets.get(file.partition_id)
+            (fitting if target is not None and target.is_of(file) else others).append(file)
+        for sources, ranges in _groups(others, targets.values()):
+            fitting += self._cut(load, sources, ranges)
+        return fitting
+
+    def _cut(self, load: Load, sources: list[LoadFile], targets: list[LoadTarget]) -> list[LoadFile]:
+        """At the first node that can: it has all the sources, or gets them from others."""
+        nodes = dict(node for target in targets for node in target.nodes)
+        attempt = uuid.uuid4().hex[:8]
+        wanted = [target.file(f"cut-{target.partition_id}-{attempt}") for target in targets]
+        request = CutFilesRequest(load_number=load.number, sources=[one.name for one in sources], targets=wanted)
+        failures: dict[str, MinkaError] = {}
+        for node, address in nodes.items():
+            try:
+                for source in sources:
+                    self._pull(address, load, source)
+                return self._cut_at(address, request)
+            except MinkaError as error:
+                failures[node] = error
+        text = "; ".join(f"{node}: {error.message}" for node, error in failures.items())
+        code = (
+            Code.DISK_FULL if any(one.code is Code.DISK_FULL for one in failures.values()) else Code.NOT_ENOUGH_SPOOLS
+        )
+        raise MinkaError(code, f"files of load {load.id} could not be cut: {text}")
+
+    def _cut_at(self, address: str, request: CutFilesRequest) -> list[LoadFile]:
+        stub = SpoolStub(self._channel(address))
+        return [*_asked(address, lambda: stub.CutFiles(request, timeout=_FILE_SECONDS)).files]
+
+    def _spread(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> None:
+        """As many of the nodes that have replicas now as writes ask for have each file."""
+        nodes = dict(node for file in files for node in targets[file.partition_id].nodes)
+        asked = {node: self._pool.submit(self._files_at, address, load.number) for node, address in nodes.items()}
+        there: dict[str, set[tuple[str, int]]] = {}
+        for node, answer in asked.items():
+            if answer.exception() is None:
+                there[node] = {(file.name, file.checksum) for file in answer.result().files}
+        for file in files:
+            target = targets[file.partition_id]
+            needed = target.needed
+            have = sum((file.name, file.checksum) in there.get(node, ()) for node, _ in target.nodes)
+            failures: list[str] = []
+            for node, address in target.nodes:
+                if have >= needed or (file.name, file.checksum) in there.get(node, ()):
+                    continue
+                try:
+                    self._pull(address, load, file)
+                    have += 1
+                except MinkaError as error:
+                    failures.append(f"{node}: {error.message}")
+            if have < needed:
+                text = f"{have} of the nodes of partition {file.partition_id} have {file.name}, and {needed} are to: "
+                raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text + "; ".join(failures))
+
+    def _pull(self, address: str, load: Load, file: LoadFile) -> None:
+        request = PullFileRequest(load_number=load.number, file=file)
+        stub = SpoolStub(self._channel(address))
+        _asked(address, lambda: stub.PullFile(request, timeout=_FILE_SECONDS))
+
+    def _files_at(self, address: str, number: int) -> ListFilesResponse:
+        stub = SpoolStub(self._channel(address))
+        request = ListFilesRequest(load_number=number)
+        return _asked(address, lambda: stub.ListFiles(request, timeout=_ASK_SECONDS))
+
+    # What everything needs
+
+    def _table(self) -> PartitionTable:
+        """The active controller's, so no older than what it decides by."""
+
+        def ask() -> PartitionTable:
+            status = self.control.status()
+            if not status.from_controller:
+                raise MinkaError(Code.NO_CONTROLLER, f"{status.served_by} knows no active controller")
+            return status.table
+
+        return self._patiently(ask)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Again, while nobody answers who can, until the timeout."""
+        deadline, attempt = time.monotonic() + self._timeout, 0
+        while True:
+            attempt += 1
+            try:
+                return ask()
+            except MinkaError as error:
+                may_help = error.code.info.retriable or error.code is Code.DEADLINE_EXCEEDED
+                if not may_help or time.monotonic() > deadline:
+                    raise
+            time.sleep(delay_s(attempt, _RNG))
+
+    def _channel(self, address: str) -> grpc.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            options = channel_options(_CONNECT_SECONDS)
+            if self._credentials is None:
+                channel = grpc.insecure_channel(address, options=options)
+            else:
+                channel = grpc.secure_channel(address, self._credentials, options=options)
+            self._channels[address] = channel
+        return channel
+
+
+def _messages(header: UploadHeader, path: Path) -> Iterator[bytes]:
+    yield header.SerializeToString()
+    with path.open("rb", buffering=0) as source:
+        while chunk := source.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def _asked(address: str, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except grpc.RpcError as error:
+        raise error_from_call(error, address, repeatable=True) from error
+
+
+def _keyspace(table: PartitionTable, name: str) -> Keyspace:
+    for keyspace in table.keyspaces:
+        if keyspace.name == name:
+            return keyspace
+    raise MinkaError(Code.UNKNOWN_KEYSPACE, f"there is no keyspace {name}", keyspace=name)
+
+
+def _target(keyspace: Keyspace, row: Partition, addresses: Mapping[str, str]) -> LoadTarget:
+    """A node that is to give its replica away needs no file."""
+    nodes = tuple((node, addresses[node]) for node in row.replicas if node not in row.removing_replicas)
+    return LoadTarget(row.id, row.slot, KeyRange(row.start_key, row.end_key), nodes, keyspace.min_insync)
+
+
+def _shares(rows: Sequence[Partition], bytes_: int) -> dict[str, int]:
+    """About what each node gets, when all partitions get the same."""
+    shares: dict[str, int] = {}
+    for row in rows:
+        for node in row.replicas:
+            shares[node] = shares.get(node, 0) + bytes_ // max(1, len(rows))
+    return shares
+
+
+def _groups(
+    files: Iterable[LoadFile], targets: Iterable[LoadTarget]
+) -> Iterator[tuple[list[LoadFile], list[LoadTarget]]]:
+    """Files, and the partitions as they are now that their ranges overlap: as few at a time as belong together."""
+    left, ordered = sorted(files, key=lambda file: file.start_key), sorted(targets, key=lambda target: target.range)
+    while left:
+        sources = [left.pop(0)]
+        taken: list[LoadTarget] = []
+        while True:
+            taken = [one for one in ordered if any(one.range.overlaps(_range(file)) for file in sources)]
+            more = [file for file in left if any(one.range.overlaps(_range(file)) for one in taken)]
+            if not more:
+                break
+            sources += more
+            left = [file for file in left if file not in more]
+        yield sources, taken
+
+
+def _range(file: LoadFile) -> KeyRange:
+    return KeyRange(file.start_key, file.end_key)

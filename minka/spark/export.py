@@ -1,0 +1,117 @@
+"""Writes a keyspace into files: all of it, or what has changed since an earlier export."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from minka.changes import ChangeClient
+from minka.errors import Code, MinkaError
+from minka.spark.inputs import FileFormat
+from minka.spark.layout import CHANGE, OFFSET, PARTITION
+from minka.spark.progress import OnProgress, running
+from minka.spark.report import Report, timestamp
+from minka.tls import Tls
+
+_OF_CHANGES = f"{CHANGE} string, {PARTITION} int, {OFFSET} long"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport(Report):
+    """What `export` wrote. `versions`: for each partition the offset of its log up to which everything is in the files;
+    an export since then begins there.
+    """
+
+    job: ClassVar[str] = "export"
+
+    destination: str
+    file_format: str
+    since: Mapping[str, int] | None = None
+    versions: Mapping[str, int]
+
+
+def export(
+    spark: SparkSession,
+    endpoints: Sequence[str],
+    keyspace: str,
+    destination: str,
+    *,
+    file_format: FileFormat = "parquet",
+    schema: str = "",
+    key_columns: Sequence[str] = (),
+    since: Mapping[str, int] | None = None,
+    overwrite: bool = False,
+    tls: Tls | None = None,
+    timeout: float = 60.0,
+    on_progress: OnProgress | None = None,
+) -> ExportReport:
+    """Write the rows as files into a folder. Each partition is as it was at one version.
+
+    Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text; with
+    `key_columns` those are read from keys of columns, the others from values of columns. With `since`, the `versions`
+    in the report of an earlier export, it is the changes after them, with the columns _change ("put" or "delete"),
+    _partition and _offset, in order within each partition; a change may be in two exports.
+
+    Raises INVALID_ARGUMENT, UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.
+    """
+    with running("export", spark, ["look", "read and write"], on_progress) as job:
+        with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:
+            # Before anything is read: what is written meanwhile may be in this export, and is in the next.
+            positions = client.positions(client.keyspace(keyspace))
+            versions = {str(one.partition_id): one.end_offset for one in positions.values()}
+        frame = _rows(spark, endpoints, keyspace, _schema(schema, file_format, since), key_columns, since, tls)
+        counted = Observation()
+        size = [F.sum(F.octet_length(name)) for name in ("key", "value") if not schema and name in frame.columns]
+        total = sum(size[1:], size[0]) if size else F.lit(0)
+        observed = frame.observe(counted, F.count(F.lit(1)).alias("rows"), F.coalesce(total, F.lit(0)).alias("bytes"))
+        with job.stage("read and write") as stage:
+            writer = observed.write.mode("overwrite" if overwrite else "error")
+            if file_format == "csv":
+                writer = writer.option("header", "true").option("escape", '"')
+            writer.format(file_format).save(destination)
+            stage.rows, stage.bytes = counted.get["rows"], counted.get["bytes"]
+    return ExportReport(
+        keyspace=keyspace,
+        started=timestamp(job.started),
+        seconds=round(job.seconds, 3),
+        rows=counted.get["rows"],
+        bytes=counted.get["bytes"],
+        stages=job.reports,
+        destination=destination,
+        file_format=file_format,
+        since=since,
+        versions=versions,
+    )
+
+
+def _schema(given: str, file_format: FileFormat, since: Mapping[str, int] | None) -> str:
+    kind = "binary" if file_format == "parquet" else "string"
+    schema = given or f"key {kind}, value {kind}"
+    return schema if since is None else f"{schema}, {_OF_CHANGES}"
+
+
+def _rows(
+    spark: SparkSession,
+    endpoints: Sequence[str],
+    keyspace: str,
+    schema: str,
+    key_columns: Sequence[str],
+    since: Mapping[str, int] | None,
+    tls: Tls | None,
+) -> DataFrame:
+    parsed = StructType.fromDDL(schema)
+    assert isinstance(parsed, StructType), "of a table's columns"
+    if missing := [name for name in key_columns if name not in parsed.names]:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the schema has no column {missing[0]!r} for the key")
+    reader = spark.read.format("minka").schema(parsed).options(endpoints=",".join(endpoints), keyspace=keyspace)
+    if key_columns:
+        reader = reader.option("keyColumns", ",".join(key_columns))
+    if since is not None:
+        reader = reader.option("changesSince", json.dumps(since))
+    if tls is not None:
+        reader = reader.options(tlsCa=str(tls.ca), tlsCert=str(tls.cert), tlsKey=str(tls.key))
+    return reader.load()

@@ -1,0 +1,401 @@
+"""Fills a keyspace from a data frame or files: by ingesting files of sorted rows, or by putting them.
+
+An ingest computes each row's partition in Spark, sorts, and writes one file a partition, which is uploaded to every
+replica's spool (minka.loads). Nothing is visible until the commit names one file a partition; from then on the nodes
+take all of them in, whatever becomes of this process. A load that ended before that goes on where it was with the same
+id: what is in the spools already isn't made again.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from threading import Event, Thread
+from typing import ClassVar, Final, Literal, Self
+
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
+from pyspark.sql import functions as F
+
+from minka.errors import Code, MinkaError
+from minka.loads import LoadClient, LoadTarget
+from minka.spark.inputs import FileFormat, read_files
+from minka.spark.load_task import TASK_SCHEMA, LoadTask, OnConflict
+from minka.spark.pairs import UNREADABLE, PairColumns, pairs_of, problem_of
+from minka.spark.partitioning import place_column
+from minka.spark.progress import Job, OnProgress, Stage, running
+from minka.spark.report import Report, timestamp
+from minka.tls import Tls
+from minka.v1.cluster_pb2 import Keyspace, Partition
+from minka.v1.load_api_pb2 import GetLoadsResponse
+from minka.v1.loads_pb2 import Load, LoadFile, LoadState
+
+Mode = Literal["ingest", "put"]
+_TOUCH_SECONDS: Final = 20.0
+_SHARE: Final = 3  # of the source's bytes that a keyspace may need, since files are compressed
+_PROBLEM: Final = "_problem"
+_BAD: Final = "BAD_ROWS: "
+_REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # of an abort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """What a load does with rows. `last_by`: of rows with the same key the one counts that is last by this column;
+    without, they are refused. Up to `max_bad` rows that can't be in a keyspace are left out, and written with the
+    reason to `bad_rows` (a folder, JSON).
+    """
+
+    columns: PairColumns
+    mode: Mode = "ingest"
+    on_conflict: OnConflict = "error"
+    last_by: str = ""
+    max_bad: int = 0
+    bad_rows: str = ""
+    rate_limit: int = 0  # bytes a second to each node; 0: no limit
+
+    def check(self) -> None:
+        """Raises INVALID_ARGUMENT for what doesn't go together."""
+        if self.max_bad < 0 or self.rate_limit < 0:
+            raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
+        if self.max_bad and not self.bad_rows:
+            raise MinkaError(Code.INVALID_ARGUMENT, "rows can be left out where bad_rows says where to write them")
+        if self.rate_limit and self.mode == "put":
+            raise MinkaError(Code.INVALID_ARGUMENT, "rate_limit is for mode ingest: each put waits to be acknowledged")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLoad:
+    """A load from files, as it is kept with the load, so that anybody can go on with it."""
+
+    source: str
+    file_format: FileFormat | None = None
+    schema: str = ""
+    options: LoadOptions
+
+    def to_json(self) -> str:
+        """As it is kept."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Raises INVALID_ARGUMENT for what a load from files doesn't keep."""
+        try:
+            document = json.loads(text)
+            options = document["options"]
+            given = options["columns"]
+            columns = PairColumns(tuple(given["key"]), tuple(given["value"]), given["key_form"], given["value_form"])
+            return cls(**{**document, "options": LoadOptions(**{**options, "columns": columns})})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"the load is not one from files: {text[:100]!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport(Report):
+    """What a load did. `rows` and `bytes` are those that it has written."""
+
+    job: ClassVar[str] = "load"
+
+    load_id: str = ""  # none for puts
+    mode: str
+    partitions: int  # that got rows
+    repeated: int = 0  # rows left out since another one of their key counted
+    kept: int = 0  # rows left out since the keyspace had their key
+    bad: int = 0
+    was_done: bool = False  # an earlier run of this load had done everything
+
+
+def load(
+    spark: SparkSession,
+    source: DataFrame,
+    endpoints: Sequence[str],
+    keyspace: str,
+    options: LoadOptions,
+    *,
+    load_id: str = "",
+    requested_by: str = "",
+    job_text: str = "",
+    tls: Tls | None = None,
+    timeout: float = 300.0,
+    on_progress: OnProgress | None = None,
+) -> LoadReport:
+    """Load the data frame. With the id of an earlier load of the same rows it goes on with that one, or says that it
+    was done. `timeout` in seconds: for how long a node that restarts, or an election, is waited for, each time.
+
+    Raises INVALID_ARGUMENT, UNKNOWN_KEYSPACE, DISK_FULL, NOT_ENOUGH_REPLICAS, DUPLICATE_KEY, KEY_EXISTS, BAD_ROWS,
+    LOAD_ENDED, SPARK_FAILED. A load that was refused for its rows is aborted; one that broke off waits to be resumed.
+    """
+    options.check()
+    with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
+        run = _Run(spark, client, tuple(endpoints), tls, timeout, options, keyspace)
+        stages = ["check", "put"] if options.mode == "put" else ["check", "sort and upload", "commit", "take in"]
+        with running("load", spark, stages, on_progress) as job:
+            if options.mode == "put":
+                return run.put(job, source)
+            return run.ingest(job, source, load_id or f"load-{uuid.uuid4().hex[:12]}", requested_by, job_text)
+
+
+def load_files(
+    spark: SparkSession,
+    endpoints: Sequence[str],
+    keyspace: str,
+    what: FileLoad,
+    *,
+    load_id: str = "",
+    requested_by: str = "",
+    tls: Tls | None = None,
+    timeout: float = 300.0,
+    on_progress: OnProgress | None = None,
+) -> LoadReport:
+    """Load files, in a way that `resume` can go on with. Raises what `load` and `read_files` do."""
+    source = read_files(spark, what.source, what.file_format, what.schema)
+    return load(
+        *(spark, source, endpoints, keyspace, what.options),
+        load_id=load_id,
+        requested_by=requested_by,
+        job_text=what.to_json(),
+        tls=tls,
+        timeout=timeout,
+        on_progress=on_progress,
+    )
+
+
+def resume(
+    spark: SparkSession,
+    endpoints: Sequence[str],
+    load_id: str,
+    *,
+    tls: Tls | None = None,
+    timeout: float = 300.0,
+    on_progress: OnProgress | None = None,
+) -> LoadReport:
+    """Go on with a load of files that broke off: its files have to be as they were. Raises UNKNOWN_LOAD, and what
+    `load_files` does.
+    """
+    with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
+        (known,) = client.describe(load_id).loads
+        table = client.control.table()
+    keyspace = next((one.name for one in table.keyspaces if one.id == known.keyspace_id), "")
+    what = FileLoad.from_json(known.job)
+    return load_files(
+        *(spark, endpoints, keyspace, what), load_id=load_id, tls=tls, timeout=timeout, on_progress=on_progress
+    )
+
+
+class _Run:
+    """One run of a load."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: LoadClient,
+        endpoints: tuple[str, ...],
+        tls: Tls | None,
+        timeout: float,
+        options: LoadOptions,
+        keyspace: str,
+    ) -> None:
+        self._spark = spark
+        self._client = client
+        self._endpoints = endpoints
+        self._tls = tls
+        self._timeout = timeout
+        self._options = options
+        self._name = keyspace
+        self._bad = 0
+
+    def ingest(self, job: Job, source: DataFrame, load_id: str, requested_by: str, job_text: str) -> LoadReport:
+        """Every step from where the load is."""
+        client = self._client
+        with job.stage("check"):
+            found = client.begin(
+                load_id, self._name, requested_by=requested_by, job=job_text, rate_limit=self._options.rate_limit
+            )
+            if found.state == LoadState.LOAD_STATE_ABORTED:
+                raise MinkaError(Code.LOAD_ENDED, f"load {load_id} was aborted: {found.outcome}")
+            was_done = found.state == LoadState.LOAD_STATE_DONE
+            is_staging = found.state == LoadState.LOAD_STATE_STAGING
+            if is_staging:
+                client.check(self._name, _bytes_of(source) // _SHARE)
+        rows: list[Row] = []
+        if is_staging:
+            with job.stage("sort and upload") as stage, self._kept_alive(load_id):
+                files, rows = self._upload(source, found, stage)
+            with job.stage("commit"):
+                found = client.commit(found, files)
+        if not was_done:
+            with job.stage("take in", rows_total=found.rows) as stage:
+                found = client.wait(load_id, lambda answer: _follow(stage, answer))
+        return self._report(job, rows, load_id=load_id, written=found, was_done=was_done)
+
+    def put(self, job: Job, source: DataFrame) -> LoadReport:
+        """Without a load that is recorded: what is put is visible at once."""
+        with job.stage("check"):
+            keyspace, partitions, targets = self._targets()
+        with job.stage("put") as stage:
+            task = self._task(keyspace, targets, Load())
+            rows = self._run(source, keyspace, partitions, task, stage, range(len(partitions)))
+        return self._report(job, rows)
+
+    def _upload(self, source: DataFrame, found: Load, stage: Stage) -> tuple[list[LoadFile], list[Row]]:
+        """A file for each partition that gets rows, but for those that an earlier run has left in the spools."""
+        keyspace, partitions, targets = self._targets()
+        staged = self._client.staged(found, targets)
+        missing = [place for place, target in enumerate(targets) if target.partition_id not in staged]
+        rows = self._run(source, keyspace, partitions, self._task(keyspace, targets, found), stage, missing)
+        return [*staged.values(), *(LoadFile.FromString(bytes(row.file)) for row in rows if row.file)], rows
+
+    def _targets(self) -> tuple[Keyspace, list[Partition], tuple[LoadTarget, ...]]:
+        """Of one table, in the order of slots or ranges."""
+        keyspace, partitions, targets = self._client.layout(self._name)
+        return keyspace, partitions, tuple(targets)
+
+    def _task(self, keyspace: Keyspace, targets: tuple[LoadTarget, ...], found: Load) -> LoadTask:
+        return LoadTask(
+            endpoints=self._endpoints,
+            tls=self._tls,
+            timeout=self._timeout,
+            keyspace=keyspace.SerializeToString(),
+            load=found.SerializeToString(),
+            targets=targets,
+            on_conflict=self._options.on_conflict,
+            refuses_repeated=not self._options.last_by,
+        )
+
+    def _run(
+        self,
+        source: DataFrame,
+        keyspace: Keyspace,
+        partitions: list[Partition],
+        task: LoadTask,
+        stage: Stage,
+        wanted: Sequence[int],
+    ) -> list[Row]:
+        """The tasks' results. Raises what ended the first that failed for good; BAD_ROWS."""
+        if not wanted:
+            return []
+        options, counted = self._options, Observation()
+        by = [F.col(options.last_by).alias("_by")] if options.last_by else []
+        others = [F.col(UNREADABLE)] if UNREADABLE in source.columns else []
+        pairs = pairs_of(source, options.columns, *by, *others)
+        checked = pairs.withColumn(_PROBLEM, problem_of(pairs)).observe(
+            counted, F.count(F.lit(1)).alias("rows"), F.count(_PROBLEM).alias("bad")
+        )
+        if not options.max_bad:
+            text = F.concat(
+                F.lit(_BAD), F.col(_PROBLEM), F.lit("; its key is "), F.coalesce(F.hex("key"), F.lit("none"))
+            )
+            checked = checked.where(F.when(F.col(_PROBLEM).isNotNull(), F.raise_error(text)).otherwise(F.lit(True)))
+        good = checked.where(F.col(_PROBLEM).isNull())
+        placed = good.withColumn("place", place_column(F.col("key"), keyspace, partitions))
+        if len(wanted) < len(partitions):
+            placed = placed.where(F.col("place").isin(list(wanted)))
+        order = [F.col("key"), *([F.col("_by").desc()] if by else [])]
+        sorted_ = placed.repartitionById(len(partitions), "place").sortWithinPartitions(*order)
+        run = task.put if options.mode == "put" else task.ingest
+        try:
+            rows = sorted_.select("place", "key", "value").mapInArrow(run, TASK_SCHEMA).collect()
+        except Exception as error:
+            raise self._refusal(task, error) from error
+        self._check_counts(counted.get, rows, is_all=len(wanted) == len(partitions))
+        if self._bad:
+            self._write_bad(task, checked)
+        return rows
+
+    def _refusal(self, task: LoadTask, error: Exception) -> Exception:
+        """What the first row was refused for: it ends the load, and other tasks say only that it has ended."""
+        found = str(error)
+        if _BAD in found:
+            why = found.partition(_BAD)[2].splitlines()[0]
+            self._abort(task, f"{Code.BAD_ROWS.name}: {why}")
+            return MinkaError(Code.BAD_ROWS, why)
+        load_id = Load.FromString(task.load).id
+        (now,) = self._client.describe(load_id).loads if load_id else (Load(),)
+        found_why = _REASON.search(now.outcome)
+        if found_why is None or found_why[1] not in Code.__members__:
+            return error
+        return MinkaError(Code[found_why[1]], found_why[2])
+
+    def _check_counts(self, counted: dict[str, int], rows: list[Row], *, is_all: bool) -> None:
+        """That nothing was left out that isn't counted: a task that Spark gave up, and said nothing of, would be."""
+        self._bad = counted["bad"]
+        written = sum(row.rows + row.repeated + row.kept for row in rows)
+        if is_all and counted["rows"] - self._bad != written:
+            text = f"{counted['rows'] - self._bad} rows were read, and of {written} it is known what became of them"
+            raise MinkaError(Code.INTERNAL, text)
+
+    def _write_bad(self, task: LoadTask, checked: DataFrame) -> None:
+        options = self._options
+        columns = [F.col(_PROBLEM).alias("problem"), *(F.col(c) for c in checked.columns if c == UNREADABLE)]
+        shown = [F.base64(F.col(name)).alias(f"{name}_base64") for name in ("key", "value")]
+        bad = checked.where(F.col(_PROBLEM).isNotNull()).select(*columns, *shown)
+        bad.limit(options.max_bad + 1).write.mode("overwrite").json(options.bad_rows)
+        if self._bad > options.max_bad:
+            text = f"{self._bad} rows can't be loaded, {options.max_bad} may be left out; see {options.bad_rows}"
+            self._abort(task, f"{Code.BAD_ROWS.name}: {text}")
+            raise MinkaError(Code.BAD_ROWS, text)
+
+    def _abort(self, task: LoadTask, why: str) -> None:
+        found = Load.FromString(task.load)
+        if found.id:
+            self._client.abort(found.id, requested_by="the load itself", reason=why[:500])
+
+    @contextmanager
+    def _kept_alive(self, load_id: str) -> Iterator[None]:
+        """Say that it goes on while tasks run; when it was aborted, stop them."""
+        over = Event()
+        tag = f"minka-{load_id}"
+
+        def touch() -> None:
+            with LoadClient(self._endpoints, tls=self._tls, timeout=self._timeout) as client:
+                while not over.wait(_TOUCH_SECONDS):
+                    try:
+                        client.touch(load_id)
+                    except MinkaError as error:
+                        if error.code is Code.LOAD_ENDED:
+                            self._spark.interruptTag(tag)
+                            return
+
+        self._spark.addTag(tag)
+        thread = Thread(target=touch, name=f"touch {load_id}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            self._spark.removeTag(tag)
+
+    def _report(
+        self, job: Job, rows: list[Row], *, load_id: str = "", written: Load | None = None, was_done: bool = False
+    ) -> LoadReport:
+        return LoadReport(
+            keyspace=self._name,
+            started=timestamp(job.started),
+            seconds=round(job.seconds, 3),
+            rows=sum(row.rows for row in rows) if written is None else written.rows,
+            bytes=sum(row.bytes for row in rows) if written is None else written.bytes,
+            stages=job.reports,
+            load_id=load_id,
+            mode=self._options.mode,
+            partitions=sum(row.rows > 0 for row in rows) if written is None else written.parts,
+            repeated=sum(row.repeated for row in rows),
+            kept=sum(row.kept for row in rows),
+            bad=self._bad,
+            was_done=was_done,
+        )
+
+
+def _follow(stage: Stage, answer: GetLoadsResponse) -> None:
+    (found,) = answer.loads
+    stage.rows = found.rows * found.parts_done // max(1, found.parts)
+
+
+def _bytes_of(source: DataFrame) -> int:
+    """Of the files that it is read from; 0 where that can't be known."""
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        return 0
+    plan = source._jdf.queryExecution().optimizedPlan()
+    size = int(str(plan.stats().sizeInBytes()))
+    return size if size < 1 << 60 else 0

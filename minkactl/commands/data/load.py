@@ -1,0 +1,129 @@
+"""minkactl data load."""
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from minkactl import jobs, options
+from minkactl.completion import complete_keyspace, complete_load
+from minkactl.output import Column, Kind
+from minkactl.session import Session, requester
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from minka.spark.load import LoadReport, Mode
+    from minka.spark.load_task import OnConflict
+    from minka.spark.progress import OnProgress
+
+COLUMNS: Final = (
+    Column("LOAD", "load_id"),
+    Column("KEYSPACE", "keyspace"),
+    Column("ROWS", "rows", Kind.NUMBER),
+    Column("WRITTEN", "bytes", Kind.BYTES),
+    Column("PARTITIONS", "partitions", Kind.NUMBER),
+    Column("REPEATED", "repeated", Kind.NUMBER),
+    Column("KEPT", "kept", Kind.NUMBER),
+    Column("BAD", "bad", Kind.NUMBER),
+    Column("TOOK", "took_ms", Kind.MILLISECONDS),
+)
+
+
+@options.command()
+@click.argument("source", metavar="SRC", required=False)
+@click.argument("keyspace", required=False, shell_complete=complete_keyspace)
+@click.option(
+    "--resume", "resumed", metavar="ID", shell_complete=complete_load, help="Go on with a load that broke off."
+)
+@click.option(
+    "--id", "load_id", default="", metavar="ID", help="The load's id; a second run of the same id loads nothing again."
+)
+@click.option(
+    "--mode", type=click.Choice(("ingest", "put")), default="ingest", show_default=True, help="Files, or puts."
+)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(("error", "replace", "keep")),
+    default="error",
+    show_default=True,
+    help="What of a key that the keyspace has.",
+)
+@click.option(
+    "--last-by", default="", metavar="COLUMN", help="Of rows with one key, that with the greatest of these counts."
+)
+@click.option("--max-bad", type=click.IntRange(0), default=0, show_default=True, help="So many rows may be left out.")
+@click.option(
+    "--bad-rows", default="", metavar="DIR", help="Where rows that are left out are written, with the reason."
+)
+@click.option(
+    "--limit", type=options.Size(), default=0, metavar="SIZE", help="Bytes a second to each node. Default: no limit."
+)
+@jobs.optional_source_options
+@jobs.spark_options
+@options.common(watch=False)
+@options.pass_session
+def load(
+    session: Session,
+    spark: jobs.SparkOptions,
+    source: str | None,
+    keyspace: str | None,
+    files: jobs.SourceOptions,
+    resumed: str | None,
+    load_id: str,
+    mode: "Mode",
+    on_conflict: "OnConflict",
+    last_by: str,
+    max_bad: int,
+    bad_rows: str,
+    limit: int,
+) -> None:
+    """Load files into a keyspace.
+
+    With --mode ingest the rows of each partition become one file, which is uploaded to all its replicas; nothing is
+    visible until all of them are there, and then all of it, whatever becomes of this process. A load that broke off
+    before goes on with --resume, and what was uploaded isn't made again. minkactl loads lists them.
+
+    Examples:
+      minkactl data load flights.parquet flights --key year,month,day,carrier,flight,origin
+      minkactl data load events/ events --format json --key id --value payload --on-conflict replace --limit 50MiB
+      minkactl data load --resume load-0c6f3a1b2d4e
+    """
+    if resumed:
+        if source or files.key:
+            raise click.UsageError("--resume takes everything from the load's record", click.get_current_context())
+        jobs.run(session, spark, lambda context, told: _resume(session, context, resumed, told), COLUMNS)
+        return
+    if not source or not keyspace or not files.key:
+        raise click.UsageError("give SRC, KEYSPACE and --key, or --resume ID", click.get_current_context())
+    into = keyspace
+
+    def job(context: "SparkSession", on_progress: "OnProgress | None") -> "LoadReport":
+        from minka.spark.load import FileLoad, LoadOptions, load_files
+
+        how = LoadOptions(
+            columns=files.columns(),
+            mode=mode,
+            on_conflict=on_conflict,
+            last_by=last_by,
+            max_bad=max_bad,
+            bad_rows=bad_rows,
+            rate_limit=limit,
+        )
+        what = FileLoad(source=source, file_format=files.format, schema=files.schema, options=how)
+        endpoints = session.endpoints()
+        return load_files(
+            *(context, endpoints.addresses, into, what),
+            load_id=load_id,
+            requested_by=requester(),
+            tls=endpoints.tls,
+            on_progress=on_progress,
+        )
+
+    jobs.run(session, spark, job, COLUMNS)
+
+
+def _resume(session: Session, context: "SparkSession", load_id: str, on_progress: "OnProgress | None") -> "LoadReport":
+    from minka.spark.load import resume
+
+    endpoints = session.endpoints()
+    return resume(context, endpoints.addresses, load_id, tls=endpoints.tls, on_progress=on_progress)

@@ -1,0 +1,80 @@
+"""What jobs, people and leaders ask of the active controller about loads: request → command → answer."""
+
+from minka.v1.load_api_pb2 import (
+    AbortLoadRequest,
+    BeginLoadRequest,
+    CommitLoadRequest,
+    FinishLoadPartsRequest,
+    FinishLoadPartsResponse,
+    GetLoadsRequest,
+    GetLoadsResponse,
+    LoadResponse,
+    TouchLoadRequest,
+)
+from minkad.clock import unix_ms
+from minkad.coordinator.coordinator import Coordinator
+from minkad.core.controller import AbortLoad, BeginLoad, Command, CommitLoad, FinishLoadParts, TouchLoad
+from minkad.core.controller.loads import blocker, load_blockers, load_with
+from minkad.core.state import ROWS_A_PIECE, slices
+from minkad.turns import turn
+
+_MAX_BLOCKERS = 100
+
+
+class LoadRequests:
+    """At this node. What changes the table is answered once that is recorded. Methods raise MinkaError, NOT_CONTROLLER
+    and NO_CONTROLLER where another node has to be asked.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def begin_load(self, request: BeginLoadRequest) -> LoadResponse:
+        """Answers the load, new or not."""
+        command = BeginLoad(request.load_id, request.keyspace, request.requested_by, request.job, request.rate_limit)
+        return await self._change(request.load_id, command)
+
+    async def touch_load(self, request: TouchLoadRequest) -> LoadResponse:
+        """Answers the load."""
+        return await self._change(request.load_id, TouchLoad(request.load_id))
+
+    async def commit_load(self, request: CommitLoadRequest) -> LoadResponse:
+        """Answers the load."""
+        return await self._change(request.load_id, CommitLoad(request.load_id, list(request.files)))
+
+    async def abort_load(self, request: AbortLoadRequest) -> LoadResponse:
+        """Answers the load."""
+        command = AbortLoad(request.load_id, request.requested_by, request.reason)
+        return await self._change(request.load_id, command)
+
+    async def _change(self, load_id: str, command: Command) -> LoadResponse:
+        await self._coordinator.controller().submit(command)
+        return LoadResponse(load=load_with(self._coordinator.state, load_id))
+
+    async def get_loads(self, request: GetLoadsRequest) -> GetLoadsResponse:
+        """As the active controller knows them."""
+        active, state = self._coordinator.controller(), self._coordinator.state
+        loads = [load_with(state, load_id) for load_id in request.load_ids] or list(state.loads.rows.values())
+        response = GetLoadsResponse(loads=sorted(loads, key=lambda load: -load.number), now_ms=unix_ms())
+        waiting = {(part.load_number, part.partition_id): part.reason for part in active.waiting_parts()}
+        for load in loads:
+            parts = list(state.loads.parts.get(load.number, {}).values())
+            found = list(load_blockers(state, load))
+            for part in parts:
+                row = state.partitions.get(part.partition_id)
+                if not part.done and row is not None and (reason := waiting.get((load.number, row.id))):
+                    found.append(blocker(state, row, reason))
+            response.blockers.extend(found[:_MAX_BLOCKERS])
+            if request.with_parts:
+                for some in slices(parts, ROWS_A_PIECE):
+                    response.parts.extend(some)
+                    await turn()
+        return response
+
+    async def finish_load_parts(self, request: FinishLoadPartsRequest) -> FinishLoadPartsResponse:
+        """A leader's word."""
+        active = self._coordinator.controller()
+        active.note_waiting(request.node_id, list(request.waiting))
+        if request.finished:
+            await active.submit(FinishLoadParts(request.node_id, list(request.finished)))
+        return FinishLoadPartsResponse()

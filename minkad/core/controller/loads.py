@@ -1,0 +1,286 @@
+"""Loads: how they begin, how they are committed, and how they end.
+
+A commit checks that each file was cut for a partition as it is now, and from then until all of its parts are taken in
+no partition of the keyspace is split or merged; so a part belongs to a partition, and needs no range of its own. Moves
+go on. Keyspaces are never deleted, so neither is that of a load.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import Blocker
+from minka.v1.cluster_pb2 import Keyspace, Partition
+from minka.v1.load_api_pb2 import FinishedPart
+from minka.v1.loads_pb2 import Load, LoadFile, LoadPart, LoadPartsAdded, LoadPartsDone, LoadState
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.balancer import View
+from minkad.core.controller.commands import (
+    AbortAbandoned,
+    AbortLoad,
+    BeginLoad,
+    CommitLoad,
+    FinishLoadParts,
+    TouchLoad,
+)
+from minkad.core.state import State, is_by_ranges, partition_name, slices
+from minkad.core.state.names import PAYLOADS_KEYSPACE
+
+MAX_UNENDED: Final = 32
+MAX_JOB_BYTES: Final = 8 * 1024
+_NAMED: Final = 50  # partitions, in a refusal
+_PARTS_A_RECORD: Final = 100  # a millisecond's
+_FILES_A_STEP: Final = 500
+_S = LoadState
+
+_Command = BeginLoad | TouchLoad | CommitLoad | AbortLoad | AbortAbandoned | FinishLoadParts
+
+
+def load_facts(state: State, command: _Command, now_ms: int) -> Iterable[Record]:
+    """See `decide.facts`. A commit is to be one Raft entry: see `Commit`."""
+    match command:
+        case BeginLoad():
+            return begin(state, command, now_ms)
+        case TouchLoad():
+            return touch(state, command, now_ms)
+        case CommitLoad():
+            commit = Commit(command)
+            for _ in commit.check(state):
+                pass
+            return list(commit.records(state, now_ms))
+        case AbortLoad():
+            return abort(state, command, now_ms)
+        case AbortAbandoned():
+            return abort_abandoned(state, command, now_ms)
+        case FinishLoadParts():
+            return finish_parts(state, command, now_ms)
+
+
+def load_with(state: State, load_id: str) -> Load:
+    """Raises UNKNOWN_LOAD."""
+    load = state.loads.with_id(load_id)
+    if load is None:
+        raise MinkaError(Code.UNKNOWN_LOAD, f"there is no load {load_id}")
+    return load
+
+
+def begin(state: State, command: BeginLoad, now_ms: int) -> list[Record]:
+    """A load is STAGING; nothing where there is one of this id. Raises UNKNOWN_KEYSPACE, INVALID_ARGUMENT, LOAD_EXISTS,
+    TOO_MANY_LOADS.
+    """
+    keyspace = state.keyspace_named(command.keyspace)
+    if keyspace is None:
+        raise MinkaError(Code.UNKNOWN_KEYSPACE, f"there is no keyspace {command.keyspace}", keyspace=command.keyspace)
+    if keyspace.name == PAYLOADS_KEYSPACE:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{PAYLOADS_KEYSPACE} is the cluster's own: nothing is loaded into it")
+    if len(command.job.encode()) > MAX_JOB_BYTES:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"what is noted of a job has {MAX_JOB_BYTES} bytes at most")
+    known = state.loads.with_id(command.load_id)
+    if known is not None:
+        if known.keyspace_id == keyspace.id:
+            return []
+        text = f"load {known.id} is of keyspace {state.keyspaces[known.keyspace_id].name}"
+        raise MinkaError(Code.LOAD_EXISTS, text)
+    unended = state.loads.unended()
+    if len(unended) >= MAX_UNENDED:
+        names = ", ".join(load.id for load in unended[:3])
+        raise MinkaError(Code.TOO_MANY_LOADS, f"{len(unended)} loads have not ended, such as {names}")
+    load = Load(
+        id=command.load_id,
+        number=state.loads.next_number,
+        keyspace_id=keyspace.id,
+        state=_S.LOAD_STATE_STAGING,
+        requested_by=command.requested_by,
+        created_ms=now_ms,
+        touched_ms=now_ms,
+        job=command.job,
+        rate_limit=command.rate_limit,
+    )
+    return [Record(load_changed=load)]
+
+
+def touch(state: State, command: TouchLoad, now_ms: int) -> list[Record]:
+    """Somebody goes on with a load that is STAGING; nothing for others. Raises UNKNOWN_LOAD."""
+    load = load_with(state, command.load_id)
+    if load.state != _S.LOAD_STATE_STAGING:
+        return []
+
+    def change(row: Load) -> None:
+        row.touched_ms = max(row.touched_ms, now_ms)
+
+    return [_changed(load, change)]
+
+
+def abort(state: State, command: AbortLoad, now_ms: int) -> list[Record]:
+    """Nothing of it will be taken in. Raises UNKNOWN_LOAD, LOAD_ENDED once it is committed."""
+    load = load_with(state, command.load_id)
+    if load.state == _S.LOAD_STATE_ABORTED:
+        return []
+    if load.state != _S.LOAD_STATE_STAGING:
+        raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is committed, so there is no way back")
+    by = f"aborted by {command.requested_by or 'somebody unknown'}"
+    return [_aborted(load, f"{by}: {command.reason}" if command.reason else by, now_ms)]
+
+
+def abort_abandoned(state: State, command: AbortAbandoned, now_ms: int) -> list[Record]:
+    """Those that are STAGING and that nobody has touched for so long."""
+    return [
+        _aborted(load, f"nobody has gone on with it for {(now_ms - load.touched_ms) // 1000} s", now_ms)
+        for load in state.loads.unended()
+        if load.state == _S.LOAD_STATE_STAGING and now_ms - load.touched_ms > command.after_ms
+    ]
+
+
+def _aborted(load: Load, outcome: str, now_ms: int) -> Record:
+    def change(row: Load) -> None:
+        row.state, row.outcome, row.finished_ms = _S.LOAD_STATE_ABORTED, outcome, now_ms
+
+    return _changed(load, change)
+
+
+def _changed(load: Load, change: Callable[[Load], None]) -> Record:
+    row = Load()
+    row.CopyFrom(load)
+    change(row)
+    return Record(load_changed=row)
+
+
+# The commit
+
+
+class Commit:
+    """All of a load's files, to be recorded at once, or a refusal. `check` comes first, in steps, on the same state."""
+
+    def __init__(self, command: CommitLoad) -> None:
+        self._command = command
+
+    def check(self, state: State) -> Iterator[None]:
+        """Raises UNKNOWN_LOAD, LOAD_ENDED, RANGES_CHANGING, INVALID_ARGUMENT, and STALE_LOAD, which names some of the
+        partitions that the files were cut for.
+        """
+        load = load_with(state, self._command.load_id)
+        if load.state == _S.LOAD_STATE_ABORTED:
+            raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is over: {load.outcome}")
+        if load.state != _S.LOAD_STATE_STAGING:
+            return
+        keyspace = state.keyspaces[load.keyspace_id]
+        _check_each_once(self._command.files)
+        if is_by_ranges(keyspace):
+            yield from _check_at_rest(state, keyspace)
+        stale: list[int] = []
+        for files in slices(self._command.files, _FILES_A_STEP):
+            stale += [file.partition_id for file in files if not _is_cut_for(state, keyspace, file)]
+            yield
+        if stale:
+            shown = ",".join(map(str, stale[:_NAMED]))
+            text = f"{len(stale)} files of load {load.id} were cut for partitions that have changed: {shown}"
+            raise MinkaError(Code.STALE_LOAD, text, partitions_changed=shown)
+
+    def records(self, state: State, now_ms: int) -> Iterator[Record]:
+        """Facts of one Raft entry, to be applied one by one; none where it is committed already."""
+        load, files = load_with(state, self._command.load_id), self._command.files
+        if load.state != _S.LOAD_STATE_STAGING:
+            return
+        for some in slices(files, _PARTS_A_RECORD):
+            yield Record(load_parts_added=LoadPartsAdded(parts=[_part(load, file) for file in some]))
+
+        def change(row: Load) -> None:
+            row.committed_ms = row.touched_ms = now_ms
+            row.parts, row.rows = len(files), sum(file.rows for file in files)
+            row.bytes = sum(file.bytes for file in files)
+            row.state = _S.LOAD_STATE_COMMITTED if files else _S.LOAD_STATE_DONE
+            row.finished_ms = 0 if files else now_ms
+
+        yield _changed(load, change)
+
+
+def _check_each_once(files: Sequence[LoadFile]) -> None:
+    if len({file.partition_id for file in files}) < len(files):
+        raise MinkaError(Code.INVALID_ARGUMENT, "several files of a load are for one partition")
+    if not all(file.rows for file in files):
+        raise MinkaError(Code.INVALID_ARGUMENT, "a file of a load has no rows")
+
+
+def _check_at_rest(state: State, keyspace: Keyspace) -> Iterator[None]:
+    """RANGES_CHANGING while the rows of a partition may be in another one's log, or in two."""
+    for rows in slices(list(state.partitions.values()), _FILES_A_STEP):
+        for row in rows:
+            if row.keyspace_id == keyspace.id and (row.splitting or row.merge_from or row.merge_into):
+                name = partition_name(state.keyspaces, row)
+                raise MinkaError(Code.RANGES_CHANGING, f"{name} is being split or merged")
+        yield
+
+
+def _is_cut_for(state: State, keyspace: Keyspace, file: LoadFile) -> bool:
+    row = state.partitions.get(file.partition_id)
+    if row is None or row.keyspace_id != keyspace.id:
+        return False
+    if is_by_ranges(keyspace):
+        return (file.start_key, file.end_key) == (row.start_key, row.end_key)
+    return file.slot == row.slot
+
+
+def _part(load: Load, file: LoadFile) -> LoadPart:
+    return LoadPart(
+        load_number=load.number,
+        partition_id=file.partition_id,
+        name=file.name,
+        bytes=file.bytes,
+        rows=file.rows,
+        checksum=file.checksum,
+        digest=file.digest,
+    )
+
+
+# After it
+
+
+def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Record]:
+    """What leaders have taken in is done, and with the last part the load. What somebody says who doesn't lead the
+    partition any more counts for nothing: whoever leads it now says it again.
+    """
+    by_load: dict[int, dict[int, None]] = {}
+    for one in command.parts:
+        if _is_finished(state, command.node_id, one):
+            by_load.setdefault(one.load_number, {})[one.partition_id] = None
+    records = []
+    for number, partition_ids in by_load.items():
+        row = Load()
+        row.CopyFrom(state.loads.rows[number])
+        row.parts_done += len(partition_ids)
+        if row.parts_done == row.parts:
+            row.state, row.finished_ms = _S.LOAD_STATE_DONE, now_ms
+        records.append(Record(load_parts_done=LoadPartsDone(load=row, partition_ids=partition_ids)))
+    return records
+
+
+def _is_finished(state: State, node_id: str, one: FinishedPart) -> bool:
+    row = state.partitions.get(one.partition_id)
+    part = state.loads.parts.get(one.load_number, {}).get(one.partition_id)
+    if row is None or part is None or part.done:
+        return False
+    return (row.leader, row.leader_epoch) == (node_id, one.leader_epoch)
+
+
+class AbandonedLoads:
+    """A balancer: it sees to it that nobody has to clean up after jobs that have died."""
+
+    def look(self, view: View) -> AbortAbandoned | None:
+        """Whenever something is staged; what is due is decided by the rows."""
+        after = int(view.abandon_loads_after * 1000)
+        staged = (load.state == _S.LOAD_STATE_STAGING for load in view.state.loads.unended())
+        return AbortAbandoned(after) if after and any(staged) else None
+
+
+def load_blockers(state: State, load: Load) -> Iterator[Blocker]:
+    """What keeps parts of a committed load from being taken in, as far as the table says."""
+    for part in state.loads.parts.get(load.number, {}).values():
+        row = state.partitions.get(part.partition_id)
+        if part.done or row is None or row.leader:
+            continue
+        yield blocker(state, row, "no live node can lead it", f"start {', '.join(row.isr)}")
+
+
+def blocker(state: State, row: Partition, reason: str, remedy: str = "") -> Blocker:
+    """Why a partition waits with its part."""
+    return Blocker(partition_id=row.id, partition=partition_name(state.keyspaces, row), reason=reason, remedy=remedy)

@@ -1,0 +1,144 @@
+"""The tables of loads: what is staged, and what partitions are yet to take in."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Self
+
+from minka.v1.loads_pb2 import Load, LoadPart, LoadPartsAdded, LoadPartsDone, LoadState, LoadTables
+from minka.v1.records_pb2 import Record
+
+LOADS_UNENDED = (LoadState.LOAD_STATE_STAGING, LoadState.LOAD_STATE_COMMITTED)
+KEPT_LOADS = 100  # of those that have ended
+_ROWS_A_PIECE = 250
+_S = LoadState
+_NEXT = {
+    _S.LOAD_STATE_STAGING: (_S.LOAD_STATE_STAGING, _S.LOAD_STATE_COMMITTED, _S.LOAD_STATE_DONE, _S.LOAD_STATE_ABORTED),
+    _S.LOAD_STATE_COMMITTED: (_S.LOAD_STATE_COMMITTED, _S.LOAD_STATE_DONE),
+}
+
+
+@dataclass(slots=True)
+class LoadTable:
+    """Rows are replaced, never mutated. `parts` has those of loads that are committed and not done, by load and
+    partition; `due` the loads, in the order of their commits, that a partition has parts of and has yet to take in.
+    """
+
+    rows: dict[int, Load] = field(default_factory=dict)
+    parts: dict[int, dict[int, LoadPart]] = field(default_factory=dict)
+    next_number: int = 1
+    due: dict[int, dict[int, None]] = field(default_factory=dict)
+
+    def copy(self) -> Self:
+        """A table that changes apart from this one."""
+        return type(self)(
+            dict(self.rows),
+            {number: dict(parts) for number, parts in self.parts.items()},
+            self.next_number,
+            {partition_id: dict(numbers) for partition_id, numbers in self.due.items()},
+        )
+
+    # Reading
+
+    def with_id(self, load_id: str) -> Load | None:
+        """The load of this id."""
+        return next((load for load in self.rows.values() if load.id == load_id), None)
+
+    def unended(self) -> list[Load]:
+        """Those that are staged or committed, the oldest first."""
+        return [load for load in self.rows.values() if load.state in LOADS_UNENDED]
+
+    def lowest_open(self) -> int:
+        """No load with a smaller number will ever be taken in anywhere any more."""
+        return min((load.number for load in self.unended()), default=self.next_number)
+
+    def taken_in(self, keyspace_id: int) -> Load | None:
+        """A load that the partitions of the keyspace take in now."""
+        committed = (self.rows[number] for number in self.parts)
+        return next((load for load in committed if load.keyspace_id == keyspace_id), None)
+
+    def due_parts(self, partition_id: int) -> list[LoadPart]:
+        """What the partition has yet to take in, in the order in which it was committed."""
+        return [self.parts[number][partition_id] for number in self.due.get(partition_id, ())]
+
+    # Changing
+
+    def apply(self, record: Record) -> None:
+        """One fact about loads."""
+        match record.WhichOneof("fact"):
+            case "load_changed":
+                self.put(record.load_changed)
+            case "load_parts_added":
+                self.add(record.load_parts_added)
+            case "load_parts_done":
+                self.finish(record.load_parts_done)
+
+    def put(self, load: Load) -> None:
+        """Take a row; what has ended has no parts any more, and of such only the last are kept."""
+        old = self.rows.get(load.number)
+        if old is None:
+            assert load.number >= self.next_number, f"load number {load.number} was used before"
+            assert self.with_id(load.id) is None, f"load {load.id} exists already"
+            assert load.state == _S.LOAD_STATE_STAGING, load
+        else:
+            assert load.state in _NEXT.get(old.state, ()), f"load {load.id}: {old.state} to {load.state}"
+        if load.state == _S.LOAD_STATE_COMMITTED:
+            assert len(self.parts[load.number]) == load.parts, load
+        self.rows[load.number] = load
+        self.next_number = max(self.next_number, load.number + 1)
+        if load.state not in LOADS_UNENDED:
+            parts = self.parts.pop(load.number, {})
+            assert all(part.done for part in parts.values()), f"load {load.id} is not done"
+            self._forget_old()
+
+    def add(self, added: LoadPartsAdded) -> None:
+        """Parts of a load whose commit follows in the same Raft entry."""
+        for part in added.parts:
+            load, parts = self.rows[part.load_number], self.parts.setdefault(part.load_number, {})
+            assert load.state == _S.LOAD_STATE_STAGING, load
+            assert part.partition_id not in parts, part
+            parts[part.partition_id] = part
+            self.due.setdefault(part.partition_id, {})[part.load_number] = None
+
+    def finish(self, done: LoadPartsDone) -> None:
+        """Parts are taken in."""
+        number = done.load.number
+        parts = self.parts[number]
+        for partition_id in done.partition_ids:
+            assert not parts[partition_id].done, f"partition {partition_id} took in load {number} before"
+            part = LoadPart()
+            part.CopyFrom(parts[partition_id])
+            part.done = True
+            parts[partition_id] = part
+            self._not_due(partition_id, number)
+        self.put(done.load)
+
+    def _not_due(self, partition_id: int, number: int) -> None:
+        del self.due[partition_id][number]
+        if not self.due[partition_id]:
+            del self.due[partition_id]
+
+    def _forget_old(self) -> None:
+        ended = [number for number, load in self.rows.items() if load.state not in LOADS_UNENDED]
+        for number in sorted(ended)[:-KEPT_LOADS]:
+            del self.rows[number]
+
+    # Snapshots
+
+    def pieces(self) -> Iterator[LoadTables]:
+        """All of it, a part at a time."""
+        yield LoadTables(loads=self.rows.values(), next_number=self.next_number)
+        # In the order of the commits, which `parts` has, since their entries made them.
+        rows = chain.from_iterable(parts.values() for parts in self.parts.values())
+        while some := list(islice(rows, _ROWS_A_PIECE)):
+            yield LoadTables(parts=some)
+
+    @classmethod
+    def of(cls, tables: LoadTables) -> Self:
+        """What `pieces` gave."""
+        table = cls({load.number: load for load in tables.loads}, next_number=tables.next_number or 1)
+        for part in tables.parts:
+            table.parts.setdefault(part.load_number, {})[part.partition_id] = part
+            if not part.done:
+                table.due.setdefault(part.partition_id, {})[part.load_number] = None
+        return table

@@ -1,0 +1,96 @@
+"""Records what a node's partitions did, once an interval, and tells it to who asks."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import islice
+from typing import Final, Protocol
+
+from minka.history_rows import FORMAT, MAX_ROWS, PartitionInterval, pack
+from minka.v1.coordinator_pb2 import DiskSpace
+from minka.v1.history_pb2 import HistoryBlock
+from minkad.history.store import HistoryStore
+from minkad.storage.threads import on_thread
+
+log: Final = logging.getLogger(__name__)
+
+_BLOCKS_AT_ONCE: Final = 8  # read for one who asks, before they are sent
+_END_OF_TIME_MS: Final = 2**63
+
+
+class TakeIntervals(Protocol):
+    """What the node's replicas did since the last call; `whole`: also those that only have data."""
+
+    def __call__(self, *, whole: bool) -> Awaitable[list[PartitionInterval]]: ...
+
+
+class HistoryRecorder:
+    """For the loop's thread; files are written and read on others. A disk that takes nothing costs the history an
+    interval, and the node nothing.
+    """
+
+    def __init__(
+        self,
+        store: HistoryStore,
+        take: TakeIntervals,
+        space: Callable[[], DiskSpace],
+        capacity_bytes: int,
+        interval: float,
+        clock: Callable[[], float],
+        unix_ms: Callable[[], int],
+        cpu_time: Callable[[], float] = time.process_time,
+    ) -> None:
+        """`interval` in seconds; `cpu_time`: how many seconds of a processor the process has used."""
+        self._store = store
+        self._take = take
+        self._space = space
+        self._capacity_bytes = capacity_bytes
+        self._interval = interval
+        self._clock = clock
+        self._unix_ms = unix_ms
+        self._cpu_time = cpu_time
+        self._began, self._began_ms, self._cpu_at = clock(), unix_ms(), cpu_time()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval)
+            await self.record()
+
+    async def record(self) -> None:
+        """What was done since the last time, which ends the interval."""
+        now_ms = self._unix_ms()
+        whole = await on_thread(self._store.begins_segment, now_ms)
+        rows = await self._take(whole=whole)
+        space, now, cpu = self._space(), self._clock(), self._cpu_time()
+        node = HistoryBlock(
+            start_ms=self._began_ms,
+            interval_ms=min(max(round((now - self._began) * 1000), 1), 2**32 - 1),
+            free_bytes=space.free_bytes,
+            total_bytes=space.total_bytes,
+            capacity_bytes=self._capacity_bytes,
+            cpu_ms=round((cpu - self._cpu_at) * 1000),
+            layout=FORMAT,
+        )
+        self._began, self._began_ms, self._cpu_at = now, now_ms, cpu
+        try:
+            await on_thread(lambda: self._store.append(list(_blocks(node, rows)), now_ms))
+        except OSError as error:
+            log.warning("an interval of the history can't be written", extra={"reason": str(error)})
+
+    async def read(self, from_ms: int, to_ms: int) -> AsyncIterator[bytes]:
+        """Serialized blocks: see `HistoryStore.read`. `to_ms` 0: to the end."""
+        blocks = self._store.read(from_ms, to_ms or _END_OF_TIME_MS)
+        while some := await on_thread(lambda: list(islice(blocks, _BLOCKS_AT_ONCE))):
+            for block in some:
+                yield block
+
+
+def _blocks(node: HistoryBlock, rows: list[PartitionInterval]) -> Iterator[HistoryBlock]:
+    """One at least: the node's own figures are worth it."""
+    for part, first in enumerate(range(0, len(rows) or 1, MAX_ROWS)):
+        some = rows[first : first + MAX_ROWS]
+        block = HistoryBlock(part=part, rows=len(some), packed=pack(some))
+        block.MergeFrom(node)
+        yield block

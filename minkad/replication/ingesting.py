@@ -1,0 +1,430 @@
+"""How the partitions take in loads that are committed.
+
+The leader of a partition sees by its own copy of the table which parts are due. It has the file, or gets it from
+another node, sees to it that the other replicas have it, and appends a mark to the partition's log. Each replica that
+comes to the mark takes in a hard link of its file before it goes on; so all of it is there at once, at the same place
+of each log. What is taken in is noted with the data, so a mark that comes once more does nothing, and the leader tells
+the controller.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.load_api_pb2 import FinishedPart, FinishLoadPartsRequest, PullFileRequest, WaitingPart
+from minka.v1.loads_pb2 import LoadFile, LoadPart
+from minkad.core.state import LoadTable, slices
+from minkad.failpoints import failpoint
+from minkad.replication.committer import Committer
+from minkad.replication.context import LeaderContext
+from minkad.replication.entries import IngestMark, encode_mark
+from minkad.replication.leadership import Leadership
+from minkad.replication.replica import Pending, Replica, Role
+from minkad.spool.fetching import Fetching
+from minkad.spool.spool import Spool
+from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.size_estimate import Size
+from minkad.turns import turn
+
+log: Final = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+_PULL_SECONDS: Final = 30.0
+_LONGEST_BACKOFF: Final = 2.0
+_FLUSH_FIRST_BYTES: Final = 256 * 1024
+_TOLD_AT_ONCE: Final = 1000
+_LOOKED_AT_ONCE: Final = 200
+_PREPARED_AT_ONCE: Final = 16
+_LINKS_AT_ONCE: Final = 2  # files that are read for their checksums
+
+Key = tuple[int, int]  # load number, partition id
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSources:
+    """Where loads and their files come from. `table` is this node's copy; `pull` lets another node have a file;
+    `finish` tells the active controller.
+    """
+
+    spool: Spool
+    fetching: Fetching
+    table: Callable[[], LoadTable]
+    pull: Callable[[str, PullFileRequest], Awaitable[None]]
+    finish: Callable[[FinishLoadPartsRequest], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Report:
+    """What the active controller is yet to be told, and what it was told and has yet to be seen in the table."""
+
+    finished: dict[Key, int] = field(default_factory=dict)  # the leader_epoch
+    told: dict[Key, int] = field(default_factory=dict)
+    waiting: dict[Key, str] = field(default_factory=dict)
+    waiting_told: dict[Key, str] = field(default_factory=dict)
+
+
+class Ingesting:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        node_id: str,
+        replicas: Mapping[int, Replica],
+        leaderships: Mapping[int, Leadership],
+        context: LeaderContext,
+        committer: Committer,
+        log_db: LogDatabase,
+        flush: Callable[[Replica], Awaitable[None]],
+        sources: LoadSources,
+    ) -> None:
+        self._node_id = node_id
+        self._replicas = replicas
+        self._leaderships = leaderships
+        self._context = context
+        self._committer = committer
+        self._log_db = log_db
+        self._flush = flush
+        self._spool = sources.spool
+        self._fetching = sources.fetching
+        self._table = sources.table
+        self._pull = sources.pull
+        self._finish = sources.finish
+        self._preparing: dict[Key, asyncio.Task[None]] = {}
+        self._making: dict[int, asyncio.Task[None]] = {}
+        self._report = _Report()
+        self._reporting: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._slots = asyncio.Semaphore(_PREPARED_AT_ONCE)
+        self._links = asyncio.Semaphore(_LINKS_AT_ONCE)
+        self._taking = asyncio.Lock()  # it holds the interpreter's lock for some milliseconds
+
+    def start(self) -> None:
+        """Begin to look now and then, besides whenever something has changed."""
+        self._timer = asyncio.create_task(self._keep_looking(), name="loads")
+
+    async def close(self) -> None:
+        """Stop; what is half done is done again after the next start."""
+        single = (self._reporting, self._looking, self._timer)
+        tasks = [*self._preparing.values(), *self._making.values(), *(task for task in single if task is not None)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What is due
+
+    def loads_changed(self) -> None:
+        """By this node's copy of the table."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_at_all(), name="looking at loads")
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._report.told.clear()  # the controller may not have taken it
+            await self._look_at_all()
+
+    async def _look_at_all(self) -> None:
+        due = list(self._table().due)
+        for some in slices(due, _LOOKED_AT_ONCE):
+            for partition_id in some:
+                if partition_id in self._leaderships:
+                    self.look(self._replicas[partition_id])
+            await turn()
+
+    def look(self, replica: Replica) -> None:
+        """The replica has another row, or is further than before, or the table has changed: take in the next part that
+        is due, if that is this node's to do.
+        """
+        table = self._table()
+        if replica.id not in table.due or not replica.is_ready:
+            return
+        try:
+            if replica.data.exists():
+                replica.open()
+        except MinkaError:
+            return  # it is damaged: others will lead
+        leadership = self._leaderships[replica.id]
+        for part in table.due_parts(replica.id):
+            key = part.load_number, replica.id
+            if replica.data.loads.has(part.load_number):
+                self._tell_finished(key, leadership.leader_epoch)
+                continue
+            if key not in self._preparing and part.load_number not in leadership.marked_loads:
+                self._prepare_soon(replica, leadership, part)
+            return  # one after the other, in the order of their commits
+
+    def _prepare_soon(self, replica: Replica, leadership: Leadership, part: LoadPart) -> None:
+        key = part.load_number, replica.id
+        name = f"load {part.load_number} of {replica.id}"
+        task = self._preparing[key] = asyncio.create_task(self._prepare(replica, leadership, part), name=name)
+        task.add_done_callback(lambda ended: self._prepared(key, ended))
+
+    def _prepared(self, key: Key, task: asyncio.Task[None]) -> None:
+        del self._preparing[key]
+        self._stop_waiting(key)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a part of a load was not prepared", exc_info=error, extra={"partition": key[1]})
+            self._log_db.fail(MinkaError(Code.INTERNAL, f"{task.get_name()}: {error!r}"))
+
+    # The leader
+
+    async def _prepare(self, replica: Replica, leadership: Leadership, part: LoadPart) -> None:
+        """Append the mark once enough replicas have the file."""
+        key, backoff = (part.load_number, replica.id), self._context.settings.first_backoff
+
+        def goes_on() -> bool:
+            is_due = part.load_number in self._table().due.get(replica.id, ())
+            return is_due and self._leaderships.get(replica.id) is leadership
+
+        while goes_on():
+            try:
+                async with self._slots:
+                    await self._have_file(replica, part)
+                if replica.unflushed >= _FLUSH_FIRST_BYTES:
+                    await self._flush(replica)  # what taking it in would have to wait for, and users' writes with it
+                if goes_on() and replica.is_ready and not replica.fenced and not replica.frozen:
+                    self._append_mark(replica, leadership, part)
+                    return
+            except MinkaError as error:
+                self._wait_for(key, error)
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, _LONGEST_BACKOFF)
+
+    @failpoint("ingest.prepare")
+    async def _have_file(self, replica: Replica, part: LoadPart) -> None:
+        """Here, at all other replicas that can be reached, and at as many as writes ask for."""
+        file, row = _file_of(part), replica.row
+        await self._fetching.ensure(part.load_number, file, row.replicas)
+        async with self._links:
+            await self._spool.verify(part.load_number, part.name, part.checksum)
+        others = [node for node in row.replicas if node != self._node_id and node not in row.removing_replicas]
+        request = PullFileRequest(load_number=part.load_number, file=file)
+        pulls = {asyncio.ensure_future(self._pull(node, request)): node for node in others if not self._is_gone(node)}
+        if pulls:
+            _, slow = await asyncio.wait(pulls, timeout=_PULL_SECONDS)
+            for pull in slow:
+                pull.cancel()
+            await asyncio.gather(*pulls, return_exceptions=True)
+        failed = {node: pull.exception() for pull, node in pulls.items() if not pull.cancelled() and pull.exception()}
+        have = 1 + sum(not pull.cancelled() and pull.exception() is None for pull in pulls)
+        if have < min(max(1, replica.min_insync), len(row.replicas)):
+            reasons = "; ".join(f"{node}: {error}" for node, error in failed.items()) or "the others are away"
+            text = f"{have} of {replica.min_insync} nodes have {part.name}: {reasons[:1000]}"
+            raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
+
+    def _is_gone(self, node: str) -> bool:
+        return self._context.is_absent(node)
+
+    @failpoint("ingest.mark")
+    def _append_mark(self, replica: Replica, leadership: Leadership, part: LoadPart) -> None:
+        mark = IngestMark(
+            part.load_number,
+            self._table().lowest_open(),
+            part.name,
+            part.bytes,
+            part.checksum,
+            part.rows,
+            part.digest.bytes,
+        )
+        leadership.marked_loads.add(part.load_number)
+        body, epoch = encode_mark(mark), replica.row.leader_epoch
+        offset = replica.log.append(epoch, body)
+        replica.pending.append(Pending(offset, epoch, mark, len(body), None, 0))
+        self._committer.staged(replica, is_barrier=True)
+
+    # Each replica
+
+    def make(self, replica: Replica, mark: IngestMark) -> None:
+        """The next entry to apply is this mark: the replica goes on behind it when the file is taken in."""
+        replica.making = True
+        task = asyncio.create_task(self._make(replica, mark), name=f"taking load {mark.load_number} in {replica.id}")
+        self._making[replica.id] = task
+        task.add_done_callback(lambda ended: self._made(replica, ended))
+
+    def _made(self, replica: Replica, task: asyncio.Task[None]) -> None:
+        if self._making.get(replica.id) is task:  # the next mark may have come already
+            del self._making[replica.id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a load's mark could not be passed", exc_info=error, extra={"partition": replica.id})
+            self._log_db.fail(MinkaError(Code.INTERNAL, f"{task.get_name()}: {error!r}"))
+
+    async def _make(self, replica: Replica, mark: IngestMark) -> None:
+        entry, data = replica.pending[0], replica.data
+        try:
+            while not data.loads.has(mark.load_number):
+                link = await self._own_link(replica, data, mark)
+                if link is None or not await self._take_in(replica, data, link, mark, entry):
+                    return  # it was deleted, or replaced by a checkpoint
+            async with replica.lock:
+                if not _is_same(replica, data):
+                    return
+                if data.applied.offset < entry.offset:  # it was taken in before
+                    data.write([], Applied(entry.offset, entry.leader_epoch))
+                replica.passed(entry)
+        except MinkaError as error:
+            names = {"partition": replica.id, "load": mark.load_number, "reason": str(error)}
+            log.error("a load could not be taken in", extra=names)
+            if data.damage is None:
+                self._log_db.fail(error)
+            return
+        finally:
+            replica.making = False
+            self._stop_waiting((mark.load_number, replica.id))
+        self._committer.passed_mark(replica)
+        await self._settle(replica, mark)
+
+    async def _settle(self, replica: Replica, mark: IngestMark) -> None:
+        """That it is taken in is durable, so that nothing has to be taken in again, and the log may let go of it."""
+        names = {"partition": replica.id, "load": mark.load_number, "rows": mark.rows}
+        log.info("a part of a load was taken in", extra=names)
+        try:
+            await self._flush(replica)
+        except MinkaError as error:
+            if error.code is Code.STORAGE_FAILED:
+                self._log_db.fail(error)
+
+    async def _take_in(
+        self, replica: Replica, data: DataDatabase, link: Path, mark: IngestMark, entry: Pending
+    ) -> bool:
+        """Whether the replica is still what it was. A file that can't be taken in is to come from elsewhere."""
+        try:
+            async with replica.lock, self._taking:
+                if not _is_same(replica, data):
+                    return False
+                await self._ingest(replica, link, mark, entry)
+        except MinkaError as error:
+            if error.code is not Code.CORRUPT_DATA or data.damage is not None:
+                raise
+            self._wait_for((mark.load_number, replica.id), error)
+            await self._spool.remove(mark.load_number, [mark.name])
+            await asyncio.sleep(_LONGEST_BACKOFF)
+        finally:
+            await self._spool.discard(link)
+        return True
+
+    @failpoint("ingest.take")
+    async def _ingest(self, replica: Replica, link: Path, mark: IngestMark, entry: Pending) -> None:
+        taken = replica.data.loads.with_load(mark.load_number, entry.offset, mark.floor, replica.log.base)
+        applied = Applied(entry.offset, entry.leader_epoch)
+        await replica.data.ingest(link, Size(mark.data_bytes, mark.rows), taken, applied)
+
+    async def _own_link(self, replica: Replica, data: DataDatabase, mark: IngestMark) -> Path | None:
+        """A hard link of the file, which is whole; None once there is nothing to take it in. The replica's other duties
+        go on meanwhile: it only applies nothing.
+        """
+        file = LoadFile(name=mark.name, partition_id=replica.id, bytes=mark.bytes, rows=mark.rows)
+        file.checksum = mark.checksum
+        backoff = self._context.settings.first_backoff
+        while _is_same(replica, data):
+            try:
+                await self._fetching.ensure(mark.load_number, file, replica.row.replicas)
+                async with self._links:
+                    return await self._spool.link(mark.load_number, mark.name, mark.checksum)
+            except MinkaError as error:
+                self._wait_for((mark.load_number, replica.id), error)
+                if error.code is Code.UNKNOWN_FILE and self._is_to_be_had_otherwise(replica, mark):
+                    text = f"partition {replica.id}: its log needs {mark.name} of a load, which no node has any more"
+                    data.condemn(MinkaError(Code.CORRUPT_DATA, text))
+                    return None
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, _LONGEST_BACKOFF)
+        return None
+
+    def _is_to_be_had_otherwise(self, replica: Replica, mark: IngestMark) -> bool:
+        """Whether the leader has taken it in for certain, so that a checkpoint of its data has it."""
+        table = self._table()
+        is_due = mark.load_number in table.due.get(replica.id, ())
+        return replica.role is Role.FOLLOWER and mark.load_number < table.next_number and not is_due
+
+    def is_in_log(self, partition_id: int, number: int) -> bool:
+        """Whether the log of the partition here has the mark of the load, or may have it."""
+        replica = self._replicas.get(partition_id)
+        if replica is None or replica.role is Role.REMOVED:
+            return False
+        try:
+            if replica.data.exists():
+                replica.open()
+        except MinkaError:
+            return True  # it may be made of the log again
+        if replica.data.loads.has(number):
+            return replica.data.loads.is_in_log(number, replica.log.base)
+        return replica.applied < replica.log.end
+
+    # Telling
+
+    def _wait_for(self, key: Key, error: MinkaError) -> None:
+        """What doesn't come by itself is said once in the log, and to who asks for the load."""
+        if self._report.waiting.get(key) != str(error):
+            names = {"load": key[0], "partition": key[1], "reason": str(error)}
+            log.warning("a part of a load waits", extra=names)
+            self._report.waiting[key] = str(error)
+            self._tell()
+
+    def _stop_waiting(self, key: Key) -> None:
+        if self._report.waiting.pop(key, None) is not None:
+            self._tell()
+
+    def _tell_finished(self, key: Key, leader_epoch: int) -> None:
+        if self._report.told.get(key) != leader_epoch:
+            self._report.finished[key] = leader_epoch
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._reporting is None or self._reporting.done():
+            self._reporting = asyncio.create_task(self._tell_all(), name="loads' reports")
+
+    async def _tell_all(self) -> None:
+        """One call at a time, with all that there is by then."""
+        report, backoff = self._report, self._context.settings.first_backoff
+        while report.finished or report.waiting != report.waiting_told:
+            await asyncio.sleep(0)  # what is applied in this turn goes together
+            some, waiting = dict(list(report.finished.items())[:_TOLD_AT_ONCE]), dict(report.waiting)
+            request = FinishLoadPartsRequest(
+                node_id=self._node_id,
+                finished=[
+                    FinishedPart(load_number=number, partition_id=partition_id, leader_epoch=epoch)
+                    for (number, partition_id), epoch in some.items()
+                ],
+                waiting=[
+                    WaitingPart(load_number=number, partition_id=partition_id, reason=reason[:4000])
+                    for (number, partition_id), reason in list(waiting.items())[:_TOLD_AT_ONCE]
+                ],
+            )
+            try:
+                await self._tell_controller(request)
+            except MinkaError as error:
+                log.info("what was taken in of loads is told again", extra={"reason": str(error)})
+                await asyncio.sleep(backoff)
+                backoff = min(2 * backoff, _LONGEST_BACKOFF)
+                continue
+            report.waiting_told = waiting
+            for key, epoch in some.items():
+                report.told[key] = epoch
+                if report.finished.get(key) == epoch:
+                    del report.finished[key]
+
+    @failpoint("ingest.finish")
+    async def _tell_controller(self, request: FinishLoadPartsRequest) -> None:
+        await self._finish(request)
+
+
+def _is_same(replica: Replica, data: DataDatabase) -> bool:
+    """Whether it is still there with this data: neither deleted, nor replaced by a checkpoint, nor found damaged."""
+    return replica.role is not Role.REMOVED and replica.data is data and data.damage is None
+
+
+def _file_of(part: LoadPart) -> LoadFile:
+    return LoadFile(
+        name=part.name,
+        partition_id=part.partition_id,
+        bytes=part.bytes,
+        rows=part.rows,
+        checksum=part.checksum,
+        digest=part.digest,
+    )

@@ -1,0 +1,128 @@
+"""A node's spool over gRPC: its control calls, and its files as raw bytes."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+import minka
+from minka._grpc import error_from_call
+from minka.errors import Code, MinkaError
+from minka.loads import FETCH_METHOD, UPLOAD_METHOD
+from minka.v1.load_api_pb2 import (
+    CutFilesRequest,
+    CutFilesResponse,
+    FetchRequest,
+    ListFilesRequest,
+    ListFilesResponse,
+    PullFileRequest,
+    PullFileResponse,
+    UploadHeader,
+    UploadResponse,
+)
+from minka.v1.load_api_pb2_grpc import SpoolServicer, SpoolStub
+from minka.v1.loads_pb2 import LoadFile
+from minkad.rpc.replication import Metadata
+from minkad.rpc.validation import check
+from minkad.spool.fetching import Fetching
+from minkad.spool.spool import Spool
+from minkad.spool.uploading import Uploading
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+T = TypeVar("T", bound=Message)
+
+_PULL_SECONDS: Final = 600.0  # a file may be large, and others wait in front of it
+
+
+class SpoolService(SpoolServicer):
+    """What is asked about the files here."""
+
+    def __init__(self, spool: Spool, uploading: Uploading, fetching: Fetching, room: Callable[[], int]) -> None:
+        self._spool = spool
+        self._uploading = uploading
+        self._fetching = fetching
+        self._room = room
+
+    async def ListFiles(self, request: ListFilesRequest, context: _Context) -> ListFilesResponse:
+        """From memory."""
+        files = self._spool.files(request.load_number) if request.load_number else []
+        return ListFilesResponse(files=files, room_bytes=self._room(), version=minka.__version__)
+
+    async def PullFile(self, request: PullFileRequest, context: _Context) -> PullFileResponse:
+        """Answered when it is here, durably."""
+        file = request.file
+        await self._fetching.ensure(request.load_number, file)
+        await self._spool.verify(request.load_number, file.name, file.checksum)
+        return PullFileResponse()
+
+    async def CutFiles(self, request: CutFilesRequest, context: _Context) -> CutFilesResponse:
+        """Answered when they are here, durably."""
+        made = await self._uploading.cut(request.load_number, list(request.sources), list(request.targets))
+        return CutFilesResponse(files=made)
+
+
+class SpoolLinks:
+    """What a node asks of other nodes' spools."""
+
+    def __init__(self, channel_to: Callable[[str], grpc.aio.Channel], identity: Metadata) -> None:
+        """`channel_to` gives the channel to a node's id, or raises a MinkaError; `identity` goes with each call."""
+        self._channel_to = channel_to
+        self._identity = identity
+
+    async def fetch(self, node_id: str, request: FetchRequest) -> AsyncIterator[bytes]:
+        """See `fetching.Fetch`."""
+        method: Any = self._channel_to(node_id).unary_stream(FETCH_METHOD)
+        call = method(request.SerializeToString(), metadata=self._identity)
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, node_id, repeatable=True) from error
+        finally:
+            call.cancel()
+
+    async def pull(self, node_id: str, request: PullFileRequest) -> None:
+        """Let another node have a file. Raises MinkaError."""
+        stub: Any = SpoolStub(self._channel_to(node_id))
+        try:
+            await stub.PullFile(request, timeout=_PULL_SECONDS, metadata=self._identity)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, node_id, repeatable=True) from error
+
+
+def spool_handler(spool: Spool, uploading: Uploading) -> grpc.GenericRpcHandler:
+    """What carries files, for the server."""
+
+    async def upload(messages: AsyncIterator[bytes], _: Any) -> bytes:
+        messages = aiter(messages)
+        try:
+            header = _checked(UploadHeader, await anext(messages))
+        except StopAsyncIteration as error:
+            raise MinkaError(Code.INVALID_ARGUMENT, "an upload without its header") from error
+        await uploading.upload(header.load_number, header.file, messages)
+        return UploadResponse(checksum=header.file.checksum).SerializeToString()
+
+    async def fetch(request: bytes, _: Any) -> AsyncIterator[bytes]:
+        wanted = _checked(FetchRequest, request)
+        file: LoadFile = spool.find(wanted.load_number, wanted.name)
+        yield file.SerializeToString()
+        async for chunk in spool.read(wanted.load_number, wanted.name):
+            yield chunk
+
+    service = UPLOAD_METHOD.strip("/").split("/")[0]
+    handlers: dict[str, Any] = {
+        UPLOAD_METHOD.rsplit("/", 1)[1]: grpc.stream_unary_rpc_method_handler(upload),
+        FETCH_METHOD.rsplit("/", 1)[1]: grpc.unary_stream_rpc_method_handler(fetch),
+    }
+    return grpc.method_handlers_generic_handler(service, handlers)
+
+
+def _checked(kind: type[T], raw: bytes) -> T:
+    try:
+        message = kind.FromString(raw)
+    except DecodeError as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the stream does not begin with a {kind.__name__}: {error}") from error
+    check(message)
+    return message

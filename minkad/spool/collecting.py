@@ -1,0 +1,59 @@
+"""What nobody needs any more is removed from the spool."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from minka.v1.loads_pb2 import Load, LoadFile, LoadState
+from minkad.core.state import LoadTable
+from minkad.spool.spool import Spool
+
+log: Final = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 2.0
+
+
+class Collecting:
+    """A file stays while its load is staged or committed, and while the mark is in the log of a replica here, which
+    others may have to follow. What this node has not heard of yet stays, too.
+    """
+
+    def __init__(self, spool: Spool, loads: Callable[[], LoadTable], is_in_log: Callable[[int, int], bool]) -> None:
+        """`loads`: by this node's copy of the table. `is_in_log`: whether the log of a partition here has, or may have,
+        the mark of a load.
+        """
+        self._spool = spool
+        self._loads = loads
+        self._is_in_log = is_in_log
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            await self.collect()
+
+    async def collect(self) -> None:
+        """Look at everything once. Raises STORAGE_FAILED."""
+        for number in self._spool.numbers():
+            gone = [file.name for file in self._spool.files(number) if not self._is_needed(number, file)]
+            if gone:
+                await self._spool.remove(number, gone)
+                log.info("files of a load were removed", extra={"load": number, "files": len(gone)})
+            await asyncio.sleep(0)
+
+    def _is_needed(self, number: int, file: LoadFile) -> bool:
+        loads = self._loads()
+        load: Load | None = loads.rows.get(number)
+        if load is None:
+            return number >= loads.next_number or self._is_in_log(file.partition_id, number)
+        match load.state:
+            case LoadState.LOAD_STATE_STAGING:
+                return True
+            case LoadState.LOAD_STATE_COMMITTED:
+                part = loads.parts[number].get(file.partition_id)
+                return part is not None and part.name == file.name  # others were of attempts, or have been cut
+            case LoadState.LOAD_STATE_ABORTED:
+                return False
+            case _:
+                return self._is_in_log(file.partition_id, number)

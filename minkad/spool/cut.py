@@ -1,0 +1,132 @@
+"""Makes of files of sorted rows others with the same rows, for other ranges: `python -m minkad.spool.cut` (`worker`).
+
+It reads every row, and holds the interpreter's lock as it does; hence in a process of its own.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from rocksdict import IngestExternalFileOptions, Options, Rdict
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange, readable
+from minka.sst import Digest, SstWriter
+from minkad.failpoints import failpoint
+from minkad.spool.worker import serve
+
+
+class Target(msgspec.Struct):
+    """Where the rows of a range go."""
+
+    path: str
+    start: bytes
+    end: bytes
+
+
+class Cut(msgspec.Struct):
+    """`sources` have no key twice, and together `rows` with this digest. `folder` is for what is needed meanwhile."""
+
+    sources: list[str]
+    targets: list[Target]
+    folder: str
+    rows: int
+    bytes: int
+    xor: int
+    sum: int
+
+
+class Made(msgspec.Struct):
+    """A file that has been made; of `targets`, the one of this place."""
+
+    place: int
+    file_bytes: int
+    checksum: int
+    rows: int
+    bytes: int
+    xor: int
+    sum: int
+
+
+class Outcome(msgspec.Struct):
+    """A target without rows has no file."""
+
+    made: list[Made]
+
+
+def cut(request: Cut) -> Outcome:
+    """Raises INVALID_ARGUMENT where the targets don't cover the sources' rows, and CORRUPT_DATA where other rows came
+    out than went in. Then nothing is left of the targets.
+    """
+    folder = Path(request.folder)
+    try:
+        made = _cut(request, folder)
+        total = Digest()
+        for one in made:
+            total.join(Digest(one.rows, one.bytes, one.xor, one.sum))
+        expected = Digest(request.rows, request.bytes, request.xor, request.sum)
+        if total != expected:
+            raise MinkaError(Code.CORRUPT_DATA, f"{total} came out, {expected} went in")
+        return Outcome(made)
+    except BaseException:
+        for target in request.targets:
+            Path(target.path).unlink(missing_ok=True)
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cut(request: Cut, folder: Path) -> list[Made]:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_disable_auto_compactions(True)
+    db = Rdict(str(folder / "db"), options)
+    try:
+        links = []
+        for number, source in enumerate(request.sources):
+            link = folder / f"{number}.sst"
+            os.link(source, link)
+            links.append(str(link))
+        taking = IngestExternalFileOptions()
+        taking.set_move_files(True)
+        for file in links:
+            db.ingest_external_file([file], taking)
+        return _write(_rows(db), sorted(enumerate(request.targets), key=lambda target: target[1].start))
+    finally:
+        db.close()
+
+
+def _rows(db: Rdict) -> Iterator[tuple[bytes, bytes]]:
+    iterator = db.iter()
+    iterator.seek_to_first()
+    while iterator.valid():
+        yield iterator.key(), iterator.value()
+        iterator.next()
+    iterator.status()  # a damaged block ends it, too
+
+
+@failpoint("spool.cut")
+def _write(rows: Iterator[tuple[bytes, bytes]], targets: list[tuple[int, Target]]) -> list[Made]:
+    made: list[Made] = []
+    row = next(rows, None)
+    for place, target in targets:
+        wanted, writer = KeyRange(target.start, target.end), SstWriter(Path(target.path))
+        while row is not None and wanted.contains(row[0]):
+            writer.put(*row)
+            row = next(rows, None)
+        written = writer.finish()
+        if written is not None:
+            digest = written.digest
+            numbers = (digest.rows, digest.bytes, digest.xor, digest.to_proto().sum)
+            made.append(Made(place, written.bytes, written.checksum, *numbers))
+    if row is not None:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the row of key {readable(row[0][:100])} belongs to no target")
+    return made
+
+
+if __name__ == "__main__":
+    serve(Cut, cut)

@@ -1,0 +1,83 @@
+"""A node gets files of loads that it lacks from nodes that have them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.load_api_pb2 import FetchRequest
+from minka.v1.loads_pb2 import LoadFile
+from minkad.spool.spool import Spool
+
+log: Final = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 4
+_NAMED: Final = 3
+
+Fetch = Callable[[str, FetchRequest], AsyncIterator[bytes]]
+"""From a node: first what it says of the file (an encoded LoadFile), then its content. Raises MinkaError."""
+
+
+class Fetching:
+    """For the loop's thread."""
+
+    def __init__(self, node_id: str, spool: Spool, fetch: Fetch, all_nodes: Callable[[], Collection[str]]) -> None:
+        """`all_nodes`: those that are up."""
+        self._node_id = node_id
+        self._spool = spool
+        self._fetch = fetch
+        self._all_nodes = all_nodes
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._under_way: dict[tuple[int, str], asyncio.Task[None]] = {}
+
+    async def ensure(self, number: int, file: LoadFile, first: Collection[str] = ()) -> None:
+        """The file is here, durably, when this returns. Asked are the nodes `first`, then all others.
+
+        Raises UNKNOWN_FILE where no node that is up has it, UNREACHABLE where that isn't known; DISK_FULL,
+        STORAGE_FAILED.
+        """
+        while not self._spool.has(number, file.name, file.checksum):
+            key = number, file.name
+            task = self._under_way.get(key)
+            if task is None:
+                nodes = [node for node in dict.fromkeys((*first, *self._all_nodes())) if node != self._node_id]
+                task = asyncio.create_task(self._get(number, file, nodes), name=f"fetching {file.name}")
+                self._under_way[key] = task
+                task.add_done_callback(lambda _, key=key: self._under_way.pop(key))  # type: ignore[misc]
+            await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _get(self, number: int, file: LoadFile, nodes: Collection[str]) -> None:
+        failures: dict[str, MinkaError] = {}
+        async with self._slots:
+            for node in nodes:
+                try:
+                    await self._get_from(node, number, file)
+                    log.info("a file of a load was fetched", extra={"file": file.name, "load": number, "from": node})
+                    return
+                except MinkaError as error:
+                    if error.code in (Code.DISK_FULL, Code.STORAGE_FAILED):
+                        raise
+                    failures[node] = error
+        others = {node: error for node, error in failures.items() if error.code is not Code.UNKNOWN_FILE}
+        if not others:
+            raise MinkaError(Code.UNKNOWN_FILE, f"no node that is up has {file.name} of load {number}")
+        named = "; ".join(f"{node}: {error.message[:200]}" for node, error in list(others.items())[:_NAMED])
+        raise MinkaError(Code.UNREACHABLE, f"{file.name} of load {number} could not be fetched: {named}")
+
+    async def _get_from(self, node: str, number: int, file: LoadFile) -> None:
+        messages = self._fetch(node, FetchRequest(load_number=number, name=file.name, checksum=file.checksum))
+        try:
+            known = LoadFile.FromString(await anext(messages))
+            if (known.checksum, known.bytes) != (file.checksum, file.bytes):
+                raise MinkaError(Code.UNKNOWN_FILE, f"{node} has another file of this name")
+            await self._spool.receive(number, known, messages, is_checked=True)
+        except StopAsyncIteration as error:
+            raise MinkaError(Code.UNREACHABLE, f"{node} sent nothing") from error

@@ -1,0 +1,55 @@
+"""What a file that somebody has uploaded really has: `python -m minkad.spool.inspect`, see `worker`."""
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+from rocksdict import IngestExternalFileOptions, Options, Rdict
+
+from minka.errors import Code, MinkaError
+from minkad.spool.worker import serve
+
+
+class Inspect(msgspec.Struct):
+    """The path of a file."""
+
+    path: str
+
+
+class Content(msgspec.Struct):
+    """Its first and last key, and how many rows it has, of which so many are deletions."""
+
+    first: bytes
+    last: bytes
+    rows: int
+    deletions: int
+
+
+def inspect(request: Inspect) -> Content:
+    """Raises INVALID_ARGUMENT where it is no SST file. A database that takes in a link of it says what it has."""
+    path = Path(request.path)
+    folder, link = path.with_name(f"{path.name}.db"), path.with_name(f"{path.name}.link.sst")
+    try:
+        os.link(path, link)
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        db = Rdict(str(folder), options)
+        try:
+            taking = IngestExternalFileOptions()
+            taking.set_move_files(True)
+            try:
+                db.ingest_external_file([str(link)], taking)
+            except Exception as error:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"it is no file of rows: {error}") from error
+            (table,) = db.live_files()
+        finally:
+            db.close()
+    finally:
+        link.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    return Content(table["start_key"], table["end_key"], table["num_entries"], table["num_deletions"])
+
+
+if __name__ == "__main__":
+    serve(Inspect, inspect)

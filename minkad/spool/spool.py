@@ -1,0 +1,314 @@
+"""The files of loads that lie on this node: `data_dir/spool/NUMBER/NAME.sst`, and beside each what it says of itself.
+
+A file is there whole and synced, or not at all: it is written under another name first.
+"""
+
+import asyncio
+import os
+import shutil
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.sst import checksum_of
+from minka.v1.loads_pb2 import LoadFile
+from minkad.failpoints import failpoint
+from minkad.spool.inspect import Content, Inspect
+from minkad.spool.worker import Worker
+from minkad.storage.checkpoint import sync_folder, sync_path
+from minkad.storage.rocks import storage_error
+from minkad.storage.threads import on_thread
+
+_WRITE_BYTES: Final = 1024 * 1024
+_VERIFIED_SECONDS: Final = 300.0
+_ENDING: Final = ".sst"
+_ABOUT: Final = ".about"
+_PARTS: Final = "parts"  # the folder of what is being written or made
+
+
+class Spool:
+    """For the loop's thread. What touches the disk does so on others."""
+
+    def __init__(self, folder: Path, check_room: Callable[[int], None]) -> None:
+        """`check_room` raises DISK_LOW unless there is room for so many bytes more."""
+        self.folder = folder
+        self._check_room = check_room
+        self._files: dict[int, dict[str, LoadFile]] = {}
+        self._expected = 0  # bytes that are on their way here
+        self._parts = 0  # names of parts that were given out
+        self._verified: dict[tuple[int, str, int], float] = {}  # and when
+        self._inspector = Worker("minkad.spool.inspect")
+
+    async def start(self) -> None:
+        """Find what is there. Raises STORAGE_FAILED."""
+        try:
+            self._files = await on_thread(_found, self.folder)
+        except OSError as error:
+            raise storage_error(error, f"reading {self.folder}") from error
+
+    async def close(self) -> None:
+        """End."""
+        await self._inspector.close()
+
+    # What is here
+
+    def numbers(self) -> list[int]:
+        """The loads of which something is here."""
+        return list(self._files)
+
+    def files(self, number: int) -> list[LoadFile]:
+        """The files of a load."""
+        return list(self._files.get(number, {}).values())
+
+    def find(self, number: int, name: str) -> LoadFile:
+        """Raises UNKNOWN_FILE."""
+        file = self._files.get(number, {}).get(name)
+        if file is None:
+            raise MinkaError(Code.UNKNOWN_FILE, f"load {number} has no file {name} here")
+        return file
+
+    def has(self, number: int, name: str, checksum: int) -> bool:
+        """Whether this very file is here."""
+        file = self._files.get(number, {}).get(name)
+        return file is not None and file.checksum == checksum
+
+    def path(self, number: int, name: str) -> Path:
+        """Where it is, or would be."""
+        return self.folder / str(number) / f"{name}{_ENDING}"
+
+    # What comes
+
+    def check_room(self, size: int) -> None:
+        """DISK_FULL unless there is room for so many bytes, besides those on their way."""
+        try:
+            self._check_room(size + self._expected)
+        except MinkaError as error:
+            raise MinkaError(Code.DISK_FULL, error.message) from error
+
+    async def receive(
+        self, number: int, file: LoadFile, chunks: AsyncIterator[bytes], *, is_checked: bool = False
+    ) -> None:
+        """Take a file in, durably. `is_checked`: a node has looked into it before, so that its checksum is enough.
+
+        Raises DISK_FULL before anything is written or as soon as it shows, INVALID_ARGUMENT for another size or for
+        rows that can't be the partition's, CORRUPT_DATA for another checksum, STORAGE_FAILED, and what `chunks` raise.
+        """
+        self.check_room(file.bytes)
+        self._expected += file.bytes
+        part = self.new_part()
+        try:
+            checksum = await self._write(part, file, chunks)
+            if checksum != file.checksum:
+                text = f"{file.name} has CRC-32 {checksum:08x}, announced was {file.checksum:08x}"
+                raise MinkaError(Code.CORRUPT_DATA, text)
+            if not is_checked:
+                await self._check(part, file)
+            await self.keep(number, file, part)
+        finally:
+            self._expected -= file.bytes
+            await on_thread(_remove, part)
+
+    async def _check(self, part: Path, file: LoadFile) -> None:
+        """INVALID_ARGUMENT for other rows than the file says, or keys that can't be the partition's: an empty one would
+        be taken for what a database says of itself.
+        """
+        found = await self._inspector.ask(Inspect(str(part)), Content)
+        if found.rows != file.rows or found.deletions:
+            text = f"{file.name} has {found.rows} entries, announced were {file.rows} rows"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
+        wanted = KeyRange(file.start_key, file.end_key)
+        if not found.first or not wanted.contains(found.first) or not wanted.contains(found.last):
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{file.name} has keys that are not in {wanted}")
+
+    async def _write(self, part: Path, file: LoadFile, chunks: AsyncIterator[bytes]) -> int:
+        sink, received = await self._on_disk(_Sink, part), 0
+        buffer: list[bytes] = []
+        buffered = 0
+        try:
+            async for chunk in chunks:
+                received += len(chunk)
+                buffered += len(chunk)
+                buffer.append(chunk)
+                if received > file.bytes:
+                    raise MinkaError(Code.INVALID_ARGUMENT, f"{file.name}: more than the announced {file.bytes} bytes")
+                if buffered >= _WRITE_BYTES:
+                    await self._on_disk(sink.write, buffer)
+                    buffer, buffered = [], 0
+            if received < file.bytes:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"{file.name}: {received} of {file.bytes} bytes came")
+            await self._on_disk(sink.write, buffer)
+            await self._on_disk(sink.sync)
+        finally:
+            await on_thread(sink.close)
+        return sink.checksum
+
+    @staticmethod
+    async def _on_disk(work: Callable[..., "_Sink"], *arguments: object) -> "_Sink":
+        try:
+            return await on_thread(work, *arguments)
+        except OSError as error:
+            raise _disk_error(error) from error
+
+    def new_part(self) -> Path:
+        """A path for something that is to be written."""
+        self._parts += 1
+        return self.folder / _PARTS / f"{self._parts}"
+
+    @failpoint("spool.keep")
+    async def keep(self, number: int, file: LoadFile, part: Path) -> None:
+        """What was written is a file of the load. Raises DISK_FULL, STORAGE_FAILED."""
+        kept = LoadFile()
+        kept.CopyFrom(file)
+        try:
+            await on_thread(_put_in_place, part, self.path(number, file.name), kept.SerializeToString())
+        except OSError as error:
+            raise _disk_error(error) from error
+        self._files.setdefault(number, {})[file.name] = kept
+
+    async def read(self, number: int, name: str) -> AsyncIterator[bytes]:
+        """Its content, in chunks. Raises UNKNOWN_FILE, STORAGE_FAILED."""
+        size, path = self.find(number, name).bytes, self.path(number, name)
+        for start in range(0, size, _WRITE_BYTES):
+            try:
+                yield await on_thread(_read, path, start)
+            except OSError as error:
+                raise storage_error(error, f"reading {path}") from error
+
+    async def verify(self, number: int, name: str, checksum: int) -> None:
+        """Its content on the disk has this CRC-32; for a while that is not looked at again. Raises UNKNOWN_FILE, and
+        CORRUPT_DATA where it is damaged: then it is gone from here.
+        """
+        key, now = (number, name, checksum), asyncio.get_running_loop().time()
+        self._verified = {one: at for one, at in self._verified.items() if now - at < _VERIFIED_SECONDS}
+        self.find(number, name)
+        if key in self._verified:
+            return
+        path = self.path(number, name)
+        try:
+            found = await on_thread(checksum_of, path)
+        except FileNotFoundError:
+            self._forget(number, name)
+            raise MinkaError(Code.UNKNOWN_FILE, f"{path} is gone") from None
+        except OSError as error:
+            raise storage_error(error, f"reading {path}") from error
+        if found != checksum:
+            await self.remove(number, [name])
+            text = f"{path} has CRC-32 {found:08x}, and was committed with {checksum:08x}"
+            raise MinkaError(Code.CORRUPT_DATA, text)
+        self._verified[key] = now
+
+    # What goes
+
+    async def link(self, number: int, name: str, checksum: int) -> Path:
+        """A hard link of the file, for who takes it over. Raises what `verify` does."""
+        await self.verify(number, name, checksum)
+        part = self.new_part().with_suffix(_ENDING)
+        try:
+            await on_thread(_link, self.path(number, name), part)
+        except OSError as error:
+            raise _disk_error(error) from error
+        return part
+
+    async def discard(self, link: Path) -> None:
+        """A link that nobody has taken over is removed."""
+        await on_thread(_remove, link)
+
+    async def remove(self, number: int, names: Iterable[str]) -> None:
+        """Remove files. Raises STORAGE_FAILED."""
+        names = list(names)
+        for name in names:
+            self._forget(number, name)
+        folder = self.folder / str(number)
+        try:
+            await on_thread(_remove_files, folder, names, not self._files.get(number))
+        except OSError as error:
+            raise storage_error(error, f"removing files of {folder}") from error
+
+    def _forget(self, number: int, name: str) -> None:
+        files = self._files.get(number, {})
+        files.pop(name, None)
+        if not files:
+            self._files.pop(number, None)
+
+
+class _Sink:
+    """On a thread, one call at a time."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO = path.open("wb", buffering=0)
+        self.checksum = 0
+
+    def write(self, chunks: list[bytes]) -> "_Sink":
+        for chunk in chunks:
+            self._file.write(chunk)
+            self.checksum = zlib.crc32(chunk, self.checksum)
+        return self
+
+    def sync(self) -> "_Sink":
+        os.fsync(self._file.fileno())
+        return self
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _disk_error(error: OSError) -> MinkaError:
+    full = storage_error(error, "the spool")
+    return MinkaError(Code.DISK_FULL, full.message) if error.errno == 28 else full
+
+
+def _put_in_place(part: Path, path: Path, about: bytes) -> None:
+    """What is said of the file first, since a file is taken for whole with that."""
+    is_new = not path.parent.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + _ABOUT)
+    beside.write_bytes(about)
+    sync_path(beside)
+    part.rename(path)
+    sync_folder(path.parent)
+    if is_new:
+        sync_folder(path.parent.parent)
+
+
+def _read(path: Path, start: int) -> bytes:
+    with path.open("rb", buffering=0) as source:
+        source.seek(start)
+        return source.read(_WRITE_BYTES)
+
+
+def _link(path: Path, part: Path) -> None:
+    part.parent.mkdir(parents=True, exist_ok=True)
+    os.link(path, part)
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _remove_files(folder: Path, names: Iterable[str], is_all: bool) -> None:
+    for name in names:
+        (folder / f"{name}{_ENDING}").unlink(missing_ok=True)
+        (folder / f"{name}{_ENDING}{_ABOUT}").unlink(missing_ok=True)
+    if is_all:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _found(folder: Path) -> dict[int, dict[str, LoadFile]]:
+    """What was being written at the end of the last process is removed."""
+    shutil.rmtree(folder / _PARTS, ignore_errors=True)
+    files: dict[int, dict[str, LoadFile]] = {}
+    for load in folder.iterdir() if folder.exists() else ():
+        if not load.name.isdigit():
+            continue
+        for beside in load.glob(f"*{_ENDING}{_ABOUT}"):
+            path = beside.with_name(beside.name.removesuffix(_ABOUT))
+            if path.exists():
+                file = LoadFile.FromString(beside.read_bytes())
+                files.setdefault(int(load.name), {})[file.name] = file
+            else:
+                beside.unlink()
+    return files

@@ -1,0 +1,71 @@
+"""How fast files are uploaded to this node: no faster than their load allows, and slower while clients wait longer."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+_BURST_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 1.0  # so that a limit that was raised counts soon
+_LOOK_S: Final = 0.25
+_WORSE: Final = 3.0  # times the usual wait of clients
+_LEAST_WAIT_S: Final = 0.002  # what is below that isn't slow
+_LEAST_RATE: Final = 1024.0 * 1024
+_EASE: Final = 1.25
+_SMOOTH: Final = 0.2  # of the usual wait, that the newest look is
+
+
+class Throttle:
+    """The wait of clients is the mean time of their requests at this node. Its usual value is learned while nothing is
+    uploaded. When it is three times as long, the rate is halved, beginning with what it was; when it isn't, the rate
+    grows by a quarter at each look, until it limits nothing (additive increase is too slow for loads of a minute).
+    """
+
+    def __init__(self, clock: Callable[[], float], client_seconds: Callable[[], tuple[float, int]]) -> None:
+        """`client_seconds`: of all requests of clients since the start, and how many they were."""
+        self._clock = clock
+        self._client_seconds = client_seconds
+        self._free_at: dict[int, float] = {}  # by load
+        self._all_free_at = 0.0
+        self._rate = float("inf")  # of all loads together, bytes a second
+        self._usual: float | None = None
+        self._looked_at = float("-inf")
+        self._seen = (0.0, 0)
+        self._taken = 0  # bytes since the last look
+
+    async def take(self, number: int, size: int, limit: int) -> None:
+        """Wait until so many bytes of the load may come. `limit`: bytes a second; 0: none."""
+        now = self._clock()
+        self._look(now)
+        self._taken += size
+        until = now
+        if limit:
+            self._free_at = {id_: at for id_, at in self._free_at.items() if at > now - _BURST_S}
+            until = max(self._free_at.get(number, now - _BURST_S), now - _BURST_S) + size / limit
+            self._free_at[number] = until
+        if self._rate != float("inf"):
+            self._all_free_at = max(self._all_free_at, now - _BURST_S) + size / self._rate
+            until = max(until, self._all_free_at)
+        if until > now:
+            await asyncio.sleep(min(until - now, _LONGEST_WAIT_S))
+
+    def _look(self, now: float) -> None:
+        since = now - self._looked_at
+        if since < _LOOK_S:
+            return
+        seconds, count = self._client_seconds()
+        new_seconds, new_count = seconds - self._seen[0], count - self._seen[1]
+        self._seen, self._looked_at = (seconds, count), now
+        rate, self._taken = self._taken / since, 0
+        if not new_count:
+            self._rate *= _EASE
+            return
+        wait = new_seconds / new_count
+        if since > 4 * _LOOK_S or self._usual is None:  # nothing was uploaded
+            usual = wait if self._usual is None else self._usual
+            self._usual = usual + _SMOOTH * (wait - usual)
+        elif wait > max(_LEAST_WAIT_S, _WORSE * self._usual):
+            self._rate = max(_LEAST_RATE, min(self._rate, rate) / 2)
+        else:
+            self._rate *= _EASE
+            if self._rate > 4 * max(rate, _LEAST_RATE):
+                self._rate = float("inf")

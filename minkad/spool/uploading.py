@@ -1,0 +1,102 @@
+"""What jobs ask of a node's spool: files that they upload, and files that are made of others."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.sst import Digest
+from minka.v1.loads_pb2 import LoadFile, LoadState
+from minkad.core.state import LoadTable
+from minkad.spool.cut import Cut, Outcome, Target
+from minkad.spool.spool import Spool
+from minkad.spool.throttle import Throttle
+from minkad.spool.worker import Worker
+
+_AT_ONCE: Final = 8  # files; each has little more than a MiB in memory
+
+
+class Uploading:
+    """For the loop's thread."""
+
+    def __init__(self, spool: Spool, table: Callable[[], LoadTable], throttle: Throttle) -> None:
+        """`table` is this node's copy: a load of which it has not heard may have begun a moment ago."""
+        self._spool = spool
+        self._table = table
+        self._throttle = throttle
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._cutter = Worker("minkad.spool.cut")
+
+    async def close(self) -> None:
+        """End."""
+        await self._cutter.close()
+
+    async def upload(self, number: int, file: LoadFile, chunks: AsyncIterator[bytes]) -> None:
+        """The file is here, durably, when this returns; also where it was before.
+
+        Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT where another file has its name; what `Spool.receive` does.
+        """
+        if not self._is_lost(number, file):
+            self._check_staging(number)
+        if self._spool.has(number, file.name, file.checksum):
+            return
+        if any(one.name == file.name for one in self._spool.files(number)):
+            text = f"load {number} has another file {file.name} here: each attempt needs a name of its own"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
+        self._spool.check_room(file.bytes)  # at once, not when it is its turn
+        async with self._slots:
+            await self._spool.receive(number, file, self._throttled(number, chunks))
+
+    async def _throttled(self, number: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            load = self._table().rows.get(number)
+            await self._throttle.take(number, len(chunk), load.rate_limit if load is not None else 0)
+            yield chunk
+
+    def _check_staging(self, number: int) -> None:
+        """A load that is committed has all its files somewhere, and nodes fetch them from each other."""
+        table = self._table()
+        load = table.rows.get(number)
+        if load is None and number < table.next_number:
+            raise MinkaError(Code.UNKNOWN_LOAD, f"there is no load {number} any more")
+        if load is not None and load.state != LoadState.LOAD_STATE_STAGING:
+            raise MinkaError(Code.LOAD_ENDED, f"load {load.id} takes no more files")
+
+    def _is_lost(self, number: int, file: LoadFile) -> bool:
+        """Whether a partition has yet to take in this very file, which so may come again."""
+        part = self._table().parts.get(number, {}).get(file.partition_id)
+        return part is not None and not part.done and (part.name, part.checksum) == (file.name, file.checksum)
+
+    async def cut(self, number: int, sources: list[str], targets: list[LoadFile]) -> list[LoadFile]:
+        """Make files with the ranges and the names of `targets`, of all rows of `sources`, which stay. Those of them
+        that have rows.
+
+        Raises UNKNOWN_FILE, UNKNOWN_LOAD, LOAD_ENDED, DISK_FULL, INVALID_ARGUMENT, CORRUPT_DATA.
+        """
+        self._check_staging(number)
+        files = [self._spool.find(number, name) for name in sources]
+        self._spool.check_room(sum(file.bytes for file in files))
+        parts = [self._spool.new_part() for _ in targets]
+        total = Digest()
+        for file in files:
+            total.join(Digest.of(file.rows, file.digest))
+        whole = total.to_proto()
+        request = Cut(
+            [str(self._spool.path(number, name)) for name in sources],
+            [Target(str(part), one.start_key, one.end_key) for part, one in zip(parts, targets, strict=True)],
+            str(self._spool.new_part()),
+            total.rows,
+            whole.bytes,
+            whole.xor,
+            whole.sum,
+        )
+        outcome = await self._cutter.ask(request, Outcome)
+        made = []
+        for one in outcome.made:
+            file = LoadFile()
+            file.CopyFrom(targets[one.place])
+            file.bytes, file.rows, file.checksum = one.file_bytes, one.rows, one.checksum
+            file.digest.CopyFrom(Digest(one.rows, one.bytes, one.xor, one.sum).to_proto())
+            await self._spool.keep(number, file, parts[one.place])
+            made.append(file)
+        return made

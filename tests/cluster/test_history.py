@@ -1,0 +1,92 @@
+"""The history of a real cluster's load: what clients did is what the nodes tell, also after a kill."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.history import HistoryClient, NodeInterval
+from minka.history_rows import quantile_ms
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, eventually, wait_settled
+
+MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
+EVERY_SECOND = QUICK | {"history": {"interval_s": 1}}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, config=EVERY_SECOND) as cluster, Control(cluster.endpoints) as control:
+        control.create_keyspace("hashed", 4, MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        yield cluster
+
+
+def all_intervals(cluster: LocalCluster) -> list[NodeInterval]:
+    missing: list[str] = []
+    with HistoryClient(cluster.endpoints) as history:
+        found = list(history.read_all(on_missing=lambda node, _: missing.append(node)))
+    assert not missing
+    return found
+
+
+def test_what_clients_did_is_told_once(cluster: LocalCluster) -> None:
+    pairs = {b"key-%03d" % number: b"v" * 100 for number in range(500)}
+    with Client(cluster.endpoints, keyspace="hashed") as client, Control(cluster.endpoints) as control:
+        client.put_many(pairs)
+        for _ in range(3):
+            client.get_many(list(pairs))
+        table = control.table()
+    mine = {keyspace.id for keyspace in table.keyspaces if keyspace.name == "hashed"}
+    leaders = {row.id: row.leader for row in table.partitions if row.keyspace_id in mine}
+
+    def all_told() -> list[NodeInterval] | None:
+        found = all_intervals(cluster)
+        rows = [row for interval in found for row in interval.partitions if row.keyspace_id in mine]
+        return found if sum(row.reads for row in rows) >= 1500 and sum(row.writes for row in rows) >= 500 else None
+
+    found = eventually("all that was done is in the history", all_told)
+    rows = [(one.node, row) for one in found for row in one.partitions if row.keyspace_id in mine]
+    assert sum(row.reads for _, row in rows) == 1500
+    assert sum(row.writes for _, row in rows) == 500
+    assert sum(row.bytes_written for _, row in rows) > 500 * 107
+    assert sum(row.bytes_read for _, row in rows) > 1500 * 100
+    assert {(row.partition_id, node) for node, row in rows if row.ops} == set(leaders.items())
+    assert all(row.leads == (leaders[row.partition_id] == node) for node, row in rows if row.ops)
+    for _, row in rows:
+        assert bool(row.reads) == bool(sum(row.reads_took))
+        assert bool(row.writes) == bool(sum(row.writes_took))
+        assert not row.writes or (quantile_ms(row.writes_took, 0.5) or 0) > 0.016, "a write is synced by three"
+    sizes = {(node, row.partition_id): row.bytes for node, row in rows}
+    assert len(sizes) == 3 * 4, "each replica tells its size"
+    assert sum(sizes.values()) == 3 * 500 * 107
+    for one in found:
+        assert 0 < one.free_bytes < one.total_bytes
+        assert one.interval_ms >= 500
+
+
+def test_after_a_kill_the_intervals_before_are_there(cluster: LocalCluster) -> None:
+    name = sorted(cluster.nodes)[-1]
+    with HistoryClient(cluster.endpoints) as history:
+        before = list(history.read(name))
+        assert before
+        cluster.kill(name)
+        missing: dict[str, MinkaError] = {}
+        rest = list(history.read_all(on_missing=missing.__setitem__))
+        assert set(missing) == {name}
+        assert missing[name].code in (Code.UNREACHABLE, Code.DEADLINE_EXCEEDED)
+        assert {one.node for one in rest} == set(cluster.nodes) - {name}
+    cluster.restart(name)
+    with Control(cluster.endpoints) as control, HistoryClient(cluster.endpoints) as history:
+        wait_settled(control, live=3)
+        eventually("an interval since the restart", lambda: list(history.read(name, before[-1].start_ms + 1)))
+        after = list(history.read(name))
+        assert after[: len(before)] == before
+        one = before[len(before) // 2]
+        assert list(history.read(name, one.start_ms, one.start_ms + 1)) == [one]
+        with pytest.raises(MinkaError) as refused:
+            list(history.read("nowhere"))
+        assert refused.value.code is Code.UNKNOWN_NODE

@@ -1,0 +1,374 @@
+"""Loads into real daemons: files that are uploaded, committed and taken in, whatever dies meanwhile."""
+
+import random
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import minka
+from minka import Client
+from minka.control import Control
+from minka.errors import MinkaError
+from minka.hashing import murmur3
+from minka.loads import LoadClient, LoadTarget
+from minka.sst import Digest, Written, write_sst
+from minka.v1.cluster_pb2 import HashFunction
+from minka.v1.loads_pb2 import Load, LoadFile, LoadState
+from minkactl.playground import LocalCluster
+from minkad import failpoints
+from minkad.replication import ingesting  # noqa: F401  # declares its failpoints
+from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
+
+ROWS = 100_000
+NODES = ("athens", "byzantium", "cyrene")
+
+
+def rows_of(count: int, tag: str = "a") -> dict[bytes, bytes]:
+    return {f"key-{i:07}".encode(): f"{tag}-{i}".encode() * 3 for i in range(count)}
+
+
+def upload(
+    client: LoadClient, load: Load, keyspace: str, rows: Mapping[bytes, bytes], folder: Path, attempt: str = "1"
+) -> list[LoadFile]:
+    """All rows, in one file a partition."""
+    files = []
+    targets = client.targets(keyspace)
+    for target in targets:
+        own = sorted(pair for pair in rows.items() if _belongs(pair[0], target, len(targets)))
+        written = write_sst(folder / f"{load.id}-{target.partition_id}-{attempt}.sst", own)
+        if written is not None:
+            files.append(client.upload(load, target, written, f"p{target.partition_id}-{attempt}"))
+    return files
+
+
+def _belongs(key: bytes, target: LoadTarget, count: int) -> bool:
+    if target.slot == target.partition_id:  # by ranges
+        return target.range.contains(key)
+    return murmur3(key) % count == target.slot
+
+
+def read_all(cluster: LocalCluster, keyspace: str, keys: list[bytes]) -> dict[bytes, bytes]:
+    with Client(cluster.endpoints) as client:
+        return dict(client.keyspace(keyspace).get_many(keys))
+
+
+def spec_file(cluster: LocalCluster, name: str) -> Path:
+    return cluster.node(name).directory / "failpoints"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    cluster = LocalCluster(NODES, config=QUICK)
+    for name in NODES:
+        cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
+    with cluster, Control(cluster.endpoints) as control:
+        control.create_keyspace("hashed", 8, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        points = [b"key-0020000", b"key-0060000"]
+        control.create_keyspace("ranged", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=3, split_points=points)
+        wait_settled(control, live=3)
+        yield cluster
+
+
+@pytest.mark.parametrize("keyspace", ["hashed", "ranged"])
+def test_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path, keyspace: str) -> None:
+    rows = rows_of(ROWS)
+    with LoadClient(cluster.endpoints) as client:
+        load = client.begin(f"first-{keyspace}", keyspace)
+        files = upload(client, load, keyspace, rows, tmp_path)
+        keys = list(rows)[::1000]
+        assert not any(read_all(cluster, keyspace, keys).values()), "nothing is visible before the commit"
+        client.commit(load, files)
+        done = client.wait(load.id)
+        assert (done.state, done.rows, done.parts_done) == (LoadState.LOAD_STATE_DONE, ROWS, len(files))
+    assert read_all(cluster, keyspace, list(rows)) == rows
+
+
+def spool_of(cluster: LocalCluster, name: str, load: Load) -> list[str]:
+    folder = cluster.node(name).data_dir / "spool" / str(load.number)
+    return sorted(path.name for path in folder.glob("*.sst")) if folder.exists() else []
+
+
+def test_a_load_runs_once(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Whoever runs it again finds what came of the first run, and a later write stays."""
+    rows = rows_of(2000, "once")
+    with LoadClient(cluster.endpoints) as client, Client(cluster.endpoints) as kv:
+        load = client.begin("once", "hashed", job="what it was asked")
+        files = upload(client, load, "hashed", rows, tmp_path)
+        assert client.begin("once", "hashed", job="another").job == "what it was asked"
+        with pytest.raises(MinkaError, match="each attempt needs a name of its own"):
+            upload(client, load, "hashed", rows, tmp_path)
+        client.commit(load, files)
+        client.wait("once")
+        kv.keyspace("hashed").put(b"key-0000001", b"later")
+        again = client.begin("once", "hashed")
+        assert again.state == LoadState.LOAD_STATE_DONE
+        assert client.commit(again, files).state == LoadState.LOAD_STATE_DONE
+        with pytest.raises(MinkaError, match="LOAD_ENDED"):
+            upload(client, again, "hashed", rows_of(2000, "other"), tmp_path, "2")
+        with pytest.raises(MinkaError, match="LOAD_EXISTS"):
+            client.begin("once", "ranged")
+    for name in NODES:
+        cluster.restart(name)
+        with Control(cluster.endpoints) as control:
+            wait_settled(control, live=3)
+    found = read_all(cluster, "hashed", list(rows))
+    assert found == rows | {b"key-0000001": b"later"}
+
+
+def test_what_is_aborted_is_gone(cluster: LocalCluster, tmp_path: Path) -> None:
+    rows = rows_of(2000, "aborted")
+    with LoadClient(cluster.endpoints) as client:
+        load = client.begin("aborted", "hashed")
+        files = upload(client, load, "hashed", rows, tmp_path)
+        assert all(len(spool_of(cluster, name, load)) == len(files) for name in NODES)
+        assert client.abort("aborted", "test", "no more").outcome == "aborted by test: no more"
+        with pytest.raises(MinkaError, match="LOAD_ENDED"):
+            client.commit(load, files)
+        eventually("nothing is left of it", lambda: not any(spool_of(cluster, name, load) for name in NODES))
+    assert rows[b"key-0000001"] not in read_all(cluster, "hashed", [b"key-0000001"]).values()
+
+
+def test_what_is_in_no_log_any_more_is_removed(cluster: LocalCluster, tmp_path: Path) -> None:
+    with (
+        LoadClient(cluster.endpoints) as client,
+        Client(cluster.endpoints) as kv,
+        Control(cluster.endpoints) as control,
+    ):
+        control.create_keyspace("small", 1, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        load = client.begin("small", "small")
+        client.commit(load, upload(client, load, "small", rows_of(100), tmp_path))
+        client.wait("small")
+        assert all(spool_of(cluster, name, load) for name in NODES), "others may have to follow the log"
+        value = b"v" * 1_000_000
+
+        def is_empty() -> bool:
+            kv.keyspace("small").put_many({f"more-{i}".encode(): value for i in range(20)})  # a flush a round
+            return not any(spool_of(cluster, name, load) for name in NODES)
+
+        eventually("nothing is left of it", is_empty)
+
+
+@pytest.mark.timeout(120)
+def test_a_split_between_upload_and_commit(cluster: LocalCluster, tmp_path: Path) -> None:
+    rows = rows_of(ROWS, "split")
+    with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
+        load = client.begin("split", "ranged")
+        files = upload(client, load, "ranged", rows, tmp_path)
+        operation = control.split("ranged", [b"key-0030000", b"key-0080000"], "test")
+        assert operation is not None
+        wait_ended(control, operation.id)
+        operation = control.merge("ranged", [b"key-0020000"], "test")
+        wait_ended(control, operation.id)
+        with pytest.raises(MinkaError, match="STALE_LOAD"):
+            control.commit_load(load.id, files)
+        client.commit(load, files)
+        assert client.wait(load.id).rows == ROWS
+    assert read_all(cluster, "ranged", list(rows)) == rows
+
+
+def test_splits_wait_while_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path) -> None:
+    with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
+        load = client.begin("waits", "ranged")
+        files = upload(client, load, "ranged", rows_of(1000, "waits"), tmp_path)
+        leader = next(p for p in control.status().table.partitions if p.id == files[0].partition_id).leader
+        gate = cluster.node(leader).directory / "gate"
+        gate.touch()
+        spec_file(cluster, leader).write_text(f"ingest.prepare.before=pause:{gate}\n")
+        client.commit(load, files)
+        eventually("the leader comes to it", gate.with_name("gate.reached").exists)
+        operation = control.split("ranged", [b"key-0090000"], "test")
+        assert operation is not None
+        blockers = eventually(
+            "it says what it waits for", lambda: control.operations([operation.id], with_migrations=True).blockers
+        )
+        assert "load waits is being taken in" in blockers[0].reason
+        spec_file(cluster, leader).unlink()
+        gate.unlink()
+        client.wait(load.id)
+        wait_ended(control, operation.id)
+
+
+def test_a_file_with_other_rows_than_it_says_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    with LoadClient(cluster.endpoints) as client:
+        load = client.begin("wrong", "ranged")
+        first, second, *_ = client.targets("ranged")
+        written = write_sst(tmp_path / "wrong.sst", [(b"key-0000001", b"")])
+        assert written is not None
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .* has keys that are not in"):
+            client.upload(load, max(first, second, key=lambda one: one.range.start), written, "wrong")
+        (tmp_path / "wrong.sst").write_bytes(b"x" * written.bytes)
+        garbage = replace(written, checksum=zlib.crc32(b"x" * written.bytes))
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .* is no file of rows"):
+            client.upload(load, first, garbage, "wrong")
+        client.abort("wrong")
+
+
+@pytest.mark.timeout(180)
+def test_a_node_that_is_down_during_the_upload(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A load that ends because a node restarted is what users of others complain of: tidb 36674, 43400."""
+    rows = rows_of(20_000, "down")
+    with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
+        load = client.begin("down", "hashed")
+        cluster.kill("cyrene")
+        files = upload(client, load, "hashed", rows, tmp_path)
+        assert not spool_of(cluster, "cyrene", load)
+        client.commit(load, files)
+        client.wait(load.id)
+        assert read_all(cluster, "hashed", list(rows)) == rows
+        cluster.restart("cyrene")
+        wait_settled(control, live=3)
+        same_everywhere(control, cluster)
+
+
+def counts(control: Control, cluster: LocalCluster, name: str) -> dict[int, tuple[int, int]]:
+    """Keys and bytes of each partition there."""
+    return {one.partition_id: (one.keys, one.bytes) for one in control.count_keys(cluster.node(name).address)}
+
+
+def test_a_damaged_file_is_fetched_again(cluster: LocalCluster, tmp_path: Path) -> None:
+    rows = rows_of(5000, "damaged")
+    with LoadClient(cluster.endpoints) as client:
+        load = client.begin("damaged", "hashed")
+        files = upload(client, load, "hashed", rows, tmp_path)
+        for place, file in enumerate(files):
+            for name in (NODES[place % 3], NODES[(place + 1) % 3]):
+                path = cluster.node(name).data_dir / "spool" / str(load.number) / f"{file.name}.sst"
+                content = bytearray(path.read_bytes())
+                content[len(content) // 2] ^= 1
+                path.write_bytes(content)
+        client.commit(load, files)
+        client.wait(load.id)
+        with Control(cluster.endpoints) as control:
+            same_everywhere(control, cluster)
+    assert read_all(cluster, "hashed", list(rows)) == rows
+
+
+def test_a_file_that_is_nowhere_is_waited_for_and_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    rows = rows_of(1000, "nowhere")
+    with LoadClient(cluster.endpoints) as client:
+        load = client.begin("nowhere", "hashed")
+        targets = client.targets("hashed")
+        files = upload(client, load, "hashed", rows, tmp_path)
+        lost = files[0]
+        for name in NODES:
+            (cluster.node(name).data_dir / "spool" / str(load.number) / f"{lost.name}.sst").unlink()
+        client.control.commit_load(load.id, files)
+
+        def says_so() -> bool:
+            found = client.describe(load.id)
+            waiting = [one for one in found.blockers if one.partition_id == lost.partition_id]
+            is_rest_done = found.loads[0].parts_done == len(files) - 1
+            return is_rest_done and bool(waiting) and "no node that is up has" in waiting[0].reason
+
+        eventually("it says what it waits for", says_so)
+        target = next(one for one in targets if one.partition_id == lost.partition_id)
+        path = tmp_path / f"{load.id}-{lost.partition_id}-1.sst"
+        digest = Digest.of(lost.rows, lost.digest)
+        assert client.upload(load, target, Written(path, lost.bytes, lost.checksum, digest), lost.name) == lost
+        client.wait(load.id)
+    assert read_all(cluster, "hashed", list(rows)) == rows
+
+
+def test_what_is_missing_is_said_before_anything_is_sent(cluster: LocalCluster) -> None:
+    """16 hours of retries against a full disk are what users of others complain of: tidb 33446."""
+    with LoadClient(cluster.endpoints, timeout=2.0) as client, Control(cluster.endpoints) as control:
+        client.check("hashed", 1_000_000, minka.__version__)
+        with pytest.raises(MinkaError, match=r"DISK_FULL: athens has room for .*byzantium has room for .*cyrene") as no:
+            client.check("hashed", 1 << 60)
+        assert not no.value.code.info.retriable
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: athens is of version"):
+            client.check("hashed", 1_000_000, "0.0.0")
+        cluster.kill("byzantium")
+        with pytest.raises(MinkaError, match=r"byzantium: "):
+            client.check("hashed", 1_000_000)
+        cluster.restart("byzantium")
+        wait_settled(control, live=3)
+
+
+def test_the_controller_dies_after_the_commit(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A load that ends because the controller restarted is what users of others complain of: tidb 36674, 43400."""
+    rows = rows_of(5000, "failover")
+    with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
+        load = client.begin("failover", "hashed")
+        files = upload(client, load, "hashed", rows, tmp_path)
+        controller = control.status().coordinator.controller
+        client.commit(load, files)
+        cluster.kill(controller)
+        client.wait(load.id)
+        cluster.restart(controller)
+        wait_settled(control, live=3)
+        same_everywhere(control, cluster)
+    assert read_all(cluster, "hashed", list(rows)) == rows
+
+
+def test_replicas_move_between_upload_and_commit(tmp_path: Path) -> None:
+    rows = rows_of(5000, "moved")
+    with LocalCluster(4, config=QUICK) as cluster, LoadClient(cluster.endpoints) as client:
+        control = client.control
+        control.create_keyspace("moves", 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
+        table = wait_settled(control, live=4)
+        load = client.begin("moves", "moves")
+        files = upload(client, load, "moves", rows, tmp_path)
+        nodes = sorted(cluster.nodes)
+        others = {row.id: [nodes[(nodes.index(row.leader) + 1) % 4]] for row in table.partitions}
+        operation = control.apply_plan(control.plan_reassign(partitions=others), "test")
+        wait_ended(control, operation.id)
+        wait_settled(control, live=4)
+        client.commit(load, files)
+        client.wait(load.id)
+        with Client(cluster.endpoints) as kv:
+            assert dict(kv.keyspace("moves").get_many(list(rows))) == rows
+        operation = control.apply_plan(control.plan_reassign(drain=[nodes[0]]), "test")
+        wait_ended(control, operation.id)
+        with Client(cluster.endpoints) as kv:
+            assert dict(kv.keyspace("moves").get_many(list(rows))) == rows
+
+
+def same_everywhere(control: Control, cluster: LocalCluster) -> None:
+    """All replicas are in sync, and have the same."""
+    eventually("all are in sync", lambda: all(len(p.isr) == 3 for p in control.status().table.partitions))
+
+    def is_same() -> bool:
+        first, *others = (counts(control, cluster, name) for name in NODES)
+        return bool(first) and all(other == first for other in others)
+
+    eventually("all have the same", is_same)
+
+
+PLACES = ("prepare", "mark", "take", "finish")
+INGEST_POINTS = [f"ingest.{place}.{when}" for place in PLACES for when in ("before", "after")]
+
+
+def test_these_are_the_places() -> None:
+    assert {f"ingest.{one}" for one in PLACES} == {name for name in failpoints.names() if name.startswith("ingest.")}
+
+
+@pytest.mark.seeds(8)
+@pytest.mark.timeout(180)
+def test_a_node_is_killed_while_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
+    """All of it is there in the end, once: a write that came after it stays."""
+    rng = random.Random(seed)
+    place = INGEST_POINTS[seed % len(INGEST_POINTS)]
+    keyspace = ("hashed", "ranged")[seed // len(INGEST_POINTS) % 2]
+    rows = rows_of(5000, f"seed{seed}")
+    with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
+        wait_settled(control, live=3)
+        load = client.begin(f"killed-{seed}", keyspace)
+        files = upload(client, load, keyspace, rows, tmp_path)
+        rows_now = control.status().table.partitions
+        victim = rng.choice(sorted({row.leader for row in rows_now if row.keyspace_id == load.keyspace_id}))
+        spec_file(cluster, victim).write_text(f"{place}=kill\n")
+        client.commit(load, files)
+        eventually(f"{victim} dies at {place}", lambda: not cluster.node(victim).running)
+        with Client(cluster.endpoints) as kv:
+            spec_file(cluster, victim).unlink()
+            cluster.restart(victim)
+            client.wait(load.id)
+            kv.keyspace(keyspace).put(b"key-0000001", b"later")
+        wait_settled(control, live=3)
+        same_everywhere(control, cluster)
+    assert read_all(cluster, keyspace, list(rows)) == rows | {b"key-0000001": b"later"}

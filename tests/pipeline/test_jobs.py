@@ -1,0 +1,141 @@
+"""Verification, export and lookup against real daemons."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from minka import Client
+from minka.control import Control
+from minka.errors import MinkaError
+from minka.spark.export import ExportReport, export
+from minka.spark.load import LoadOptions, load
+from minka.spark.lookup import lookup
+from minka.spark.pairs import PairColumns
+from minka.spark.splits import splits
+from minka.spark.verify import VerifyReport, verify
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, wait_settled
+
+PLAIN = PairColumns(("key",), ("value",))
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        control.create_keyspace("hashed", 3, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        control.create_keyspace("ranged", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=2, split_points=[b"k5"])
+        wait_settled(control, live=3)
+        for keyspace in ("hashed", "ranged"):
+            load(spark, numbers(spark), cluster.endpoints, keyspace, LoadOptions(columns=PLAIN), timeout=30)
+        yield cluster
+
+
+def numbers(spark: SparkSession) -> DataFrame:
+    return spark.range(10_000).selectExpr("concat('k', id) key", "cast(id as string) value")
+
+
+@pytest.mark.parametrize("keyspace", ["hashed", "ranged"])
+def test_what_differs_is_named_and_repaired(spark: SparkSession, cluster: LocalCluster, keyspace: str) -> None:
+    def run(*, repair: bool = False) -> VerifyReport:
+        return verify(spark, numbers(spark), cluster.endpoints, keyspace, PLAIN, repair=repair)
+
+    same = run()
+    assert same.is_same
+    assert (same.rows, same.keyspace_rows, same.differences) == (10_000, 10_000, ())
+    assert same.replicas == (9 if keyspace == "hashed" else 4)
+    with Client(cluster.endpoints, keyspace=keyspace) as client:
+        client.delete_many(["k1", "k2"])
+        client.put("k3", b"other")
+        client.put_many({"extra": b"1", "zz": b"2"})
+        found = run()
+        assert not found.is_same
+        assert (found.missing, found.different, found.extra) == (2, 1, 2)
+        kinds = {difference.key: difference.kind for difference in found.differences}
+        assert kinds == {"k1": "missing", "k2": "missing", "k3": "different", "extra": "extra", "zz": "extra"}
+        assert {difference.partition for difference in found.differences} == set(found.partitions_different)
+        assert found.replicas_different == ()
+        assert VerifyReport.from_json(found.to_json()).missing == 2
+        repaired = run(repair=True)
+        assert (repaired.repaired, repaired.extra) == (3, 2)
+        assert client.get_many(["k1", "k2", "k3"]) == {"k1": b"1", "k2": b"2", "k3": b"3"}
+        client.delete_many(["extra", "zz"])
+    assert run().is_same
+
+
+def test_an_empty_keyspace_lacks_everything(spark: SparkSession, cluster: LocalCluster) -> None:
+    with Control(cluster.endpoints) as control:
+        control.create_keyspace("nothing", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
+        wait_settled(control, live=3)
+    found = verify(spark, numbers(spark), cluster.endpoints, "nothing", PLAIN, repair=True)
+    assert (found.missing, found.repaired, len(found.differences)) == (10_000, 10_000, 1000)
+    assert found.is_same
+    assert verify(spark, numbers(spark), cluster.endpoints, "nothing", PLAIN).differences == ()
+
+
+def test_exports_and_what_has_changed_since(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    first = export(spark, cluster.endpoints, "ranged", str(tmp_path / "all"))
+    assert first.rows == 10_000
+    frame = spark.read.parquet(str(tmp_path / "all"))
+    assert dict(frame.dtypes) == {"key": "binary", "value": "binary"}
+    assert verify(spark, frame, cluster.endpoints, "ranged", PLAIN).is_same
+    with Client(cluster.endpoints, keyspace="ranged") as client:
+        client.put("k1", b"changed")
+        client.put("k9", b"changed")
+        client.delete("k9")
+        since = ExportReport.from_json(first.to_json()).versions
+        options = {"schema": "key string, value string", "since": since}
+        export(spark, cluster.endpoints, "ranged", str(tmp_path / "changes"), file_format="json", **options)  # type: ignore[arg-type]
+        rows = spark.read.json(str(tmp_path / "changes")).orderBy("_partition", "_offset").collect()
+        found = [(row.key, row["value"], row["_change"]) for row in rows]
+        assert found == [("k1", "changed", "put"), ("k9", "changed", "put"), ("k9", None, "delete")]
+        client.put_many({"k1": b"1", "k9": b"9"})
+    with pytest.raises(MinkaError, match="already exists"):
+        export(spark, cluster.endpoints, "ranged", str(tmp_path / "all"))
+
+
+@pytest.mark.parametrize("keyspace", ["hashed", "ranged"])
+def test_rows_are_joined_with_the_values_of_their_keys(
+    spark: SparkSession, cluster: LocalCluster, keyspace: str
+) -> None:
+    rows = [("k1", 1), ("k2", 2), ("k1", 3), ("none", 4), (None, 5), ("", 6)]
+    frame = spark.createDataFrame(rows, "who string, number int")
+    left = lookup(frame, keyspace, "who", endpoints=cluster.endpoints)
+    assert left.columns == ["who", "number", "value"]
+    found = {row.number: row["value"] and bytes(row["value"]) for row in left.collect()}
+    assert found == {1: b"1", 2: b"2", 3: b"1", 4: None, 5: None, 6: None}
+    inner = lookup(frame, keyspace, "who", "inner", endpoints=cluster.endpoints, value="found")
+    assert sorted(row.number for row in inner.where("found is not null").collect()) == [1, 2, 3]
+    with pytest.raises(MinkaError, match="the rows have a column 'number' already"):
+        lookup(frame, keyspace, "who", endpoints=cluster.endpoints, value="number")
+
+
+def test_split_points_give_equal_bytes(spark: SparkSession) -> None:
+    """On skewed keys and sizes; the real sizes, not those that are expected."""
+    key = "concat('u', lpad(cast(cast(pow(rand(1), 4) * 1000 as int) as string), 6, '0'), '-', id)"
+    frame = spark.range(100_000).selectExpr(f"{key} key", "repeat('x', cast(pow(rand(2), 8) * 2000 as int)) value")
+    frame = frame.persist()
+    report = splits(spark, frame, PLAIN, 16, seed=1)
+    assert len(report.points) == 15
+    assert list(report.points) == sorted(report.points)
+    sizes = [0] * 16
+    for row in frame.selectExpr("key", "octet_length(key) + octet_length(value) + 16 size").collect():
+        sizes[sum(point <= row.key for point in report.points)] += row["size"]
+    assert max(sizes) / (sum(sizes) / 16) <= 1.15
+    assert report.points == splits(spark, frame, PLAIN, 16, seed=1).points
+    frame.unpersist()
+
+
+def test_a_key_that_weighs_more_than_a_range_leaves_the_others_equal(spark: SparkSession) -> None:
+    rows = [("k", "x" * 1_000_000), *((f"a{number:04}", "x" * 500) for number in range(1000))]
+    report = splits(spark, spark.createDataFrame(rows, "key string, value string"), PLAIN, 5)
+    assert [one.start for one in report.ranges][-1] == "k"
+    shares = [one.share for one in report.ranges]
+    assert len(shares) == 5
+    assert max(shares[:-1]) / min(shares[:-1]) < 1.2
+    with pytest.raises(MinkaError, match="the source has no rows with a key"):
+        splits(spark, numbers(spark).where("false"), PLAIN, 5)
+    with pytest.raises(MinkaError, match="1 ranges: 2 to 5000 are possible"):
+        splits(spark, numbers(spark), PLAIN, 1)

@@ -1,0 +1,169 @@
+"""Loads through Spark into real daemons."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.rows import decode_value, encode_key
+from minka.spark.load import FileLoad, LoadOptions, LoadReport, load, load_files, resume
+from minka.spark.pairs import PairColumns
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, wait_settled
+
+UNHASHED = HashFunction.HASH_FUNCTION_UNSPECIFIED
+PLAIN = PairColumns(("key",), ("value",))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        for name in ("hashed", "put", "conflicts", "bad", "rows", "awkward"):
+            control.create_keyspace(name, 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        control.create_keyspace("ranged", 0, UNHASHED, replicas=3, split_points=[b"k3", b"k6"])
+        control.create_keyspace("md5", 3, HashFunction.HASH_FUNCTION_MD5, replicas=1)
+        wait_settled(control, live=3)
+        yield cluster
+
+
+def numbers(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(count).selectExpr("concat('k', id) key", "cast(id * id as string) value")
+
+
+def loaded(spark: SparkSession, cluster: LocalCluster, keyspace: str, frame: DataFrame, **options: Any) -> LoadReport:
+    load_id = options.pop("load_id", "")
+    chosen = LoadOptions(**{"columns": PLAIN, **options})
+    return load(spark, frame, cluster.endpoints, keyspace, chosen, load_id=load_id, timeout=30)
+
+
+def everything(cluster: LocalCluster, keyspace: str, keys: list[str]) -> dict[Any, bytes]:
+    with Client(cluster.endpoints, keyspace=keyspace, timeout=30) as client:
+        return client.get_many(keys)
+
+
+@pytest.mark.parametrize("keyspace", ["hashed", "ranged", "md5"])
+def test_an_ingest_has_every_row_where_clients_find_it(
+    spark: SparkSession, cluster: LocalCluster, keyspace: str
+) -> None:
+    report = loaded(spark, cluster, keyspace, numbers(spark, 20_000), load_id=f"first-{keyspace}")
+    assert (report.rows, report.bad, report.was_done) == (20_000, 0, False)
+    assert report.partitions == (4 if keyspace == "hashed" else 3)
+    assert [stage.name for stage in report.stages] == ["check", "sort and upload", "commit", "take in"]
+    found = everything(cluster, keyspace, [f"k{number}" for number in range(20_001)])
+    assert found == {f"k{number}": b"%d" % number**2 for number in range(20_000)}
+    with Client(cluster.endpoints, keyspace=keyspace) as client:
+        client.put("k7", b"written after the load")
+        again = loaded(spark, cluster, keyspace, numbers(spark, 20_000), load_id=f"first-{keyspace}")
+        assert again.was_done
+        assert again.rows == 20_000
+        assert client.get("k7") == b"written after the load"
+    assert LoadReport.from_json(report.to_json()) == report
+
+
+def test_puts(spark: SparkSession, cluster: LocalCluster) -> None:
+    report = loaded(spark, cluster, "put", numbers(spark, 5000), mode="put")
+    assert (report.rows, report.load_id) == (5000, "")
+    assert len(everything(cluster, "put", [f"k{number}" for number in range(5000)])) == 5000
+
+
+def test_keys_that_are_there_already(spark: SparkSession, cluster: LocalCluster) -> None:
+    with Client(cluster.endpoints, keyspace="conflicts") as client:
+        client.put_many({"k5": b"mine", "k500": b"mine"})
+        with pytest.raises(MinkaError, match=r"the key k5(00)? is in the keyspace already") as refused:
+            loaded(spark, cluster, "conflicts", numbers(spark, 1000), load_id="refused")
+        assert refused.value.code is Code.KEY_EXISTS
+        assert client.get("k6") is None, "nothing of a refused load is visible"
+        with pytest.raises(MinkaError, match="was aborted: aborted by the load itself: KEY_EXISTS"):
+            loaded(spark, cluster, "conflicts", numbers(spark, 1000), load_id="refused")
+        kept = loaded(spark, cluster, "conflicts", numbers(spark, 1000), on_conflict="keep")
+        assert (kept.rows, kept.kept) == (998, 2)
+        assert client.get_many(["k5", "k6", "k500"]) == {"k5": b"mine", "k6": b"36", "k500": b"mine"}
+        replaced = loaded(spark, cluster, "conflicts", numbers(spark, 1000), on_conflict="replace")
+        assert replaced.rows == 1000
+        assert client.get_many(["k5", "k500"]) == {"k5": b"25", "k500": b"250000"}
+
+
+def test_keys_that_come_twice(spark: SparkSession, cluster: LocalCluster) -> None:
+    twice = numbers(spark, 100).selectExpr("*", "1 at").union(numbers(spark, 10).selectExpr("key", "'newer'", "2 at"))
+    with pytest.raises(MinkaError, match=r"the key k\d comes more than once in the source") as refused:
+        loaded(spark, cluster, "rows", twice)
+    assert refused.value.code is Code.DUPLICATE_KEY
+    report = loaded(spark, cluster, "rows", twice, last_by="at")
+    assert (report.rows, report.repeated) == (100, 10)
+    found = everything(cluster, "rows", ["k9", "k10"])
+    assert found == {"k9": b"newer", "k10": b"100"}
+
+
+def test_bad_rows_go_to_a_side_file(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    rows = [(f"k{number}", "v") for number in range(100)] + [("", "empty"), (None, "no key"), ("x" * 65_537, "long")]
+    frame = spark.createDataFrame([*rows, ("no value", None)], "key string, value string")
+    with pytest.raises(MinkaError, match=r"the (key|value) ") as refused:
+        loaded(spark, cluster, "bad", frame)
+    assert refused.value.code is Code.BAD_ROWS
+    with pytest.raises(MinkaError, match="4 rows can't be loaded, 3 may be left out; see ") as refused:
+        loaded(spark, cluster, "bad", frame, max_bad=3, bad_rows=str(tmp_path / "bad"))
+    assert refused.value.code is Code.BAD_ROWS
+    report = loaded(spark, cluster, "bad", frame, max_bad=4, bad_rows=str(tmp_path / "bad"))
+    assert (report.rows, report.bad) == (100, 4)
+    problems = sorted(row.problem for row in spark.read.json(str(tmp_path / "bad")).collect())
+    assert problems == ["the key has 65537 bytes", "the key is empty", "the key is null", "the value is null"]
+
+
+def test_awkward_keys(spark: SparkSession, cluster: LocalCluster) -> None:
+    rows = {bytes([number]) * size: bytes([number]) for number in range(256) for size in (1, 2, 4096)}
+    frame = spark.createDataFrame([*map(tuple, map(list, rows.items()))], "key binary, value binary")
+    report = loaded(spark, cluster, "awkward", frame)
+    assert report.rows == len(rows)
+    with Client(cluster.endpoints, keyspace="awkward") as client:
+        assert client.get_many(list(rows)) == rows
+
+
+CSV = '''carrier,number,note
+UA,1545,"two
+lines, and a ""quote"""
+B6,725,
+AA,oops,bad number
+'''
+
+
+def test_files_are_loaded_and_a_load_is_resumed(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    source = tmp_path / "flights.csv"
+    source.write_text(CSV)
+    with Control(cluster.endpoints) as control:
+        control.create_keyspace("files", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        options = LoadOptions(columns=PairColumns(("carrier", "number")), max_bad=1, bad_rows=str(tmp_path / "bad"))
+        what = FileLoad(source=str(source), schema="carrier string, number int, note string", options=options)
+        control.begin_load("flights", "files", job=what.to_json())
+        report = resume(spark, cluster.endpoints, "flights", timeout=30)
+        assert (report.rows, report.bad, report.load_id) == (2, 1, "flights")
+        (bad,) = spark.read.json(str(tmp_path / "bad")).collect()
+        assert (bad.problem, bad["_unreadable"]) == ("the line can't be read", "AA,oops,bad number")
+        with Client(cluster.endpoints, keyspace="files") as client:
+            value = client.get(encode_key(("UA", 1545)))
+            assert value is not None
+            assert decode_value(value) == {"note": 'two\nlines, and a "quote"'}
+            again = load_files(spark, cluster.endpoints, "files", what, load_id="flights", timeout=30)
+            assert again.was_done
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"columns": PairColumns(("nothing",))}, "the source has no column 'nothing'; it has key, value"),
+        ({"columns": PairColumns(())}, "no column is named for the key"),
+        ({"max_bad": 1}, "rows can be left out where bad_rows says where to write them"),
+        ({"mode": "put", "rate_limit": 1}, "rate_limit is for mode ingest"),
+    ],
+)
+def test_what_can_not_be_asked(
+    spark: SparkSession, cluster: LocalCluster, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(MinkaError, match=problem):
+        loaded(spark, cluster, "hashed", numbers(spark, 1), **options)

@@ -1,0 +1,78 @@
+"""Bugs in loads: what is decided, what the table says, and what data remembers of them."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from minka.v1.loads_pb2 import Load, LoadState, LoadTables
+from minka.v1.records_pb2 import Record
+from minkad.coordinator.active_controller import ActiveController
+from minkad.core.controller import loads
+from minkad.core.controller.commands import AbortAbandoned, FinishLoadParts
+from minkad.core.state import LoadTable, State
+from minkad.storage.taken_loads import TakenLoads
+from tests.simulation.mutations_full import Patch
+
+
+def commit_in_pieces() -> Sequence[Patch]:
+    async def record_at_once(self: ActiveController, records: Iterator[Record]) -> asyncio.Future[None] | None:
+        last = self._last_proposal
+        for record in records:
+            self.decided.apply(record)
+            last = self._propose_all([[record]])
+            await asyncio.sleep(0.02)
+            self._check_active()
+        return last
+
+    return [(ActiveController, "_record_at_once", record_at_once)]
+
+
+def take_in_again() -> Sequence[Patch]:
+    return [(TakenLoads, "has", lambda self, number: number < self.floor)]
+
+
+def forget_open_ones() -> Sequence[Patch]:
+    return [(LoadTable, "lowest_open", lambda self: self.next_number)]
+
+
+def snapshot_without_parts() -> Sequence[Patch]:
+    def pieces(self: LoadTable) -> Iterator[LoadTables]:
+        yield LoadTables(loads=self.rows.values(), next_number=self.next_number)
+
+    return [(LoadTable, "pieces", pieces)]
+
+
+def abandon_the_committed() -> Sequence[Patch]:
+    def abort_abandoned(state: State, command: AbortAbandoned, now_ms: int) -> list[Record]:
+        return [loads._aborted(load, "", now_ms) for load in state.loads.unended()]
+
+    return [(loads, "abort_abandoned", abort_abandoned)]
+
+
+def finish_what_is_asked() -> Sequence[Patch]:
+    """With one part of a load the others count as done, too."""
+    original = loads.finish_parts
+
+    def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Record]:
+        records = original(state, command, now_ms)
+        for record in records:
+            done = record.load_parts_done
+            parts = state.loads.parts[done.load.number].values()
+            done.partition_ids[:] = [part.partition_id for part in parts if not part.done]
+            done.load.parts_done, done.load.state = done.load.parts, LoadState.LOAD_STATE_DONE
+        return records
+
+    return [(loads, "finish_parts", finish_parts)]
+
+
+def commit_whatever_the_state() -> Sequence[Patch]:
+    """A load that was aborted comes back with its commit."""
+    original = loads.load_with
+
+    def load_with(state: State, load_id: str) -> Load:
+        load = Load()
+        load.CopyFrom(original(state, load_id))
+        if load.state == LoadState.LOAD_STATE_ABORTED:
+            load.state = LoadState.LOAD_STATE_STAGING
+        return load
+
+    return [(loads, "load_with", load_with)]

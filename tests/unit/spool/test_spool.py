@@ -1,0 +1,293 @@
+"""The files of loads on one node."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.sst import Digest, Written, write_sst
+from minka.v1.load_api_pb2 import FetchRequest
+from minka.v1.loads_pb2 import Load, LoadFile, LoadPart, LoadState
+from minkad.core.state import LoadTable
+from minkad.spool.collecting import Collecting
+from minkad.spool.fetching import Fetching
+from minkad.spool.spool import Spool
+from minkad.spool.throttle import Throttle
+from minkad.spool.uploading import Uploading
+
+_S = LoadState
+
+
+def plenty(_: int) -> None:
+    """There is room for everything."""
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
+
+
+def written(path: Path, rows: int, start: int = 0) -> tuple[LoadFile, bytes]:
+    """A file of rows with the keys from this number on."""
+    found: Written | None = write_sst(path, ((b"%06d" % i, b"value %d" % i) for i in range(start, start + rows)))
+    assert found is not None
+    file = LoadFile(name=path.stem, bytes=found.bytes, rows=rows, checksum=found.checksum, partition_id=1)
+    file.digest.CopyFrom(found.digest.to_proto())
+    return file, path.read_bytes()
+
+
+async def chunks(data: bytes, size: int = 1000) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+def on_disk(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+async def refused(code: Code, call: Coroutine[Any, Any, object]) -> MinkaError:
+    with pytest.raises(MinkaError) as caught:
+        await call
+    assert caught.value.code is code, caught.value
+    return caught.value
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        file, data = written(tmp_path / "one.sst", 1000)
+        spool = Spool(tmp_path / "spool", plenty)
+        await spool.start()
+        await refused(Code.INVALID_ARGUMENT, spool.receive(7, file, chunks(data[:-1])))
+        await refused(Code.INVALID_ARGUMENT, spool.receive(7, file, chunks(data + b"x")))
+        await refused(Code.CORRUPT_DATA, spool.receive(7, file, chunks(b"x" + data[1:])))
+        assert on_disk(spool.folder) == []
+        await spool.receive(7, file, chunks(data))
+        assert spool.has(7, "one", file.checksum)
+        assert b"".join([part async for part in spool.read(7, "one")]) == data
+        (spool.folder / "parts" / "torn").write_bytes(b"half of it")
+        (spool.folder / "7" / "gone.sst.about").write_bytes(b"")
+        await spool.close()
+        again = Spool(tmp_path / "spool", plenty)
+        await again.start()
+        assert [one.name for one in again.files(7)] == ["one"]
+        assert again.find(7, "one") == file
+        assert on_disk(again.folder) == ["7/one.sst", "7/one.sst.about"]
+
+    run(scenario())
+
+
+def test_no_room_is_said_at_once(tmp_path: Path) -> None:
+    """16 hours of retries against a full disk are what users of others complain of: tidb 33446."""
+
+    def small(size: int) -> None:
+        if size > 100:
+            raise MinkaError(Code.DISK_LOW, f"{size} bytes more are too much")
+
+    async def scenario() -> None:
+        file, data = written(tmp_path / "one.sst", 1000)
+        spool = Spool(tmp_path / "spool", small)
+        content = chunks(data)
+        error = await refused(Code.DISK_FULL, spool.receive(7, file, content))
+        assert await anext(content) == data[:1000], "nothing of it was read"
+        assert not error.code.info.retriable
+        assert on_disk(spool.folder) == []
+
+    run(scenario())
+
+
+def test_damage_is_found_and_the_file_is_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        file, data = written(tmp_path / "one.sst", 1000)
+        spool = Spool(tmp_path / "spool", plenty)
+        await spool.receive(7, file, chunks(data), is_checked=True)
+        path = spool.path(7, "one")
+        path.write_bytes(data[:500] + bytes([data[500] ^ 1]) + data[501:])
+        await refused(Code.CORRUPT_DATA, spool.link(7, "one", file.checksum))
+        assert not spool.files(7)
+        await refused(Code.UNKNOWN_FILE, spool.link(7, "one", file.checksum))
+        assert on_disk(spool.folder) == []
+
+    run(scenario())
+
+
+def test_a_file_comes_from_who_has_it(tmp_path: Path) -> None:
+    """The first that is asked has none, the second a damaged one, the third is whole."""
+
+    async def scenario() -> None:
+        file, data = written(tmp_path / "one.sst", 1000)
+        asked: list[str] = []
+
+        async def fetch(node: str, request: FetchRequest) -> AsyncIterator[bytes]:
+            asked.append(node)
+            if node == "byzantium":
+                raise MinkaError(Code.UNKNOWN_FILE, "not here")
+            yield file.SerializeToString()
+            async for chunk in chunks(data if node == "delphi" else data[:-1] + b"?"):
+                yield chunk
+
+        spool = Spool(tmp_path / "spool", plenty)
+        nodes = ["athens", "byzantium", "cyrene", "delphi"]
+        fetching = Fetching("athens", spool, fetch, lambda: nodes)
+        await asyncio.gather(*(fetching.ensure(7, file, ["cyrene"]) for _ in range(3)))
+        assert asked == ["cyrene", "byzantium", "delphi"], "once for all three, and not from itself"
+        assert spool.has(7, "one", file.checksum)
+        nodes[:] = ["athens", "byzantium"]
+        await refused(Code.UNKNOWN_FILE, fetching.ensure(8, file))
+        nodes.append("cyrene")
+        await refused(Code.UNREACHABLE, fetching.ensure(8, file))
+
+    run(scenario())
+
+
+def uploading(spool: Spool, *loads: Load, parts: Sequence[LoadPart] = ()) -> Uploading:
+    throttle = Throttle(asyncio.get_running_loop().time, lambda: (0.0, 0))
+    table = LoadTable({load.number: load for load in loads}, next_number=8)
+    for part in parts:
+        table.parts.setdefault(part.load_number, {})[part.partition_id] = part
+    return Uploading(spool, lambda: table, throttle)
+
+
+def test_only_what_is_staged_takes_files(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        file, data = written(tmp_path / "one.sst", 10)
+        other, other_data = written(tmp_path / "other.sst", 20)
+        spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
+        uploads = uploading(spool, load, parts=[LoadPart(load_number=7, partition_id=1, name="one", checksum=9)])
+        await uploads.upload(7, file, chunks(data))
+        await uploads.upload(7, file, chunks(b""))  # it is there
+        other.name = "one"
+        await refused(Code.INVALID_ARGUMENT, uploads.upload(7, other, chunks(other_data)))
+        await uploads.upload(9, other, chunks(other_data))  # of which this node has not heard yet
+        await refused(Code.UNKNOWN_LOAD, uploads.upload(3, file, chunks(data)))
+        load.state = _S.LOAD_STATE_COMMITTED
+        await refused(Code.LOAD_ENDED, uploads.upload(7, other, chunks(other_data)))
+        await spool.close()
+
+    run(scenario())
+
+
+def test_a_file_that_all_nodes_have_lost_can_be_uploaded_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        file, data = written(tmp_path / "one.sst", 10)
+        part = LoadPart(load_number=7, partition_id=1, name="one", checksum=file.checksum)
+        spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_COMMITTED)
+        await uploading(spool, load, parts=[part]).upload(7, file, chunks(data))
+        assert spool.has(7, "one", file.checksum)
+        await spool.close()
+
+    run(scenario())
+
+
+def test_files_are_cut_and_joined_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
+        uploads = uploading(spool, load)
+        for name, rows, start in (("low", 500, 0), ("high", 300, 500)):
+            file, data = written(tmp_path / f"{name}.sst", rows, start)
+            await spool.receive(7, file, chunks(data), is_checked=True)
+        bounds = [b"", b"000100", b"000600", b"000700", b"000700x", b""]
+        targets = [
+            LoadFile(partition_id=place, name=f"cut-{place}", start_key=start, end_key=end)
+            for place, (start, end) in enumerate(pairwise(bounds), 1)
+        ]
+        made = await uploads.cut(7, ["low", "high"], targets)
+        assert [(one.partition_id, one.rows) for one in made] == [(1, 100), (2, 500), (3, 100), (4, 1), (5, 99)]
+        total = Digest()
+        for one in made:
+            total.join(Digest.of(one.rows, one.digest))
+            assert spool.has(7, one.name, one.checksum)
+        (whole,) = await uploads.cut(7, [one.name for one in made], [LoadFile(partition_id=9, name="whole")])
+        assert Digest.of(whole.rows, whole.digest) == total
+        await refused(Code.INVALID_ARGUMENT, uploads.cut(7, ["low"], targets[:1]))
+        await refused(Code.UNKNOWN_FILE, uploads.cut(7, ["none"], targets))
+        names = {one.name for one in spool.files(7)}
+        assert names == {"low", "high", "whole", *(f"cut-{place}" for place in range(1, 6))}, "the originals stay"
+        assert not [name for name in on_disk(spool.folder) if name.startswith("parts/")]
+        await uploads.close()
+
+    run(scenario())
+
+
+def test_rows_that_are_lost_in_a_cut_are_noticed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
+        uploads = uploading(spool, load)
+        file, data = written(tmp_path / "one.sst", 100)
+        file.digest.sum += 1  # what it was uploaded with
+        await spool.receive(7, file, chunks(data), is_checked=True)
+        await refused(Code.CORRUPT_DATA, uploads.cut(7, ["one"], [LoadFile(partition_id=1, name="new")]))
+        assert [one.name for one in spool.files(7)] == ["one"]
+        await uploads.close()
+
+    run(scenario())
+
+
+def test_what_nobody_needs_is_collected(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        spool, table = Spool(tmp_path / "spool", plenty), LoadTable(next_number=6)
+        states = {
+            1: _S.LOAD_STATE_STAGING,
+            2: _S.LOAD_STATE_COMMITTED,
+            3: _S.LOAD_STATE_ABORTED,
+            4: _S.LOAD_STATE_DONE,
+        }
+        for number, state in states.items():
+            table.rows[number] = Load(id=f"load-{number}", number=number, state=state)
+        file, data = written(tmp_path / "one.sst", 10)
+        other, other_data = written(tmp_path / "other.sst", 10)
+        table.parts[2] = {1: LoadPart(load_number=2, partition_id=1, name="one")}
+        for number in (1, 2, 3, 4, 5, 6):  # of 5 it has forgotten, of 6 not heard
+            await spool.receive(number, file, chunks(data), is_checked=True)
+            await spool.receive(number, other, chunks(other_data), is_checked=True)
+        in_log = {(1, 4)}
+        collecting = Collecting(spool, lambda: table, lambda *asked: asked in in_log)
+        await collecting.collect()
+        left = {number: sorted(one.name for one in spool.files(number)) for number in spool.numbers()}
+        both = ["one", "other"]
+        assert left == {1: both, 2: ["one"], 4: both, 6: both}
+        in_log.clear()
+        await collecting.collect()
+        assert sorted(spool.numbers()) == [1, 2, 6]
+        assert {name.split("/")[0] for name in on_disk(spool.folder)} == {"1", "2", "6"}
+
+    run(scenario())
+
+
+def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
+    """And slower while clients wait three times as long as usual, by the mean of their requests."""
+    now, seconds, count = 0.0, 0.0, 0
+    throttle = Throttle(lambda: now, lambda: (seconds, count))
+    slept: list[float] = []
+
+    async def sleep(delay: float) -> None:
+        nonlocal now
+        slept.append(delay)
+        now += delay
+
+    async def upload(for_seconds: float, limit: int, wait: float) -> float:
+        """The bytes a second that come, where a client asks a hundred times a second, and each waits so long."""
+        nonlocal now, seconds, count
+        began, taken = now, 0
+        while now - began < for_seconds:
+            await throttle.take(1, 1_000_000, limit)
+            now += 0.01
+            taken += 1_000_000
+            count += 1
+            seconds += wait
+        return taken / (now - began)
+
+    async def scenario() -> None:
+        assert 9e6 < await upload(5, 10_000_000, 0.001) < 11e6
+        free = await upload(5, 0, 0.001)
+        assert free > 90e6
+        busy = await upload(5, 0, 0.01)
+        assert busy < free / 4
+        assert await upload(20, 0, 0.001) > free / 2
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minkad.spool.throttle.asyncio.sleep", sleep)
+        run(scenario())
+    assert max(slept) <= 1.0

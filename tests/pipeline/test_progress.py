@@ -1,11 +1,15 @@
 """What is known of a job's stages while Spark runs them, and what its failures become."""
 
 from collections.abc import Callable, Iterator
+from io import StringIO
+from logging import StreamHandler
 from pathlib import Path
 from threading import Event
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -117,9 +121,10 @@ def test_another_error_in_a_task_names_spark_s_log(spark: SparkSession) -> None:
     assert "bad luck" in log.read_text()
 
 
-def test_what_spark_can_t_make_sense_of_is_an_invalid_argument(
-    spark: SparkSession, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_spark_can_t_make_sense_of_is_an_invalid_argument(spark: SparkSession) -> None:
+    printed = StringIO()
+    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
+    logger.addHandler(StreamHandler(printed))
     missing = failure(spark, lambda: spark.read.parquet("/nowhere"))
     assert (missing.code, missing.message) == (
         Code.INVALID_ARGUMENT,
@@ -128,4 +133,8 @@ def test_what_spark_can_t_make_sense_of_is_an_invalid_argument(
     column = failure(spark, lambda: spark.range(1).select(F.col("other")))
     assert column.code is Code.INVALID_ARGUMENT
     assert "with name `other` cannot be resolved" in column.message
-    assert capfd.readouterr() == ("", ""), "PySpark would print it"
+    assert printed.getvalue() == "", "PySpark would log it as well, as lines of JSON on stderr"
+    with pytest.raises(AnalysisException):
+        spark.range(1).select(F.col("other"))
+    assert "`other` cannot be resolved" in printed.getvalue(), "what isn't Minka's is logged as before"
+    logger.removeHandler(logger.handlers[-1])

@@ -201,7 +201,7 @@ class LoadClient:
         shares = _shares(rows, bytes_)
         addresses = {node.id: node.address for node in table.nodes}
         asked = {node: self._pool.submit(self._files_at, addresses[node], 0) for node in shares}
-        for node, answer in asked.items():
+        for node, answer in sorted(asked.items()):
             try:
                 room, its_version = answer.result().room_bytes, answer.result().version
             except MinkaError as error:

@@ -73,7 +73,8 @@ class Fetching:
         raise MinkaError(Code.UNREACHABLE, f"{file.name} of load {number} could not be fetched: {named}")
 
     async def _get_from(self, node: str, number: int, file: LoadFile) -> None:
-        messages = self._fetch(node, FetchRequest(load_number=number, name=file.name, checksum=file.checksum))
+        request = FetchRequest(load_number=number, name=file.name, checksum=file.checksum)
+        messages = _from_elsewhere(self._fetch(node, request))
         try:
             known = LoadFile.FromString(await anext(messages))
             if (known.checksum, known.bytes) != (file.checksum, file.bytes):
@@ -81,3 +82,14 @@ class Fetching:
             await self._spool.receive(number, known, messages, is_checked=True)
         except StopAsyncIteration as error:
             raise MinkaError(Code.UNREACHABLE, f"{node} sent nothing") from error
+
+
+async def _from_elsewhere(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """What another node's disk does is nothing that this one's has done."""
+    try:
+        async for message in messages:
+            yield message
+    except MinkaError as error:
+        if error.code is Code.UNKNOWN_FILE:
+            raise
+        raise MinkaError(Code.UNREACHABLE, error.message) from error

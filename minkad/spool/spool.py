@@ -174,6 +174,9 @@ class Spool:
         for start in range(0, size, _WRITE_BYTES):
             try:
                 yield await on_thread(_read, path, start)
+            except FileNotFoundError:
+                self._forget(number, name)
+                raise MinkaError(Code.UNKNOWN_FILE, f"{path} is gone") from None
             except OSError as error:
                 raise storage_error(error, f"reading {path}") from error
 

@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install protos protos-check lint format test unit demo soak bench clean
+.PHONY: help install protos protos-check lint format test unit demo demo-spark soak bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +79,9 @@ unit: install ## Run the tests that need no daemon (a minute)
 
 demo: $(VENV)/.demo-data ## A cluster: 336,776 flights, a node that joins, partitions that move, duties that survive a kill; with proof
 	PYTHONPATH=$(VENV)/demo-data $(PY) demo/run.py
+
+demo-spark: install $(VENV)/.demo-data ## The data pipeline on Spark: the flights are split, loaded, verified, repaired, exported (Java not needed)
+	PYTHONPATH=$(VENV)/demo-data:. $(PY) demo/spark.py
 
 soak: FIRST := $(FIRST_SEED)
 soak: install ## Run the long tests, and the seeded ones with SEEDS fresh seeds each (default 100)

@@ -4,13 +4,37 @@ from minka.errors import Code, MinkaError
 
 try:
     from minka.spark.digest import digest
+    from minka.spark.export import export
+    from minka.spark.inputs import read_files
+    from minka.spark.load import FileLoad, LoadOptions, load, load_files, resume
+    from minka.spark.lookup import lookup
+    from minka.spark.pairs import PairColumns
     from minka.spark.progress import OnProgress, Progress
     from minka.spark.report import Report
     from minka.spark.session import session
+    from minka.spark.splits import splits
+    from minka.spark.verify import verify
 except ModuleNotFoundError as error:
     package = str(error.name).partition(".")[0]
     if package in ("numpy", "pandas", "py4j", "pyarrow", "pyspark"):
         raise MinkaError(Code.SPARK_MISSING, f"{package} isn't installed") from error
     raise
 
-__all__ = ["OnProgress", "Progress", "Report", "digest", "session"]
+__all__ = [
+    "FileLoad",
+    "LoadOptions",
+    "OnProgress",
+    "PairColumns",
+    "Progress",
+    "Report",
+    "digest",
+    "export",
+    "load",
+    "load_files",
+    "lookup",
+    "read_files",
+    "resume",
+    "session",
+    "splits",
+    "verify",
+]

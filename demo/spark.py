@@ -36,9 +36,7 @@ def main() -> None:
             minkactl(cluster, "partitions", "--keyspace", "flights")
         with chapter("Prove it: every row, on every replica"):
             minkactl(cluster, "data", "verify", str(source), "flights", "--key", KEY)
-        with chapter(
-            "Break it: a client deletes a row and changes another one. Verify finds both, and repairs them"
-        ):
+        with chapter("Break it: a client deletes a row and changes another one. Verify finds both, and repairs them"):
             say("  " + " and ".join(_break(cluster)))
             minkactl(cluster, "data", "verify", str(source), "flights", "--key", KEY, "--repair")
         with chapter("Export, each partition as it is at one version"):

@@ -65,7 +65,7 @@ class ChangeClient(Nodes):
                 ReadChangesRequest(partition_id=partition_id, after_offset=after, until_offset=until)
             ):
                 yield batch
-                after = batch.next_offset
+                after = max(after, batch.next_offset)
 
     def child_at(self, parent_id: int, after: int, child_id: int) -> int:
         """Where the log of a partition begins that was split off from another one after an offset: changes of its keys

@@ -1,16 +1,20 @@
 """Changes of partitions for those that follow them: what is applied, read from the partitions' logs."""
 
 from array import array
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from itertools import accumulate
+from pathlib import Path
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.changes_pb2 import ChangeBatch, ChangePosition
+from minka.v1.snapshots_pb2 import RowBatch
 from minka.wire import WriteBody
 from minkad import turns
-from minkad.replication.entries import SplitMarker, decode_entry
+from minkad.replication.entries import IngestMark, SplitMarker, decode_entry, is_mark
 from minkad.replication.replica import Replica, Role
+from minkad.storage.scan_process import ScanRequest
+from minkad.storage.scanner import Scanner
 
 _READ_BYTES: Final = 256 * 1024  # of entries before the loop gets its turn; of a larger entry all
 
@@ -18,9 +22,13 @@ _READ_BYTES: Final = 256 * 1024  # of entries before the loop gets its turn; of 
 class Changes:
     """For the loop's thread. Any replica serves what it has applied, with or without clearance: it never changes."""
 
-    def __init__(self, node_id: str, replicas: Mapping[int, Replica]) -> None:
-        self._node_id = node_id
+    def __init__(
+        self, replicas: Mapping[int, Replica], scanner: Scanner, file_of: Callable[[int, str], Path | None]
+    ) -> None:
+        """`file_of`: where a load's file of this name is on this node."""
         self._replicas = replicas
+        self._scanner = scanner
+        self._file_of = file_of
 
     def positions(self, partition_ids: Iterable[int]) -> list[ChangePosition]:
         """Of those of the partitions that are here."""
@@ -37,9 +45,48 @@ class Changes:
                 text = f"partition {partition_id} is at offset {replica.applied} here, not at {until}"
                 raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
             batch = _Batch()
-            after = batch.add(replica, self._first(replica, after), until)
+            after, mark = batch.add(replica, self._first(replica, after), until)
             yield batch.encode(after)
+            if mark is not None:
+                async for taken_in in self._taken_in(replica, after + 1, mark):
+                    yield taken_in
+                after += 1
+                yield ChangeBatch(next_offset=after)
             await turns.turn()
+
+    async def _taken_in(self, replica: Replica, offset: int, mark: IngestMark) -> AsyncGenerator[ChangeBatch, None]:
+        """The rows of a file, as puts. Until all of them have come, none have."""
+        if await self._was_taken_in(replica, offset, mark.load_number):
+            return
+        path = self._file_of(mark.load_number, mark.name)
+        if path is None:
+            text = f"partition {replica.id}: the file of the load at offset {offset} is not here any more"
+            raise MinkaError(Code.CHANGES_GONE, text, partitions=[replica.row])
+        request = ScanRequest(str(path), b"", b"", "rows", batch_bytes=_READ_BYTES)
+        async for answer in self._scanner.scan(request):
+            rows = RowBatch.FromString(answer)
+            yield ChangeBatch(
+                offsets=[offset] * rows.rows,
+                key_offsets=rows.key_offsets,
+                keys=rows.keys,
+                value_offsets=rows.value_offsets,
+                values=rows.values,
+                deleted=bytes(rows.rows),
+                next_offset=offset - 1,
+            )
+
+    async def _was_taken_in(self, replica: Replica, offset: int, load_number: int) -> bool:
+        """Whether an earlier mark says the same: then this one did nothing."""
+        after = replica.log.base
+        while after + 1 < offset:
+            entries = replica.log.read(after + 1, offset - 1, _READ_BYTES)
+            for entry in entries:
+                mark = decode_entry(entry.body) if is_mark(entry.body) else None
+                if isinstance(mark, IngestMark) and mark.load_number == load_number:
+                    return True
+            after += len(entries)
+            await turns.turn()
+        return False
 
     async def child_at(self, partition_id: int, after: int, child_id: int) -> int:
         """The offset of the mark at which the child was split off, after `after`; 0: none. Raises what `read` does."""
@@ -90,16 +137,18 @@ class _Batch:
         self._keys: list[bytes] = []
         self._values: list[bytes | None] = []
 
-    def add(self, replica: Replica, first: int, until: int) -> int:
-        """Some of the entries; the offset of the last."""
+    def add(self, replica: Replica, first: int, until: int) -> tuple[int, IngestMark | None]:
+        """Some of the entries; the offset of the last, and the mark that is next if a file was taken in there."""
         offset = first - 1
         for offset, entry in enumerate(replica.log.read(first, until, _READ_BYTES), first):
             write = decode_entry(entry.body)
+            if isinstance(write, IngestMark):
+                return offset - 1, write
             if isinstance(write, WriteBody):
                 self._offsets += [offset] * len(write.keys)
                 self._keys += write.keys
                 self._values += write.values
-        return offset
+        return offset, None
 
     def encode(self, next_offset: int) -> ChangeBatch:
         values = [value or b"" for value in self._values]

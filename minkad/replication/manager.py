@@ -217,19 +217,20 @@ class ReplicaManager:
             self._replicas, log_db, data_dir / "partitions", self._new_data, self._requests.changed
         )
         self.intervals = Intervals(self._replicas)
+        scanner = Scanner()
         self.snapshots = Snapshots(
             node_id,
             log_db,
             data_dir / "snapshots",
             self._committer,
             self._requests,
-            Scanner(),
+            scanner,
             self._flusher.flush,
             disk,
             clock,
             unix_ms,
         )
-        self.changes = Changes(node_id, self._replicas)
+        self.changes = Changes(self._replicas, scanner, lambda number, name: _file_in(loads, number, name))
         self._trimming = Trimming(log_db, self._committer, self._on_trimmed)
         self._splitting = Splitting(
             node_id,
@@ -746,6 +747,13 @@ class ReplicaManager:
 
     def _new_data(self, partition_id: int, size: Size | None = None) -> DataDatabase:
         return DataDatabase(self._path(partition_id), self._cache, size, lambda: self._damage.found(partition_id))
+
+
+def _file_in(loads: LoadSources | None, number: int, name: str) -> Path | None:
+    """Where the file of a load is, if it is here."""
+    if loads is None or all(file.name != name for file in loads.spool.files(number)):
+        return None
+    return loads.spool.path(number, name)
 
 
 def _stats(replica: Replica) -> ReplicaStats:

@@ -6,15 +6,17 @@ on stdin, frames go to stdout: a byte that says what it is, four bytes of length
 
 import os
 import sys
+import tempfile
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, cast
 
 import msgspec
 import xxhash
-from rocksdict import AccessType, Cache, Rdict, ReadOptions
+from rocksdict import AccessType, Cache, IngestExternalFileOptions, Rdict, ReadOptions
 
 from minka.v1.snapshots_pb2 import BucketDigest, RowBatch, SnapshotDigest
 from minkad.storage.data_database import data_options
@@ -29,13 +31,16 @@ _NICENESS: Final = 10
 _CACHE_BYTES: Final = 8 * MIB
 _READAHEAD_BYTES: Final = 2 * MIB
 _OPEN_AT_ONCE: Final = 4
+_FILE_ENDING: Final = ".sst"
 _SEED: Final = 42
 _SUM_MASK: Final = 2**64 - 1
 _Pair = tuple[bytes, bytes]
 
 
 class ScanRequest(msgspec.Struct, array_like=True, frozen=True):
-    """What is to be read of the checkpoint in `path`: keys with start <= key < end, where `end` b"" is no bound."""
+    """What is to be read of the checkpoint, or the file of sorted rows, in `path`: keys with start <= key < end, where
+    `end` b"" is no bound.
+    """
 
     path: str
     start: bytes
@@ -164,8 +169,16 @@ class _Databases:
         self._cache = Cache(_CACHE_BYTES)
         self._open: dict[str, Rdict] = {}
 
-    def get(self, path: str) -> Rdict:
+    @contextmanager
+    def of(self, path: str) -> Iterator[Rdict]:
         """Raises what rocksdict raises."""
+        if path.endswith(_FILE_ENDING):
+            with _database_of(Path(path)) as db:
+                yield db
+        else:
+            yield self._get(path)
+
+    def _get(self, path: str) -> Rdict:
         for gone in [known for known in self._open if not Path(known).exists()]:
             self._open.pop(gone).close()
         db = self._open.get(path)
@@ -174,6 +187,24 @@ class _Databases:
                 self._open.pop(next(iter(self._open))).close()
             db = self._open[path] = Rdict(path, data_options(self._cache), access_type=AccessType.read_only())
         return db
+
+
+@contextmanager
+def _database_of(file: Path) -> Iterator[Rdict]:
+    """One that has taken in a link of the file: there is no other way to read it."""
+    with tempfile.TemporaryDirectory(prefix="scan-", dir=file.parent.parent) as folder:
+        link = Path(folder) / "link.sst"
+        os.link(file, link)
+        options = data_options(Cache(_CACHE_BYTES))
+        options.create_if_missing(True)
+        db = Rdict(f"{folder}/db", options)
+        try:
+            taking = IngestExternalFileOptions()
+            taking.set_move_files(True)
+            db.ingest_external_file([str(link)], taking)
+            yield db
+        finally:
+            db.close()
 
 
 def _frame(kind: bytes, content: bytes = b"") -> bytes:
@@ -185,9 +216,10 @@ def _serve(source: BinaryIO, sink: BinaryIO) -> None:
     while header := source.read(4):
         request = _decode_request(source.read(int.from_bytes(header, "big")))
         try:
-            for answer in answers(databases.get(request.path), request):
-                sink.write(_frame(ANSWER, answer))
-                sink.flush()
+            with databases.of(request.path) as db:
+                for answer in answers(db, request):
+                    sink.write(_frame(ANSWER, answer))
+                    sink.flush()
             sink.write(_frame(END))
         except BrokenPipeError:
             return

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from minka import Client
 from minka.control import Control
+from minka.spark import LoadOptions, PairColumns, load
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import wait_ended, wait_settled
@@ -23,7 +24,7 @@ UNHASHED = HashFunction.HASH_FUNCTION_UNSPECIFIED
 def cluster() -> Iterator[LocalCluster]:
     config = {"storage": {"change_retention_mib": 1, "log_retention_mib": 1}}
     with LocalCluster(2, config=config) as cluster, Control(cluster.endpoints) as control:
-        for name in ("hashed", "copied"):
+        for name in ("hashed", "copied", "loaded"):
             control.create_keyspace(name, 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=2)
         for name in ("ranged", "forgotten"):
             control.create_keyspace(name, 0, UNHASHED, replicas=2, split_points=[])
@@ -147,6 +148,23 @@ def test_a_keyspace_follows_another_one(spark: SparkSession, cluster: LocalClust
         expected = {f"c{number}": b"%d" % number for number in range(1, 1000, 2)}
         caught_up(query, lambda: copy.get_many([f"c{number}" for number in range(1000)]) == expected)
     query.stop()
+
+
+def test_rows_of_a_load_are_changes_too(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    sink = Sink()
+    with Client(cluster.endpoints, keyspace="loaded") as client:
+        query = sink.start(changes(spark, cluster, "loaded"), tmp_path)
+        query.processAllAvailable()
+        client.put("k5", b"before")
+        frame = spark.range(1000).selectExpr("concat('k', id) key", "cast(id as string) value")
+        options = LoadOptions(columns=PairColumns(("key",), ("value",)), on_conflict="replace")
+        load(spark, frame, cluster.endpoints, "loaded", options)
+        client.put("k5", b"after")
+        caught_up(query, lambda: len(sink.rows) == 1002)
+        query.stop()
+    found = by_key(sink.rows)
+    assert found.pop("k5") == ["before", "5", "after"]
+    assert found == {f"k{number}": [str(number)] for number in range(1000) if number != 5}
 
 
 def test_columns_of_changes_are_for_streams(spark: SparkSession, cluster: LocalCluster) -> None:

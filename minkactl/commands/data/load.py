@@ -6,6 +6,7 @@ import click
 
 from minkactl import jobs, options
 from minkactl.completion import complete_keyspace, complete_load
+from minkactl.keys import parse_key
 from minkactl.output import Column, Kind
 from minkactl.session import Session, requester
 
@@ -58,6 +59,12 @@ COLUMNS: Final = (
 @click.option(
     "--limit", type=options.Size(), default=0, metavar="SIZE", help="Bytes a second to each node. Default: no limit."
 )
+@click.option(
+    "--presplit",
+    type=click.IntRange(2, 5000),
+    metavar="N",
+    help="Make KEYSPACE first, with N ranges of equal bytes of SRC.",
+)
 @jobs.optional_source_options
 @jobs.spark_options
 @options.common(watch=False)
@@ -76,6 +83,7 @@ def load(
     max_bad: int,
     bad_rows: str,
     limit: int,
+    presplit: int | None,
 ) -> None:
     """Load files into a keyspace.
 
@@ -86,6 +94,7 @@ def load(
     Examples:
       minkactl data load flights.parquet flights --key year,month,day,carrier,flight,origin
       minkactl data load events/ events --format json --key id --value payload --on-conflict replace --limit 50MiB
+      minkactl data load fares.csv fares --key day,carrier --presplit 64
       minkactl data load --resume load-0c6f3a1b2d4e
     """
     if resumed:
@@ -111,6 +120,8 @@ def load(
         )
         what = FileLoad(source=source, file_format=files.format, schema=files.schema, options=how)
         endpoints = session.endpoints()
+        if presplit is not None:
+            _create(session, context, into, source, files, presplit, on_progress)
         return load_files(
             *(context, endpoints.addresses, into, what),
             load_id=load_id,
@@ -120,6 +131,30 @@ def load(
         )
 
     jobs.run(session, spark, job, COLUMNS)
+
+
+def _create(
+    session: Session,
+    context: "SparkSession",
+    keyspace: str,
+    source: str,
+    files: jobs.SourceOptions,
+    ranges: int,
+    on_progress: "OnProgress | None",
+) -> None:
+    """By ranges of equal bytes of what is about to be loaded. Raises KEYSPACE_EXISTS."""
+    from minka.errors import Code, MinkaError
+    from minka.spark.splits import splits
+    from minka.v1.cluster_pb2 import HashFunction
+
+    with session.control() as control:
+        if any(one.name == keyspace for one in control.table().keyspaces):
+            raise MinkaError(
+                Code.KEYSPACE_EXISTS, f"the keyspace {keyspace} exists; it can only be split, or loaded as it is"
+            )
+        found = splits(context, files.frame(context, source), files.columns(), ranges, on_progress=on_progress)
+        points = [parse_key(point) for point in found.points]
+        control.create_keyspace(keyspace, 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, split_points=points)
 
 
 def _resume(session: Session, context: "SparkSession", load_id: str, on_progress: "OnProgress | None") -> "LoadReport":

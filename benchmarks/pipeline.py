@@ -1,5 +1,5 @@
-"""The data pipeline on Spark: loads by ingest and by put, exports, split points. Beside them the ceiling of this machine
-(the same sort and files, taken into one local RocksDB), and the same load into Redis, pipelined, from a Spark job, too.
+"""The data pipeline on Spark: loads by ingest and by put, exports, split points. Beside them the ceiling of this
+machine (the same sort and files, taken into one local RocksDB), and the same load into Redis, pipelined, from Spark.
 """
 
 import shutil

@@ -1,0 +1,30 @@
+"""The pipeline against a cluster with TLS: the data source, a load, a verification."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from minka.control import Control
+from minka.spark import LoadOptions, PairColumns, load, verify
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, wait_settled
+from tests.cluster.test_tls import make_certificates, section
+
+
+def test_all_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    tls = make_certificates(tmp_path / "certificates")
+    columns = PairColumns(("key",), ("value",))
+    frame = spark.range(1000).selectExpr("concat('k', id) key", "cast(id as string) value")
+    with LocalCluster(3, config=QUICK | section(tls)) as cluster, Control(cluster.endpoints, tls=tls) as control:
+        control.create_keyspace("secret", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        load(spark, frame, cluster.endpoints, "secret", LoadOptions(columns=columns), tls=tls, timeout=30)
+        assert verify(spark, frame, cluster.endpoints, "secret", columns, tls=tls).is_same
+        options = {"endpoints": ",".join(cluster.endpoints), "keyspace": "secret"}
+        paths = {"tlsCa": str(tls.ca), "tlsCert": str(tls.cert), "tlsKey": str(tls.key)}
+        rows = spark.read.format("minka").options(**options, **paths).load()
+        assert rows.count() == 1000
+        with pytest.raises(Exception, match=r"UNREACHABLE: .*perhaps TLS is on at the other side only"):
+            spark.read.format("minka").options(**options).load().count()

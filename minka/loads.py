@@ -33,7 +33,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.sst import Written
 from minka.tls import Tls
-from minka.v1.cluster_pb2 import Keyspace, Partition, PartitionTable
+from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionTable
 from minka.v1.load_api_pb2 import (
     CutFilesRequest,
     GetLoadsResponse,
@@ -56,6 +56,7 @@ _ASK_SECONDS: Final = 5.0
 _FILE_SECONDS: Final = 3600.0  # for one file to be uploaded, fetched or cut
 _ENOUGH_SECONDS: Final = 5.0  # for which those who are late are waited for, once enough nodes have a file
 _POLL_SECONDS: Final = 0.1
+_PASSING_SECONDS: Final = 30.0  # for which what is missing before a load may come back
 _RNG: Final = Random()
 # Nothing that is repeated can help.
 _FINAL: Final = frozenset(
@@ -188,7 +189,21 @@ class LoadClient:
         """Whether a load of so many bytes of files can succeed as things are: each node that has replicas of the
         keyspace answers and has room for its share, and enough replicas are in sync. All that is missing is named by
         the one error: DISK_FULL, NOT_ENOUGH_REPLICAS, UNREACHABLE; INVALID_ARGUMENT for another version than `version`.
+
+        A node that restarts is waited for, for half a minute at most. One that has failed gets its files later, from
+        the others, when enough replicas are in sync without it.
         """
+        deadline = time.monotonic() + min(self._timeout, _PASSING_SECONDS)
+        while True:
+            try:
+                return self._check(keyspace, bytes_, version)
+            except MinkaError as error:
+                may_pass = error.code in (Code.UNREACHABLE, Code.NOT_ENOUGH_REPLICAS)
+                if not may_pass or time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_SECONDS)
+
+    def _check(self, keyspace: str, bytes_: int, version: str) -> None:
         table = self._table()
         found = _keyspace(table, keyspace)
         rows = [row for row in table.partitions if row.keyspace_id == found.id]
@@ -199,9 +214,11 @@ class LoadClient:
             text = f"{len(behind)} partitions have no leader, or too few replicas in sync: {names}"
             problems[Code.NOT_ENOUGH_REPLICAS] = [text]
         shares = _shares(rows, bytes_)
-        addresses = {node.id: node.address for node in table.nodes}
-        asked = {node: self._pool.submit(self._files_at, addresses[node], 0) for node in shares}
-        for node, answer in sorted(asked.items()):
+        nodes = {node.id: node for node in table.nodes if node.state != NodeState.NODE_STATE_FAILED}
+        asked = {
+            node: self._pool.submit(self._files_at, nodes[node].address, 0) for node in sorted(shares) if node in nodes
+        }
+        for node, answer in asked.items():
             try:
                 room, its_version = answer.result().room_bytes, answer.result().version
             except MinkaError as error:

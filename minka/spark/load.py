@@ -8,16 +8,18 @@ id: what is in the spools already isn't made again.
 
 import json
 import re
+import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from threading import Event, Thread
 from typing import ClassVar, Final, Literal, Self
 
-from pyspark.sql import DataFrame, Observation, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F
 
+import minka
 from minka.errors import Code, MinkaError
 from minka.loads import LoadClient, LoadTarget
 from minka.spark.inputs import FileFormat, read_files
@@ -33,6 +35,7 @@ from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 
 Mode = Literal["ingest", "put"]
 _TOUCH_SECONDS: Final = 20.0
+_WATCH_SECONDS: Final = 1.0
 _SHARE: Final = 3  # of the source's bytes that a keyspace may need, since files are compressed
 _PROBLEM: Final = "_problem"
 _BAD: Final = "BAD_ROWS: "
@@ -216,11 +219,11 @@ class _Run:
             was_done = found.state == LoadState.LOAD_STATE_DONE
             is_staging = found.state == LoadState.LOAD_STATE_STAGING
             if is_staging:
-                client.check(self._name, _bytes_of(source) // _SHARE)
+                client.check(self._name, _bytes_of(source) // _SHARE, minka.__version__)
         rows: list[Row] = []
         if is_staging:
-            with job.stage("sort and upload") as stage, self._kept_alive(load_id):
-                files, rows = self._upload(source, found, stage)
+            with job.stage("sort and upload"), self._kept_alive(load_id):
+                files, rows = self._upload(source, found)
             with job.stage("commit"):
                 found = client.commit(found, files)
         if not was_done:
@@ -232,17 +235,18 @@ class _Run:
         """Without a load that is recorded: what is put is visible at once."""
         with job.stage("check"):
             keyspace, partitions, targets = self._targets()
-        with job.stage("put") as stage:
+        with job.stage("put"):
             task = self._task(keyspace, targets, Load())
-            rows = self._run(source, keyspace, partitions, task, stage, range(len(partitions)))
+            rows = self._run(source, keyspace, partitions, task, range(len(partitions)))
         return self._report(job, rows)
 
-    def _upload(self, source: DataFrame, found: Load, stage: Stage) -> tuple[list[LoadFile], list[Row]]:
+    def _upload(self, source: DataFrame, found: Load) -> tuple[list[LoadFile], list[Row]]:
         """A file for each partition that gets rows, but for those that an earlier run has left in the spools."""
         keyspace, partitions, targets = self._targets()
         staged = self._client.staged(found, targets)
         missing = [place for place, target in enumerate(targets) if target.partition_id not in staged]
-        rows = self._run(source, keyspace, partitions, self._task(keyspace, targets, found), stage, missing)
+        task, there = self._task(keyspace, targets, found), sum(file.rows for file in staged.values())
+        rows = self._run(source, keyspace, partitions, task, missing, there)
         return [*staged.values(), *(LoadFile.FromString(bytes(row.file)) for row in rows if row.file)], rows
 
     def _targets(self) -> tuple[Keyspace, list[Partition], tuple[LoadTarget, ...]]:
@@ -268,19 +272,21 @@ class _Run:
         keyspace: Keyspace,
         partitions: list[Partition],
         task: LoadTask,
-        stage: Stage,
         wanted: Sequence[int],
+        there: int = 0,
     ) -> list[Row]:
-        """The tasks' results. Raises what ended the first that failed for good; BAD_ROWS."""
-        if not wanted:
-            return []
+        """The tasks' results. `there`: how many rows are in files for the partitions that aren't wanted. Raises what
+        ended the first that failed for good; BAD_ROWS.
+        """
         options, counted = self._options, Observation()
         by = [F.col(options.last_by).alias("_by")] if options.last_by else []
         others = [F.col(UNREADABLE)] if UNREADABLE in source.columns else []
         pairs = pairs_of(source, options.columns, *by, *others)
-        checked = pairs.withColumn(_PROBLEM, problem_of(pairs)).observe(
-            counted, F.count(F.lit(1)).alias("rows"), F.count(_PROBLEM).alias("bad")
-        )
+        found = pairs.withColumn(_PROBLEM, problem_of(pairs))
+        if not wanted:
+            self._count_bad(task, found)
+            return []
+        checked = found.observe(counted, *_counts())
         if not options.max_bad:
             text = F.concat(
                 F.lit(_BAD), F.col(_PROBLEM), F.lit("; its key is "), F.coalesce(F.hex("key"), F.lit("none"))
@@ -290,16 +296,18 @@ class _Run:
         placed = good.withColumn("place", place_column(F.col("key"), keyspace, partitions))
         if len(wanted) < len(partitions):
             placed = placed.where(F.col("place").isin(list(wanted)))
-        order = [F.col("key"), *([F.col("_by").desc()] if by else [])]
+        # The value decides between equals, so that every attempt, and `verify`, takes the same one.
+        order = [F.col("key"), *([F.col("_by").desc(), F.col("value")] if by else [])]
         sorted_ = placed.repartitionById(len(partitions), "place").sortWithinPartitions(*order)
         run = task.put if options.mode == "put" else task.ingest
         try:
             rows = sorted_.select("place", "key", "value").mapInArrow(run, TASK_SCHEMA).collect()
         except Exception as error:
             raise self._refusal(task, error) from error
-        self._check_counts(counted.get, rows, is_all=len(wanted) == len(partitions))
+        self._bad = counted.get["bad"]
+        self._check_counts(found, counted.get["rows"] - self._bad, rows, there, is_all=len(wanted) == len(partitions))
         if self._bad:
-            self._write_bad(task, checked)
+            self._count_bad(task, found)
         return rows
 
     def _refusal(self, task: LoadTask, error: Exception) -> Exception:
@@ -312,24 +320,38 @@ class _Run:
         load_id = Load.FromString(task.load).id
         (now,) = self._client.describe(load_id).loads if load_id else (Load(),)
         found_why = _REASON.search(now.outcome)
-        if found_why is None or found_why[1] not in Code.__members__:
-            return error
-        return MinkaError(Code[found_why[1]], found_why[2])
+        if found_why is not None and found_why[1] in Code.__members__:
+            return MinkaError(Code[found_why[1]], found_why[2])
+        if now.state == LoadState.LOAD_STATE_ABORTED:
+            return MinkaError(Code.LOAD_ENDED, f"load {load_id} is over: {now.outcome}")
+        return error
 
-    def _check_counts(self, counted: dict[str, int], rows: list[Row], *, is_all: bool) -> None:
+    def _check_counts(self, found: DataFrame, read: int, rows: list[Row], there: int, *, is_all: bool) -> None:
         """That nothing was left out that isn't counted: a task that Spark gave up, and said nothing of, would be."""
-        self._bad = counted["bad"]
-        written = sum(row.rows + row.repeated + row.kept for row in rows)
-        if is_all and counted["rows"] - self._bad != written:
-            text = f"{counted['rows'] - self._bad} rows were read, and of {written} it is known what became of them"
+        options = self._options
+        if not is_all and (options.last_by or options.on_conflict == "keep"):
+            return  # how many rows were left out of the files that are there is not known
+        written = there + sum(row.rows + row.repeated + row.kept for row in rows)
+        if read != written:  # what Spark has to do again, since a machine has died, it also counts again
+            counted = found.agg(*_counts()).first()
+            assert counted is not None
+            self._bad, read = counted.bad, counted.rows - counted.bad
+        if read != written:
+            text = f"{read} rows were read, and of {written} it is known what became of them"
             raise MinkaError(Code.INTERNAL, text)
 
-    def _write_bad(self, task: LoadTask, checked: DataFrame) -> None:
+    def _count_bad(self, task: LoadTask, found: DataFrame) -> None:
+        """Write bad rows to their file, where that is asked for. Raises BAD_ROWS for too many."""
         options = self._options
-        columns = [F.col(_PROBLEM).alias("problem"), *(F.col(c) for c in checked.columns if c == UNREADABLE)]
+        if not options.max_bad:
+            return
+        columns = [F.col(_PROBLEM).alias("problem"), *(F.col(c) for c in found.columns if c == UNREADABLE)]
         shown = [F.base64(F.col(name)).alias(f"{name}_base64") for name in ("key", "value")]
-        bad = checked.where(F.col(_PROBLEM).isNotNull()).select(*columns, *shown)
-        bad.limit(options.max_bad + 1).write.mode("overwrite").json(options.bad_rows)
+        bad = found.where(F.col(_PROBLEM).isNotNull())
+        self._bad = bad.count()
+        if not self._bad:
+            return
+        bad.select(*columns, *shown).limit(options.max_bad + 1).write.mode("overwrite").json(options.bad_rows)
         if self._bad > options.max_bad:
             text = f"{self._bad} rows can't be loaded, {options.max_bad} may be left out; see {options.bad_rows}"
             self._abort(task, f"{Code.BAD_ROWS.name}: {text}")
@@ -346,18 +368,21 @@ class _Run:
         over = Event()
         tag = f"minka-{load_id}"
 
-        def touch() -> None:
+        def watch() -> None:
+            touched = time.monotonic()
             with LoadClient(self._endpoints, tls=self._tls, timeout=self._timeout) as client:
-                while not over.wait(_TOUCH_SECONDS):
-                    try:
-                        client.touch(load_id)
-                    except MinkaError as error:
-                        if error.code is Code.LOAD_ENDED:
+                while not over.wait(_WATCH_SECONDS):
+                    with suppress(MinkaError):  # the tasks say what is wrong
+                        (found,) = client.describe(load_id).loads
+                        if found.state == LoadState.LOAD_STATE_ABORTED:
                             self._spark.interruptTag(tag)
                             return
+                        if time.monotonic() - touched > _TOUCH_SECONDS:
+                            client.touch(load_id)
+                            touched = time.monotonic()
 
         self._spark.addTag(tag)
-        thread = Thread(target=touch, name=f"touch {load_id}", daemon=True)
+        thread = Thread(target=watch, name=f"watch {load_id}", daemon=True)
         thread.start()
         try:
             yield
@@ -383,6 +408,10 @@ class _Run:
             bad=self._bad,
             was_done=was_done,
         )
+
+
+def _counts() -> tuple[Column, Column]:
+    return F.count(F.lit(1)).alias("rows"), F.count(_PROBLEM).alias("bad")
 
 
 def _follow(stage: Stage, answer: GetLoadsResponse) -> None:

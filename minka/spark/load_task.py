@@ -2,7 +2,9 @@
 nodes, or batches of puts.
 """
 
+import os
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from minka.spark.writer import write_batches
 from minka.sst import SstWriter
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import Keyspace
-from minka.v1.loads_pb2 import Load
+from minka.v1.loads_pb2 import Load, LoadState
 
 OnConflict = Literal["error", "replace", "keep"]
 TASK_SCHEMA: Final = "place int, file binary, rows long, bytes long, repeated long, kept long"
@@ -47,14 +49,16 @@ class LoadTask:
 
     def ingest(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the file and upload it. What comes back names it for the commit."""
+        load = Load.FromString(self.load)
+        self._check_goes_on(load)
         rows = _Rows(self, batches)
         place = rows.place
         if place is None:
             return
-        load, target = Load.FromString(self.load), self.targets[place]
-        context = TaskContext.get()
-        attempt = context.taskAttemptId() if context is not None else 0
-        with tempfile.TemporaryDirectory(prefix="minka-load-") as folder, self._client() as client:
+        target = self.targets[place]
+        # Spark's numbers of attempts begin at 0 with each driver.
+        name = f"p{target.partition_id}-{uuid.uuid4().hex[:12]}"
+        with tempfile.TemporaryDirectory(prefix="minka-load-", dir=_scratch()) as folder, self._client() as client:
             try:
                 writer = SstWriter(Path(folder) / "part.sst")
                 for keys, values in rows:
@@ -62,7 +66,7 @@ class LoadTask:
                 written = writer.finish()
                 file = b""
                 if written is not None:
-                    uploaded = client.upload(load, target, written, f"p{target.partition_id}-{attempt}")
+                    uploaded = client.upload(load, target, written, name)
                     file = uploaded.SerializeToString()
             except MinkaError as error:
                 self._give_up(client, load, error)
@@ -78,6 +82,16 @@ class LoadTask:
         with Client(self.endpoints, keyspace=name, timeout=self.timeout, tls=self.tls) as client:
             write_batches(client, (dict(zip(*both, strict=True)) for both in _smaller(rows)), self.timeout)
         yield rows.result(b"")
+
+    def _check_goes_on(self, load: Load) -> None:
+        """What is tried again may have ended the load. Raises LOAD_ENDED."""
+        context = TaskContext.get()
+        if context is None or not context.attemptNumber():
+            return
+        with self._client() as client:
+            (now,) = client.describe(load.id).loads
+        if now.state == LoadState.LOAD_STATE_ABORTED:
+            raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is over: {now.outcome}")
 
     def _give_up(self, client: LoadClient, load: Load, error: MinkaError) -> None:
         """What no repetition can help ends the load at once, not when Spark has tried it often enough."""
@@ -194,6 +208,11 @@ def _smaller(batches: Iterable[_Batch]) -> Iterator[_Batch]:
             if size >= _PUT_BYTES or place == len(keys):
                 yield keys[start:place], values[start:place]
                 size, start = 0, place
+
+
+def _scratch() -> str | None:
+    """A folder of Spark's own: it is where spark.local.dir says, and Spark removes what killed tasks leave there."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 
 def _shown(key: bytes) -> str:

@@ -183,7 +183,7 @@ class _Run:
         pairs = pairs_of(source, columns, *by)
         good = pairs.where(problem_of(pairs).isNull())
         if by:
-            newest = Window.partitionBy("key").orderBy(F.col("_by").desc())
+            newest = Window.partitionBy("key").orderBy(F.col("_by").desc(), F.col("value"))
             good = good.withColumn("_rank", F.row_number().over(newest)).where("_rank = 1")
         place = place_column(F.col("key"), self._keyspace, self._partitions)
         return good.select(place.alias("place"), "key", "value")

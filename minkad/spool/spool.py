@@ -6,6 +6,7 @@ A file is there whole and synced, or not at all: it is written under another nam
 import asyncio
 import os
 import shutil
+import uuid
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -38,7 +39,6 @@ class Spool:
         self._check_room = check_room
         self._files: dict[int, dict[str, LoadFile]] = {}
         self._expected = 0  # bytes that are on their way here
-        self._parts = 0  # names of parts that were given out
         self._verified: dict[tuple[int, str, int], float] = {}  # and when
         self._inspector = Worker("minkad.spool.inspect")
 
@@ -153,9 +153,8 @@ class Spool:
             raise _disk_error(error) from error
 
     def new_part(self) -> Path:
-        """A path for something that is to be written."""
-        self._parts += 1
-        return self.folder / _PARTS / f"{self._parts}"
+        """A path for something that is to be written. A process of the node's last run may still write to its own."""
+        return self.folder / _PARTS / uuid.uuid4().hex
 
     @failpoint("spool.keep")
     async def keep(self, number: int, file: LoadFile, part: Path) -> None:

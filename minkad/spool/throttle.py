@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Final
 
 _BURST_S: Final = 0.1
-_LONGEST_WAIT_S: Final = 1.0  # so that a limit that was raised counts soon
 _LOOK_S: Final = 0.25
 _WORSE: Final = 3.0  # times the usual wait of clients
 _LEAST_WAIT_S: Final = 0.002  # what is below that isn't slow
@@ -46,7 +45,7 @@ class Throttle:
             self._all_free_at = max(self._all_free_at, now - _BURST_S) + size / self._rate
             until = max(until, self._all_free_at)
         if until > now:
-            await asyncio.sleep(min(until - now, _LONGEST_WAIT_S))
+            await asyncio.sleep(until - now)
 
     def _look(self, now: float) -> None:
         since = now - self._looked_at

@@ -36,8 +36,7 @@ class Uploading:
 
         Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT where another file has its name; what `Spool.receive` does.
         """
-        if not self._is_lost(number, file):
-            self._check_staging(number)
+        self._check_wanted(number, file)
         if self._spool.has(number, file.name, file.checksum):
             return
         if any(one.name == file.name for one in self._spool.files(number)):
@@ -45,13 +44,18 @@ class Uploading:
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         self._spool.check_room(file.bytes)  # at once, not when it is its turn
         async with self._slots:
-            await self._spool.receive(number, file, self._throttled(number, chunks))
+            await self._spool.receive(number, file, self._throttled(number, file, chunks))
 
-    async def _throttled(self, number: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _throttled(self, number: int, file: LoadFile, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
+            self._check_wanted(number, file)
             load = self._table().rows.get(number)
             await self._throttle.take(number, len(chunk), load.rate_limit if load is not None else 0)
             yield chunk
+
+    def _check_wanted(self, number: int, file: LoadFile) -> None:
+        if not self._is_lost(number, file):
+            self._check_staging(number)
 
     def _check_staging(self, number: int) -> None:
         """A load that is committed has all its files somewhere, and nodes fetch them from each other."""

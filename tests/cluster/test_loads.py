@@ -282,9 +282,14 @@ def test_what_is_missing_is_said_before_anything_is_sent(cluster: LocalCluster) 
         assert not no.value.code.info.retriable
         with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: athens is of version"):
             client.check("hashed", 1_000_000, "0.0.0")
+        control.create_keyspace("strict", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3, min_insync=3)
+        wait_settled(control, live=3)
         cluster.kill("byzantium")
-        with pytest.raises(MinkaError, match=r"byzantium: "):
-            client.check("hashed", 1_000_000)
+        with pytest.raises(MinkaError, match=r"NOT_ENOUGH_REPLICAS: 2 partitions have .* too few replicas in sync"):
+            client.check("strict", 1_000_000)
+        client.check("hashed", 1_000_000)
+        with pytest.raises(MinkaError, match=r"DISK_FULL: athens has room for [^z]*cyrene"):
+            client.check("hashed", 1 << 60)
         cluster.restart("byzantium")
         wait_settled(control, live=3)
 

@@ -169,6 +169,27 @@ def test_only_what_is_staged_takes_files(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_an_upload_ends_with_its_load(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        file, data = written(tmp_path / "one.sst", 1000)
+        spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
+        sent = 0
+
+        async def slowly() -> AsyncIterator[bytes]:
+            nonlocal sent
+            async for chunk in chunks(data):
+                sent += 1
+                if sent == 2:
+                    load.state = _S.LOAD_STATE_ABORTED
+                yield chunk
+
+        await refused(Code.LOAD_ENDED, uploading(spool, load).upload(7, file, slowly()))
+        assert sent == 2
+        await spool.close()
+
+    run(scenario())
+
+
 def test_a_file_that_all_nodes_have_lost_can_be_uploaded_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         file, data = written(tmp_path / "one.sst", 10)
@@ -281,6 +302,8 @@ def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         assert 9e6 < await upload(5, 10_000_000, 0.001) < 11e6
+        assert max(slept) <= 1.0
+        assert 9e4 < await upload(50, 100_000, 0.001) < 11e4, "also where a chunk takes ten seconds"
         free = await upload(5, 0, 0.001)
         assert free > 90e6
         busy = await upload(5, 0, 0.01)
@@ -290,4 +313,3 @@ def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("minkad.spool.throttle.asyncio.sleep", sleep)
         run(scenario())
-    assert max(slept) <= 1.0

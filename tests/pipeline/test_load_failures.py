@@ -1,0 +1,309 @@
+"""What users of TiDB Lightning complain of, tried on loads; each test names the complaint."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.loads import LoadClient
+from minka.spark.load import FileLoad, LoadOptions, LoadReport, resume
+from minka.v1.cluster_pb2 import HashFunction
+from minka.v1.loads_pb2 import LoadState
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
+from tests.cluster.disks import MIB, Disk
+from tests.cluster.undo import NotPermitted, Undo
+from tests.pipeline.loads import (
+    PLAIN,
+    RANGES,
+    ROWS,
+    SLOW,
+    Stages,
+    assert_same,
+    child,
+    frame,
+    kill_workers,
+    loaded,
+    spooled,
+    state_of,
+    wait_for_files,
+)
+
+NODES = ("athens", "byzantium", "cyrene")
+MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
+DISK_BYTES = 128 * MIB  # low below a tenth
+PROGRESS = re.compile(r"\d/4 (check|sort and upload|commit|take in): ")
+
+
+def spec_file(cluster: LocalCluster, name: str) -> Path:
+    return cluster.node(name).directory / "failpoints"
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(NODES, config=QUICK)
+    for name in NODES:
+        cluster.node(name).env = {"MINKA_FAILPOINTS_FILE": str(spec_file(cluster, name))}
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture
+def control(cluster: LocalCluster) -> Iterator[Control]:
+    with Control(cluster.endpoints) as control:
+        wait_settled(control, live=3)
+        yield control
+        for name in NODES:
+            spec_file(cluster, name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def beside() -> Iterator[ThreadPoolExecutor]:
+    """A thread for the load while the test disturbs it."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def hashed(control: Control, name: str, partitions: int = 6, replicas: int = 3) -> None:
+    control.create_keyspace(name, partitions, MURMUR3, replicas=replicas)
+    wait_settled(control, live=3)
+
+
+def ranged(control: Control, name: str, *points: bytes, live: int = 3) -> None:
+    control.create_keyspace(name, 0, RANGES, replicas=3, split_points=list(points))
+    wait_settled(control, live=live)
+
+
+def is_full(cluster: LocalCluster, keyspace: str) -> bool:
+    with LoadClient(cluster.endpoints) as client:
+        try:
+            client.check(keyspace, 1000)
+        except MinkaError as error:
+            return error.code is Code.DISK_FULL
+        return False
+
+
+def is_empty(cluster: LocalCluster, keyspace: str, source: DataFrame) -> bool:
+    keys = [row.key for row in source.select("key").collect()]
+    with Client(cluster.endpoints, keyspace=keyspace, timeout=30) as client:
+        return not any(value is not None for value in client.get_many(keys).values())
+
+
+# tidb 50198: a file was skipped when its retries ran out, and the load said that it was done.
+
+
+def test_a_partition_that_fails_again_and_again_fails_the_load(
+    spark: SparkSession, cluster: LocalCluster, control: Control
+) -> None:
+    """Resumed, it makes only what is missing."""
+    hashed(control, "skipped", replicas=1)
+    source, failing = frame(spark), control.status().table.partitions[0].leader
+    led = sum(row.leader == failing for row in control.status().table.partitions)
+    spec_file(cluster, failing).write_text("spool.keep.before=error\n")
+    with pytest.raises(MinkaError, match=r"failpoint spool\.keep\.before") as refused:
+        loaded(cluster, source, "skipped", "skipped")
+    assert refused.value.code is Code.NOT_ENOUGH_SPOOLS
+    assert state_of(cluster, "skipped") == LoadState.LOAD_STATE_STAGING
+    assert is_empty(cluster, "skipped", source)
+    spec_file(cluster, failing).unlink()
+    before = spooled(cluster, "skipped")
+    assert not before[failing]
+    report = loaded(cluster, source, "skipped", "skipped")
+    assert (report.rows, report.partitions) == (ROWS, 6)
+    assert_same(cluster, source, "skipped")
+    after = spooled(cluster, "skipped")
+    assert len(after.pop(failing)) == led
+    before.pop(failing)
+    assert after == before, "what was uploaded is not made again"
+
+
+# tidb 33446: 16 hours of retries against a full disk.
+
+
+def test_a_disk_that_is_full_ends_the_load(spark: SparkSession, tmp_path: Path, beside: ThreadPoolExecutor) -> None:
+    """Before anything is sent, where that is known then; else as soon as it shows."""
+    with Undo() as undo:
+        try:
+            disk = Disk(undo, tmp_path, "disk", DISK_BYTES)
+        except NotPermitted as error:
+            pytest.skip(f"no disk of its own: {error}")
+        cluster = LocalCluster(3, config=QUICK)
+        cluster.nodes["byzantium"].config = {"data_dir": str(disk.mount / "data")}
+        with cluster, Control(cluster.endpoints) as control:
+            ranged(control, "full", b"k002000", b"k004000", b"k006000")
+            small = frame(spark)
+            small.write.parquet(str(tmp_path / "source"))
+            source = spark.read.parquet(str(tmp_path / "source"))
+            disk.fill(DISK_BYTES // 10 - 3 * MIB)
+            eventually("the node has seen it", partial(is_full, cluster, "full"))
+            with pytest.raises(MinkaError, match="byzantium has room for 0 bytes and would get ") as refused:
+                loaded(cluster, source, "full", "foreseen")
+            assert refused.value.code is Code.DISK_FULL
+            assert not any(spooled(cluster, "foreseen").values())
+            disk.free()
+            eventually("there is room again", lambda: not is_full(cluster, "full"))
+            running = beside.submit(loaded, cluster, source, "full", "filled", rate_limit=SLOW)
+            wait_for_files(cluster, "filled", 1)
+            disk.fill(DISK_BYTES // 10 - 3 * MIB)
+            with pytest.raises(MinkaError, match="byzantium: ") as refused:
+                running.result()
+            assert refused.value.code is Code.DISK_FULL
+            assert state_of(cluster, "filled") == LoadState.LOAD_STATE_ABORTED
+            disk.free()
+            eventually("there is room again", lambda: not is_full(cluster, "full"))
+            assert loaded(cluster, source, "full", "again").rows == ROWS
+
+
+# tidb 36674, 43400: a load ended when a node or the controller restarted. lightning 423: retries were logged as errors.
+
+
+def test_nodes_restart_and_nobody_sees_it(
+    spark: SparkSession, cluster: LocalCluster, control: Control, tmp_path: Path
+) -> None:
+    hashed(control, "restarts")
+    source, errors = frame(spark), tmp_path / "errors"
+    source.write.parquet(str(tmp_path / "source.parquet"))
+    arguments = [str(tmp_path / "source.parquet"), "restarts", "--key", "key", "--value", "value"]
+    with child(cluster, *arguments, "--id", "restarts", "--limit", "80KiB", errors=errors) as process:
+        wait_for_files(cluster, "restarts", 1)
+        controller = control.status().coordinator.controller
+        follower = next(name for name in NODES if name != controller)
+        cluster.restart(follower)
+        wait_settled(control, live=3)
+        cluster.restart(controller)
+        assert process.wait() == 0, errors.read_text()
+    assert json.loads(errors.with_suffix(".json").read_text())["rows"] == ROWS
+    _, *lines = errors.read_text().splitlines()  # the first says that Spark starts
+    assert len(lines) >= 4
+    assert all(PROGRESS.match(line) for line in lines), lines
+    wait_settled(control, live=3)
+    assert_same(cluster, source, "restarts")
+
+
+# tidb 33587: an error that nothing helps against was tried again, and the rest was worked through first.
+
+
+def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: LocalCluster, control: Control) -> None:
+    hashed(control, "twice", partitions=24, replicas=1)
+    source = frame(spark)
+    first = source.limit(1)
+    stages = Stages(spark)
+    with pytest.raises(MinkaError, match="the key k000000 comes more than once") as refused:
+        loaded(cluster, source.union(first), "twice", "twice")
+    assert refused.value.code is Code.DUPLICATE_KEY
+    assert state_of(cluster, "twice") == LoadState.LOAD_STATE_ABORTED
+    assert stages.completed() < 24
+    assert stages.failed() <= 10, "four tries of one task, and what ran beside it"
+    eventually("its files are gone", lambda: not any(spooled(cluster, "twice").values()) or None)
+    assert is_empty(cluster, "twice", source)
+
+
+def test_what_somebody_aborts_stops(
+    spark: SparkSession, cluster: LocalCluster, control: Control, beside: ThreadPoolExecutor
+) -> None:
+    hashed(control, "aborted", partitions=2)
+    stages = Stages(spark)
+    running = beside.submit(loaded, cluster, frame(spark), "aborted", "aborted", rate_limit=1000)  # for 20 minutes
+    eventually("it uploads", partial(is_uploading, cluster))
+    with LoadClient(cluster.endpoints) as client:
+        client.abort("aborted", "the test", "it was a mistake")
+    with pytest.raises(MinkaError, match="aborted by the test: it was a mistake") as refused:
+        running.result()
+    assert refused.value.code is Code.LOAD_ENDED
+    assert stages.completed() == 0
+
+
+def is_uploading(cluster: LocalCluster) -> bool:
+    return any(any((node.data_dir / "spool" / "parts").glob("*")) for node in cluster.nodes.values())
+
+
+def test_a_limit_is_kept_at_each_node(spark: SparkSession, cluster: LocalCluster, control: Control) -> None:
+    hashed(control, "limited", partitions=8)
+    report = loaded(cluster, frame(spark), "limited", "limited", rate_limit=200_000)
+    with LoadClient(cluster.endpoints) as client:
+        (found,) = client.describe("limited").loads
+    uploading = next(stage.seconds for stage in report.stages if stage.name == "sort and upload")
+    assert uploading >= found.bytes / 200_000 - 0.2, "each node has three replicas' files, so all of them"
+
+
+# What dies, and what moves.
+
+
+def test_the_driver_dies(spark: SparkSession, cluster: LocalCluster, control: Control, tmp_path: Path) -> None:
+    hashed(control, "driver")
+    source, errors, path = frame(spark), tmp_path / "errors", str(tmp_path / "source.parquet")
+    source.write.parquet(path)
+    asked = [path, "driver", "--key", "key", "--value", "value", "--id", "driver", "--limit", "50KiB"]
+    with child(cluster, *asked, errors=errors) as process:
+        wait_for_files(cluster, "driver", 7)  # some partition has two
+        process.kill()
+    assert state_of(cluster, "driver") == LoadState.LOAD_STATE_STAGING
+    with LoadClient(cluster.endpoints) as client:
+        (found,) = client.describe("driver").loads
+        what = FileLoad.from_json(found.job)
+        staged = {file.name for file in client.staged(found, client.targets("driver")).values()}
+    assert what.source == path
+    report = resume(spark, cluster.endpoints, "driver", timeout=60)
+    assert (report.rows, report.partitions, report.was_done) == (ROWS, 6, False)
+    assert staged
+    assert staged <= set.union(*spooled(cluster, "driver").values()), "what was uploaded is not made again"
+    assert_same(cluster, source, "driver")
+    assert resume(spark, cluster.endpoints, "driver", timeout=60).was_done
+    assert LoadOptions(columns=PLAIN).columns == what.options.columns
+    with pytest.raises(MinkaError, match="UNKNOWN_LOAD"):
+        resume(spark, cluster.endpoints, "unknown", timeout=10)
+
+
+def test_tasks_die(spark: SparkSession, cluster: LocalCluster, control: Control, beside: ThreadPoolExecutor) -> None:
+    hashed(control, "tasks")
+    source, stages = frame(spark), Stages(spark)
+    running = beside.submit(loaded, cluster, source, "tasks", "tasks", rate_limit=SLOW)
+    wait_for_files(cluster, "tasks", 1)
+    assert kill_workers(os.getpid()) >= 1
+    assert running.result().rows == ROWS
+    assert stages.failed() >= 1
+    assert_same(cluster, source, "tasks")
+
+
+@pytest.mark.parametrize("when", ["upload", "commit", "take in"])
+def test_a_node_dies(
+    spark: SparkSession, cluster: LocalCluster, control: Control, beside: ThreadPoolExecutor, when: str
+) -> None:
+    name = f"node-{when.replace(' ', '-')}"
+    ranged(control, name, b"k003000", b"k005000")
+    source, victim = frame(spark), control.status().table.partitions[-1].leader
+    place = {"upload": "spool.keep.before", "commit": "ingest.prepare.before", "take in": "ingest.take.after"}[when]
+    spec_file(cluster, victim).write_text(f"{place}=kill\n")
+    running: Future[LoadReport] = beside.submit(loaded, cluster, source, name, name)
+    eventually(f"{victim} dies", lambda: not cluster.node(victim).running or None, 60)
+    spec_file(cluster, victim).unlink()
+    cluster.restart(victim)
+    assert running.result().rows == ROWS
+    wait_settled(control, live=3)
+    assert_same(cluster, source, name)
+
+
+def test_a_partition_is_split_and_moved_meanwhile(spark: SparkSession, beside: ThreadPoolExecutor) -> None:
+    with LocalCluster(4, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        ranged(control, "moving", b"k003000", b"k005000", live=4)
+        source = frame(spark)
+        running = beside.submit(loaded, cluster, source, "moving", "moving", rate_limit=SLOW)
+        wait_for_files(cluster, "moving", 2)
+        operation = control.split("moving", [b"k001500", b"k006789"], "test")
+        assert operation is not None
+        wait_ended(control, operation.id)
+        operation = control.apply_plan(control.plan_reassign(drain=["athens"]), "test")
+        wait_ended(control, operation.id)
+        assert state_of(cluster, "moving") == LoadState.LOAD_STATE_STAGING, "all that was during the upload"
+        assert running.result().rows == ROWS
+        wait_settled(control, live=4)
+        assert_same(cluster, source, "moving")

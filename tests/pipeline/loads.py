@@ -147,7 +147,7 @@ class Stages:
     """What Spark counts of its stages from now on."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._store = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[attr-defined]
+        self._store = spark.sparkContext._jsc.sc().statusStore()
         self._first = 0
         self._first += len(list(self._all()))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from minka.client import Client
@@ -120,6 +121,7 @@ class _Rows:
             existing = _Existing(self._task, self._task.targets[self.place])
         batch = self._first
         while batch is not None:
+            self._check_place(batch)
             keys, values = binary_columns(batch, 1, 2)
             keys, values = self._without_repeated(keys, values)
             if existing is not None and keys:
@@ -129,6 +131,12 @@ class _Rows:
                 self._bytes += sum(map(len, keys)) + sum(map(len, values))
                 yield keys, values
             batch = next(self._batches, None)
+
+    def _check_place(self, batch: pa.RecordBatch) -> None:
+        """No client would look for a row in another partition's file. Raises INTERNAL."""
+        places = pc.min_max(batch.column(0)).as_py()
+        if batch.column(0).null_count or (places["min"], places["max"]) != (self.place, self.place):
+            raise MinkaError(Code.INTERNAL, f"rows of several partitions came to the task of place {self.place}")
 
     def result(self, file: bytes) -> pa.RecordBatch:
         """A row of TASK_SCHEMA."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from minka import Client
 from minka.control import Control
@@ -13,6 +14,7 @@ from minka.errors import Code, MinkaError
 from minka.rows import decode_value, encode_key
 from minka.spark.load import FileLoad, LoadOptions, LoadReport, load, load_files, resume
 from minka.spark.pairs import PairColumns
+from minka.spark.verify import verify
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, wait_settled
@@ -167,3 +169,70 @@ def test_what_can_not_be_asked(
 ) -> None:
     with pytest.raises(MinkaError, match=problem):
         loaded(spark, cluster, "hashed", numbers(spark, 1), **options)
+
+
+def test_of_equal_rows_each_attempt_and_verify_take_the_same(spark: SparkSession, cluster: LocalCluster) -> None:
+    rows = [(f"t{number % 100}", f"value {999 - number}", number // 500) for number in range(1000)]
+    frame = spark.createDataFrame(rows, "key string, value string, at int")
+    with Control(cluster.endpoints) as control:
+        control.create_keyspace("ties", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+    report = loaded(spark, cluster, "ties", frame, last_by="at")
+    assert (report.rows, report.repeated) == (100, 900)
+    expected = {
+        f"t{key}": min(b"value %d" % (999 - n) for n in range(500, 1000) if n % 100 == key) for key in range(100)
+    }
+    assert everything(cluster, "ties", list(expected)) == expected
+    assert verify(spark, frame, cluster.endpoints, "ties", PLAIN, last_by="at").is_same
+
+
+def test_bad_rows_count_where_all_files_were_uploaded_before(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that has died between its last task and its look at the bad rows has not decided about them."""
+    frame = spark.createDataFrame([("z1", "v"), ("", "empty"), (None, "no key")], "key string, value string")
+    options = {"load_id": "undecided", "max_bad": 1, "bad_rows": str(tmp_path / "bad")}
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minka.spark.load._Run._count_bad", die)
+        with pytest.raises(KeyboardInterrupt):
+            loaded(spark, cluster, "bad", frame, **options)
+    with pytest.raises(MinkaError, match="2 rows can't be loaded, 1 may be left out") as refused:
+        loaded(spark, cluster, "bad", frame, **options)
+    assert refused.value.code is Code.BAD_ROWS
+    assert everything(cluster, "bad", ["z1"]) == {}
+
+
+def test_a_row_of_another_partition_fails_the_load(
+    spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may put several partitions into one task; no client would find the row."""
+    monkeypatch.setattr("minka.spark.load.place_column", lambda *_: F.expr("if(key = 'k7', 4, 0)"))
+    with pytest.raises(MinkaError, match="INTERNAL: rows of several partitions came to the task of place 0"):
+        loaded(spark, cluster, "awkward", numbers(spark, 100), on_conflict="replace")
+
+
+def test_nothing_is_loaded_from_nothing(spark: SparkSession, cluster: LocalCluster) -> None:
+    report = loaded(spark, cluster, "awkward", numbers(spark, 0), load_id="nothing")
+    assert (report.rows, report.partitions, report.bad) == (0, 0, 0)
+    assert loaded(spark, cluster, "awkward", numbers(spark, 0), load_id="nothing").was_done
+
+
+def test_a_load_of_which_every_file_is_there_is_resumed(
+    spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where some partitions have no rows, and so no files."""
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minka.spark.load.LoadClient.commit", die)
+        with pytest.raises(KeyboardInterrupt):
+            loaded(spark, cluster, "awkward", numbers(spark, 2), load_id="one")
+    report = loaded(spark, cluster, "awkward", numbers(spark, 2), load_id="one")
+    assert (report.rows, report.was_done) == (2, False)
+    assert report.partitions <= 2

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import click
@@ -29,6 +30,21 @@ class Size(click.ParamType[int]):
         if match is None:
             self.fail(f"{value!r} is no number of bytes: 52428800, or 50MiB", param, ctx)
         return int(match[1]) << {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[match[2]]
+
+
+class Duration(click.ParamType[timedelta]):
+    """A length of time: 90m, 24h, 7d."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """The length; a mistake is one of usage."""
+        if isinstance(value, timedelta):
+            return value
+        match = re.fullmatch(r"([1-9]\d{0,4})([mhd])", str(value))
+        if match is None:
+            self.fail(f"{value!r} is no length of time: 90m, 24h, or 7d", param, ctx)
+        return int(match[1]) * {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}[match[2]]
 
 
 queue: Final = click.option(

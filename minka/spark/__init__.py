@@ -7,6 +7,7 @@ try:
     from minka.spark.export import export
     from minka.spark.inputs import read_files
     from minka.spark.load import FileLoad, LoadOptions, load, load_files, resume
+    from minka.spark.load_report import load_report
     from minka.spark.lookup import lookup
     from minka.spark.pairs import PairColumns
     from minka.spark.progress import OnProgress, Progress
@@ -31,6 +32,7 @@ __all__ = [
     "export",
     "load",
     "load_files",
+    "load_report",
     "lookup",
     "read_files",
     "resume",

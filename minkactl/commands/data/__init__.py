@@ -8,7 +8,7 @@ import click
 from minkactl.options import Group
 
 # In the order of the help; each is in the file of its name.
-VERBS: Final = ("load", "export", "splits", "verify", "digest")
+VERBS: Final = ("load", "export", "splits", "verify", "digest", "load-report")
 
 
 class Data(Group):

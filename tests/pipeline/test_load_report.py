@@ -1,0 +1,206 @@
+"""The report on a real cluster's load: a hot partition is named, and the plan of the report splits it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from pyspark.sql import SparkSession
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.history import HistoryClient, NodeInterval
+from minka.history_rows import PartitionInterval
+from minka.load_report.analysis import coarser
+from minka.spark import load_report
+from minka.spark.history import history, summed
+from minka.spark.load_report import LoadReport
+from minka.v1.cluster_pb2 import HashFunction, PartitionTable
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, eventually, wait_settled
+from tests.pipeline.conftest import CONF
+
+HOT = [f"m{number:04}".encode() for number in range(1000)]
+COLD = [b"%c%04d" % (letter, number) for letter in b"az" for number in range(200)]
+MINUTE_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
+    config = QUICK | {"history": {"interval_s": 1}}
+    with LocalCluster(3, config=config) as cluster, Control(cluster.endpoints) as control:
+        points = [b"g", b"s"]
+        control.create_keyspace("ranged", 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, replicas=2, split_points=points)
+        wait_settled(control, live=3)
+        with Client(cluster.endpoints, keyspace="ranged") as client:
+            client.put_many(dict.fromkeys(HOT + COLD, b"v" * 100))
+        yield cluster
+
+
+@contextmanager
+def busy(cluster: LocalCluster) -> Iterator[None]:
+    """Clients that read the same partition again and again; what they do is in the history already."""
+    stop, errors = Event(), list[Exception]()
+
+    def read() -> None:
+        try:
+            with Client(cluster.endpoints, keyspace="ranged") as client:
+                while not stop.is_set():
+                    client.get_many(HOT)
+                    client.get(COLD[0])
+        except Exception as error:  # noqa: BLE001  # raised in the test's own thread
+            errors.append(error)
+
+    thread = Thread(target=read)
+    thread.start()
+    try:
+        eventually("the nodes have told of it", lambda: hot_is_told(cluster))
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors, errors
+
+
+def hot_is_told(cluster: LocalCluster) -> bool:
+    since = round(time.time() * 1000) - 5000
+    with HistoryClient(cluster.endpoints) as client:
+        found = [one for node in client.nodes() for one in client.read(node, since)]
+    return any(row.reads > 1000 for one in found for row in one.partitions)
+
+
+def minkactl(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"MINKA_ENDPOINTS": ",".join(cluster.endpoints)}
+    command = [sys.executable, "-m", "minkactl", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def hot_row(table: PartitionTable) -> int:
+    return next(row.id for row in table.partitions if row.start_key <= HOT[0] and HOT[-1] < row.end_key)
+
+
+class Page(HTMLParser):
+    """Checks that elements are nested, and gathers what would be fetched."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.plots = 0
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.plots += tag == "svg" and ("role", "img") in attrs
+        self.fetched += [f"{tag} {name}={value}" for name, value in attrs if name in ("src", "href", "xlink:href")]
+        self.fetched += [tag] * (tag in ("script", "link", "iframe", "object", "embed"))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.timeout(240)
+def test_the_hot_partition_is_named_and_split_by_the_plan(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    page, rows, plan = tmp_path / "load.html", tmp_path / "rows", tmp_path / "plan.json"
+    conf = [part for name, value in CONF.items() for part in ("--conf", f"{name}={value}")]
+    with Control(cluster.endpoints) as control, busy(cluster):
+        hot = hot_row(control.table())
+        files = ["--html", str(page), "--parquet", str(rows), "--plan", str(plan)]
+        ran = minkactl(cluster, "data", "load-report", "--since", "1h", *files, "--quiet", "-o", "json", *conf)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.endswith(f"The plan is in {plan}. Apply it with: minkactl apply {plan}\n")
+    report = json.loads(ran.stdout)
+    assert (report["job"], report["missing"]) == ("load-report", [])
+    assert set(report["nodes"]) == set(cluster.nodes)
+    assert report["hot"][0]["partition"] == "ranged/2"
+    assert report["hot"][0]["of_cluster"] > 0.9
+    assert report["imbalance"][-1]["ops"] > 2.5, "one of three nodes does it all"
+    assert {one["node"] for one in report["forecasts"]} == set(cluster.nodes)
+    assert [one["partition"] for one in report["proposals"]["splits"]] == ["ranged/2"]
+    assert LoadReport.from_json(ran.stdout).rows == report["rows"]
+
+    text = page.read_text()
+    found = Page(text)
+    assert (found.fetched, found.plots) == ([], 8)
+    assert not any(mark in text for mark in ("http:", "https:", "url(", "@import"))
+    assert "ranged/2" in text
+    assert f"minkactl apply {plan}" in text
+
+    frame = spark.read.parquet(str(rows))
+    assert frame.where("kind = 'partition'").count() == report["rows"]
+    busiest = frame.groupBy("keyspace", "partition", "partition_id").agg({"reads": "sum"}).orderBy("sum(reads)")
+    last = busiest.where("keyspace is not null").collect()[-1]
+    assert tuple(last)[:3] == ("ranged", "ranged/2", hot)
+    assert frame.where("kind = 'node' and free_bytes > 0").select("node").distinct().count() == 3
+
+    applied = minkactl(cluster, "apply", str(plan), "--yes")
+    assert applied.returncode == 0, applied.stderr
+    with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="ranged") as client:
+        after = wait_settled(control, live=3)
+        assert len(after.partitions) > 3
+        with pytest.raises(StopIteration):
+            hot_row(after)
+        assert client.get_many(HOT) == dict.fromkeys(HOT, b"v" * 100)
+
+
+def test_spark_sums_what_the_nodes_have_told(spark: SparkSession, cluster: LocalCluster) -> None:
+    to_ms = round(time.time() * 1000) - 2000
+    missing: list[str] = []
+    with HistoryClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
+        told = client.read_all(to_ms - 60 * MINUTE_MS, to_ms, on_missing=lambda node, _: missing.append(node))
+        expected = coarser(told, 5000)
+        rows = history(spark, cluster.endpoints, control.table(), to_ms - 60 * MINUTE_MS, to_ms)
+    assert not missing
+    assert any(row.reads and row.writes for one in expected for row in one.partitions)
+    assert comparable(summed(rows, 5000)) == comparable(expected)
+
+
+def comparable(intervals: list[NodeInterval]) -> list[NodeInterval]:
+    """With the partitions in one order, and the buckets of one type."""
+    return [replace(one, partitions=sorted(map(_plain, one.partitions), key=_id)) for one in intervals]
+
+
+def _plain(row: PartitionInterval) -> PartitionInterval:
+    return replace(row, reads_took=tuple(row.reads_took), writes_took=tuple(row.writes_took))
+
+
+def _id(row: PartitionInterval) -> int:
+    return row.partition_id
+
+
+def test_a_node_that_is_down_is_named(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    down = sorted(cluster.nodes)[-1]
+    cluster.kill(down)
+    page = tmp_path / "load.html"
+    report = load_report(spark, cluster.endpoints, until=datetime.now(UTC), html=page)
+    assert len(report.missing) == 1
+    assert report.missing[0].startswith(f"{down}: UNREACHABLE: ")
+    assert report.nodes == tuple(sorted(set(cluster.nodes) - {down}))
+    assert f"<strong>Missing:</strong> {down}: " in page.read_text()
+    nothing = load_report(spark, cluster.endpoints, since=timedelta(hours=1), until=datetime(2020, 1, 1, tzinfo=UTC))
+    assert (nothing.rows, nothing.hot, nothing.plan) == (0, (), None)
+    with pytest.raises(MinkaError, match="a minute is the least") as refused:
+        load_report(spark, cluster.endpoints, since=timedelta(seconds=1))
+    assert refused.value.code is Code.INVALID_ARGUMENT

@@ -80,7 +80,7 @@ def _forecast(node: str, points: Sequence[NodePoint]) -> FullForecast:
     if room == 0:
         return FullForecast(node, at_ms, 0, None, None, None, at_ms, at_ms, at_ms, hours, "it has no room")
     if len(lowest) < _LEAST_POINTS:
-        said = f"not known: {len(lowest)} hours of history are too few"
+        said = f"not known: {_LEAST_POINTS} hours of history are needed, there are {len(lowest)}"
         return FullForecast(node, at_ms, room, None, None, None, None, None, None, hours, said)
     trend = theil_sen(lowest)
     full, earliest, latest, said = _end(lowest, trend, hours)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from itertools import groupby
 from typing import Final
 
 from minka.load_report.analysis import LoadAnalysis
@@ -15,11 +16,13 @@ from minka.load_report.proposals import Proposals
 from minka.v1.cluster_pb2 import PartitionTable
 
 _WIDTH, _HEIGHT = 860, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 12, 12, 28
 _DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "1 2", "12 4", "5 2 1 2", "3 6")  # so that no line needs its colour
 _COLOURS: Final = 8
 _MAX_LINES: Final = 8
 _MAX_TABLE_ROWS: Final = 48
+_RING: Final = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
+_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # of an axis, and its parts
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --bg: #fff; --text: #1b1f24; --dim: #57606a; --line: #d0d7de;
@@ -215,15 +218,16 @@ def plot(title: str, lines: Sequence[Line], show: Callable[[float], str]) -> str
 def _svg(title: str, lines: Sequence[Line], show: Callable[[float], str]) -> str:
     times = [at for line in lines for at, _ in line.points]
     first, last = min(times), max(times)
-    top = _round_up(_most(lines))
-    x: Callable[[int], float] = lambda at: _LEFT + (at - first) / max(last - first, 1) * (_WIDTH - _LEFT - _RIGHT)  # noqa: E731
+    top, parts_of_top = _scale(_most(lines), 1024 if show is _bytes else 1000)
+    width = _WIDTH - _LEFT - _RIGHT
+    x: Callable[[int], float] = lambda at: _LEFT + width * ((at - first) / (last - first) if last > first else 0.5)  # noqa: E731
     y: Callable[[float], float] = lambda v: _HEIGHT - _BOTTOM - v / top * (_HEIGHT - _TOP - _BOTTOM)  # noqa: E731
     parts = []
-    for share in (0, 0.25, 0.5, 0.75, 1):
+    for share in (number / parts_of_top for number in range(parts_of_top + 1)):
         level = y(share * top)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{level:.1f}" y2="{level:.1f}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{level + 4:.1f}" text-anchor="end">{escape(show(share * top))}</text>')
-    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")) if last > first else ((0.5, "middle"),):
         at = round(first + share * (last - first))
         parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{_time(at)}</text>')
     for number, line in enumerate(lines):
@@ -235,12 +239,12 @@ def _svg(title: str, lines: Sequence[Line], show: Callable[[float], str]) -> str
 
 
 def _path(line: Line, x: Callable[[int], float], y: Callable[[float], float]) -> str:
-    """A point by itself is a dot's width, so that it is seen."""
-    parts, is_open = [], False
-    for at, value in line.points:
-        if value is not None:
-            parts.append(f"{'L' if is_open else 'M'}{x(at):.1f} {y(value):.1f}" + ("" if is_open else "h.5"))
-        is_open = value is not None
+    """A point between gaps is a ring, so that it is seen."""
+    parts = []
+    for is_gap, run in groupby(line.points, lambda point: point[1] is None):
+        places = [f"{x(at):.1f} {y(value):.1f}" for at, value in run if value is not None]
+        if not is_gap:
+            parts.append("M" + "L".join(places) + (_RING if len(places) == 1 else ""))
     return "".join(parts)
 
 
@@ -271,12 +275,15 @@ def _most(lines: Iterable[Line]) -> float:
     return max((value for line in lines for _, value in line.points if value is not None), default=0.0)
 
 
-def _round_up(value: float) -> float:
-    """1, 2, 2.5 or 5 times a power of ten."""
-    if value <= 0:
-        return 1.0
-    unit = 10.0 ** math.floor(math.log10(value))
-    return next(unit * times for times in (1, 2, 2.5, 5, 10) if value <= unit * times * 1.000001)
+def _scale(most: float, thousand: int) -> tuple[float, int]:
+    """Where an axis ends, and into how many parts it is divided, so that the numbers at it are short. `thousand`: from
+    how much on there is another unit.
+    """
+    if most <= 0:
+        return 1.0, 5
+    unit = float(thousand) ** math.floor(math.log(most, thousand))
+    unit *= 10.0 ** math.floor(math.log10(most / unit))
+    return next((unit * times, parts) for times, parts in _ENDS if most <= unit * times * 1.000001)
 
 
 def _number(value: float) -> str:

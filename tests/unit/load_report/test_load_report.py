@@ -189,7 +189,7 @@ def test_what_is_within_the_noise_is_not_in_sight() -> None:
 def test_too_little_history_and_a_full_disk() -> None:
     (few,) = forecasts(points(lambda hour: (100 - 10 * hour) * GIB, hours=5))
     assert few.full_ms is None
-    assert few.said == "not known: 5 hours of history are too few"
+    assert few.said == "not known: 6 hours of history are needed, there are 5"
     (full,) = forecasts([NodePoint("athens", START, 0, 0, 0, 0, 0)])
     assert full.full_ms == START
 
@@ -329,3 +329,16 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows() -> None:
             assert all(-1 <= number <= 861 for number in numbers)
     assert page.count("<figure>") == page.count("<details>") == 8, "a table beside each plot"
     assert "prefers-color-scheme: dark" in page
+
+
+def test_axes_have_short_numbers_and_a_single_point_is_seen() -> None:
+    def numbers(*values: float, show: Callable[[float], str] = html._number) -> list[str]:
+        figure = html.plot("size", [html.Line("a", [(START + n * MINUTE, v) for n, v in enumerate(values)])], show)
+        return re.findall(r'text-anchor="end">([^<:]+)</text>', figure)
+
+    assert numbers(0.7, 0.9) == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+    assert numbers(2100) == ["0", "500", "1,000", "1,500", "2,000", "2,500"]
+    assert numbers(1.5 * GIB, GIB, show=html._bytes) == ["0 B", "512.0 MiB", "1.0 GiB", "1.5 GiB", "2.0 GiB"]
+    assert numbers(68.6 * GIB, show=html._bytes)[-1] == "100.0 GiB"
+    alone = html.plot("size", [html.Line("a", [(START, 5.0), (START + MINUTE, None), (START + 2 * MINUTE, 5.0)])], str)
+    assert alone.count(html._RING) == 2

@@ -24,7 +24,7 @@ from minka.history_rows import PartitionInterval
 from minka.load_report.analysis import coarser
 from minka.spark import load_report
 from minka.spark.history import history, summed
-from minka.spark.load_report import LoadReport
+from minka.spark.load_report import LoadReport, _without_torn_end
 from minka.v1.cluster_pb2 import HashFunction, PartitionTable
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
@@ -166,15 +166,18 @@ def test_the_hot_partition_is_named_and_split_by_the_plan(
 
 
 def test_spark_sums_what_the_nodes_have_told(spark: SparkSession, cluster: LocalCluster) -> None:
-    to_ms = round(time.time() * 1000) - 2000
     missing: list[str] = []
-    with HistoryClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
-        told = client.read_all(to_ms - 60 * MINUTE_MS, to_ms, on_missing=lambda node, _: missing.append(node))
-        expected = coarser(told, 5000)
-        rows = history(spark, cluster.endpoints, control.table(), to_ms - 60 * MINUTE_MS, to_ms)
+    with busy(cluster), HistoryClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
+        told = list(client.read_all(on_missing=lambda node, _: missing.append(node)))
+        table = control.table()
     assert not missing
-    assert any(row.reads and row.writes for one in expected for row in one.partitions)
-    assert comparable(summed(rows, 5000)) == comparable(expected)
+    to_ms = min({one.node: one.start_ms for one in told}.values())  # up to there all have told all
+    expected = coarser([one for one in told if one.start_ms < to_ms], 5000)
+    rows = [row for one in expected for row in one.partitions]
+    assert any(row.reads for row in rows)
+    assert any(row.writes for row in rows)
+    frame = history(spark, cluster.endpoints, table, told[0].start_ms - 10 * MINUTE_MS, to_ms)
+    assert comparable(summed(frame, 5000)) == comparable(expected)
 
 
 def comparable(intervals: list[NodeInterval]) -> list[NodeInterval]:
@@ -204,3 +207,12 @@ def test_a_node_that_is_down_is_named(spark: SparkSession, cluster: LocalCluster
     with pytest.raises(MinkaError, match="a minute is the least") as refused:
         load_report(spark, cluster.endpoints, since=timedelta(seconds=1))
     assert refused.value.code is Code.INVALID_ARGUMENT
+
+
+def test_a_last_step_that_not_all_nodes_have_told_is_left_out() -> None:
+    def steps(*told: str) -> list[NodeInterval]:
+        return [NodeInterval(node, step * MINUTE_MS, MINUTE_MS) for step, nodes in enumerate(told) for node in nodes]
+
+    assert _without_torn_end(steps("abc", "abc", "ab")) == steps("abc", "abc")
+    for whole in (["abc", "abc"], ["abc", "ab", "ab"], ["ab", "abc"], ["a"], []):
+        assert _without_torn_end(steps(*whole)) == steps(*whole)

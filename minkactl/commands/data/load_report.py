@@ -96,7 +96,7 @@ def load_report(
     for text in report.proposals.notes:
         note(f"{text}.")
     if plan_file is not None and report.plan is None:
-        note(f"There is nothing to split or move: {plan_file} is not written.")
+        note(f"Nothing to split or move is known: {plan_file} is not written.")
     elif plan_file is not None and report.plan is not None:
         write_plan(report.plan, Path(plan_file))
         note(f"The plan is in {plan_file}. Apply it with: minkactl apply {plan_file}")

@@ -123,8 +123,8 @@ def _rows_of(interval: NodeInterval) -> Iterator[dict[str, Any]]:
             "read_p99_ms": quantile_ms(row.reads_took, 0.99),
             "write_p50_ms": quantile_ms(row.writes_took, 0.5),
             "write_p99_ms": quantile_ms(row.writes_took, 0.99),
-            "reads_took": row.reads_took if row.reads else None,
-            "writes_took": row.writes_took if row.writes else None,
+            "reads_took": row.reads_took if any(row.reads_took) else None,
+            "writes_took": row.writes_took if any(row.writes_took) else None,
         }
 
 

@@ -170,16 +170,17 @@ def test_spark_sums_what_the_nodes_have_told(spark: SparkSession, cluster: Local
         pass
     to_ms = round(time.time() * 1000)
     with HistoryClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
-        for node in client.nodes():
-            eventually(f"{node} has told all until then", lambda node=node: list(client.read(node, to_ms)))  # type: ignore[misc]
-        told = [one for node in client.nodes() for one in client.read(node, 0, to_ms)]
+        nodes = client.nodes()
+        eventually("all is told until then", lambda: all(list(client.read(node, to_ms)) for node in nodes))
+        told = [one for node in nodes for one in client.read(node, 0, to_ms)]
         table = control.table()
     expected = coarser(told, 5000)
     rows = [row for one in expected for row in one.partitions]
     assert any(row.reads for row in rows)
     assert any(row.writes for row in rows)
     frame = history(spark, cluster.endpoints, table, told[0].start_ms - 10 * MINUTE_MS, to_ms)
-    assert comparable(summed(frame, 5000)) == comparable(expected)
+    for found, wanted in zip(comparable(summed(frame, 5000)), comparable(expected), strict=True):
+        assert found == wanted
 
 
 def comparable(intervals: list[NodeInterval]) -> list[NodeInterval]:

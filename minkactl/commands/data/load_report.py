@@ -22,7 +22,6 @@ COLUMNS: Final = (
     Column("TO", "to_ms", Kind.TIME),
     Column("NODES", "nodes"),
     Column("ROWS", "rows", Kind.NUMBER),
-    Column("MISSING", "missing"),
     Column("TOOK", "took_ms", Kind.MILLISECONDS),
 )
 HOT_COLUMNS: Final = (
@@ -34,6 +33,7 @@ HOT_COLUMNS: Final = (
     Column("DATA", "bytes", Kind.BYTES),
 )
 FULL_COLUMNS: Final = (Column("NODE", "node"), Column("ROOM", "room", Kind.BYTES), Column("FULL", "said"))
+MISSING_COLUMNS: Final = (Column("MISSING", "missing"),)
 PROPOSAL_COLUMNS: Final = (Column("PARTITION", "partition"), Column("PROPOSED", "what"), Column("WHY", "reason"))
 
 
@@ -91,8 +91,6 @@ def load_report(
         )
 
     report = jobs.run(session, spark, job, COLUMNS, _listings)
-    for text in report.missing:
-        note(f"missing: {text}")
     for text in report.proposals.notes:
         note(f"{text}.")
     if plan_file is not None and report.plan is None:
@@ -124,5 +122,11 @@ def _listings(report: "LoadReport") -> list[Listing]:
         {"partition": one.partition, "what": f"to {', '.join(one.target_replicas)}", "reason": one.reason}
         for one in report.proposals.moves
     ]
-    listings = Listing(HOT_COLUMNS, hot), Listing(FULL_COLUMNS, full), Listing(PROPOSAL_COLUMNS, proposed)
+    missing = [{"missing": text} for text in report.missing]
+    listings = (
+        Listing(MISSING_COLUMNS, missing),
+        Listing(HOT_COLUMNS, hot),
+        Listing(FULL_COLUMNS, full),
+        Listing(PROPOSAL_COLUMNS, proposed),
+    )
     return [listing for listing in listings if listing.rows]

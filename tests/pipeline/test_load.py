@@ -1,5 +1,6 @@
 """Loads through Spark into real daemons."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.cluster.cluster import QUICK, wait_settled
 
 UNHASHED = HashFunction.HASH_FUNCTION_UNSPECIFIED
 PLAIN = PairColumns(("key",), ("value",))
+LOAD: Any = sys.modules[load.__module__]  # `minka.spark.load` is the function
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +199,7 @@ def test_bad_rows_count_where_all_files_were_uploaded_before(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("minka.spark.load._Run._count_bad", die)
+        patch.setattr(LOAD._Run, "_count_bad", die)
         with pytest.raises(KeyboardInterrupt):
             loaded(spark, cluster, "bad", frame, **options)
     with pytest.raises(MinkaError, match="2 rows can't be loaded, 1 may be left out") as refused:
@@ -210,7 +212,7 @@ def test_a_row_of_another_partition_fails_the_load(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark may put several partitions into one task; no client would find the row."""
-    monkeypatch.setattr("minka.spark.load.place_column", lambda *_: F.expr("if(key = 'k7', 4, 0)"))
+    monkeypatch.setattr(LOAD, "place_column", lambda *_: F.expr("if(key = 'k7', 4, 0)"))
     with pytest.raises(MinkaError, match="INTERNAL: rows of several partitions came to the task of place 0"):
         loaded(spark, cluster, "awkward", numbers(spark, 100), on_conflict="replace")
 
@@ -230,7 +232,7 @@ def test_a_load_of_which_every_file_is_there_is_resumed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("minka.spark.load.LoadClient.commit", die)
+        patch.setattr(LOAD.LoadClient, "commit", die)
         with pytest.raises(KeyboardInterrupt):
             loaded(spark, cluster, "awkward", numbers(spark, 2), load_id="one")
     report = loaded(spark, cluster, "awkward", numbers(spark, 2), load_id="one")

@@ -123,7 +123,8 @@ def test_a_partition_that_fails_again_and_again_fails_the_load(
     after = spooled(cluster, "skipped")
     assert len(after.pop(failing)) == led
     before.pop(failing)
-    assert after == before, "what was uploaded is not made again"
+    assert all(before[node] <= files for node, files in after.items()), "what was uploaded is kept"
+    assert sum(map(len, after.values())) == 6 - led, "and not made again"
 
 
 # tidb 33446: 16 hours of retries against a full disk.

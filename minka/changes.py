@@ -68,7 +68,7 @@ class ChangeClient(Nodes):
                 after = max(after, batch.next_offset)
 
     def child_at(self, parent_id: int, after: int, child_id: int) -> int:
-        """Where the log of a partition begins that was split off from another one after an offset: changes of its keys
+        """The offset at which a partition was split off from another one, after a given one: changes of its keys
         up to there are in the parent's. Raises CHANGES_GONE when no log says so any more.
         """
         request = ReadChangesRequest(partition_id=parent_id, after_offset=after, find_child=child_id)

@@ -94,7 +94,7 @@ class SnapshotClient(Nodes):
                 pause(tries)
 
     def digest(self, snapshot: PartitionSnapshot, node: str, wanted: KeyRange, buckets: int = 1) -> SnapshotDigest:
-        """Of the replica on this node. Raises SNAPSHOT_GONE, and what the node refuses."""
+        """The digest of the replica on this node. Raises SNAPSHOT_GONE, and what the node refuses."""
         if not snapshot.snapshot_id:
             return SnapshotDigest()
         request = DigestSnapshotRequest(

@@ -34,7 +34,7 @@ def table_options() -> BlockBasedOptions:
 
 
 def compression() -> DBCompressionType:
-    """Of the tables' blocks."""
+    """The compression of the tables' blocks."""
     return DBCompressionType.lz4()
 
 

@@ -222,7 +222,7 @@ class _Sizes:
         self._told: defaultdict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
 
     def of(self, one: NodeInterval) -> int:
-        """Of all replicas of the node, in bytes."""
+        """All replicas of the node together, in bytes."""
         told = self._told[one.node]
         told.update((row.partition_id, (row.bytes, one.start_ms)) for row in one.partitions)
         kept = {id_: at for id_, at in told.items() if one.start_ms - at[1] <= self._holds_ms}

@@ -51,7 +51,7 @@ class FullForecast:
 
 
 def theil_sen(points: Sequence[tuple[float, float]]) -> Trend:
-    """Of two points or more, at different times."""
+    """The trend of two points or more, at different times."""
     slopes = sorted(
         (later[1] - earlier[1]) / (later[0] - earlier[0])
         for number, earlier in enumerate(points)

@@ -23,7 +23,7 @@ _log_file: Path | None = None
 
 
 def log_file() -> Path | None:
-    """Where the Spark process that this one has started writes its log; None where there was none to start."""
+    """The log of the Spark process that this one has started; None if it has started none."""
     return _log_file
 
 

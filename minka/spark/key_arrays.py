@@ -273,7 +273,7 @@ class _Keys:
         return words
 
     def string_ends(self) -> npt.NDArray[np.int64]:
-        """Where text that begins here ends: at the first zero byte that no 0xff follows.
+        """The end of text that begins here: the first zero byte that no 0xff follows.
 
         It may look into the next key, where 0xff is no type of column either.
         """

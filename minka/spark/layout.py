@@ -33,7 +33,7 @@ DEFAULT_SCHEMA: Final = "key binary, value binary"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Of the rows of one data frame."""
+    """The layout of one data frame's rows."""
 
     schema: StructType
     key_fields: tuple[StructField, ...]

@@ -250,7 +250,7 @@ class _Run:
         return [*staged.values(), *(LoadFile.FromString(bytes(row.file)) for row in rows if row.file)], rows
 
     def _targets(self) -> tuple[Keyspace, list[Partition], tuple[LoadTarget, ...]]:
-        """Of one table, in the order of slots or ranges."""
+        """They come from one table, in the order of slots or ranges."""
         keyspace, partitions, targets = self._client.layout(self._name)
         return keyspace, partitions, tuple(targets)
 
@@ -427,7 +427,7 @@ def _follow(stage: Stage, answer: GetLoadsResponse) -> None:
 
 
 def _bytes_of(source: DataFrame) -> int:
-    """Of the files that it is read from; 0 where that can't be known."""
+    """The size of the files that it is read from; 0 if that can't be known."""
     from pyspark.sql.utils import is_remote
 
     if is_remote():

@@ -17,7 +17,7 @@ _Place = Callable[[list[bytes]], list[int]]
 
 
 def place_column(key: Column, keyspace: Keyspace, rows: Sequence[Partition]) -> Column:
-    """Where in `rows` the partition is to which the key belongs: all of the keyspace's, by their slots or ranges."""
+    """The place in `rows`, which are all of the keyspace's in order, of the partition to which the key belongs."""
     place_of = _by_range(rows) if keyspace.partitioning == Partitioning.PARTITIONING_RANGES else _by_hash(keyspace)
 
     def places(keys: pa.Array) -> pa.Array:

@@ -44,7 +44,7 @@ class NoRows(InputPartition):
 
 
 class SnapshotReader(DataSourceReader):
-    """Of all of a keyspace. Made where the query is planned, and again in each task."""
+    """Reads all of a keyspace. It is made where the query is planned, and again in each task."""
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
         self._options = options
@@ -141,7 +141,7 @@ class SnapshotReader(DataSourceReader):
 
 
 class FilteringReader(SnapshotReader):
-    """That looks at the query's filters for what it needn't read. Spark applies them all the same."""
+    """Looks at the query's filters for what it needn't read. Spark applies them all the same."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """See DataSourceReader."""

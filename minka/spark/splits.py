@@ -1,4 +1,4 @@
-"""Where to divide a keyspace by ranges before it is filled: keys between which there are equal bytes.
+"""Finds keys that divide a keyspace by ranges before it is filled, so that ranges get equal bytes.
 
 Rows are sampled in proportion to their bytes, so that large rows count as much as they weigh (quantiles of a sample of
 rows don't: a few large rows can fill a range of their own).
@@ -146,7 +146,7 @@ def _apportioned(runs: Sequence[_Sample], weights: Sequence[float], ranges: int)
 
 
 def _equal(run: _Sample, parts: int) -> list[int]:
-    """Where in the run its parts begin, but for the first."""
+    """The places in the run at which its parts begin, but for the first."""
     ends = list(accumulate(stands_for for _, stands_for in run))
     places = [bisect_left(ends, ends[-1] * part / parts) + 1 for part in range(1, parts)]
     return sorted({place for place in places if place < len(run)})

@@ -78,7 +78,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         known: dict[int, int],
         begins: dict[int, int],
     ) -> int:
-        """Where the log begins of a partition that was split off, maybe from one that was split off itself."""
+        """The offset at which a partition's log begins; its parent may have been split off itself."""
         if id_ in known or id_ in begins:
             return known[id_] if id_ in known else begins[id_]
         parent = rows[id_].split_from

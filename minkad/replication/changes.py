@@ -31,7 +31,7 @@ class Changes:
         self._file_of = file_of
 
     def positions(self, partition_ids: Iterable[int]) -> list[ChangePosition]:
-        """Of those of the partitions that are here."""
+        """The positions of those partitions that are here."""
         found = [replica for id_ in partition_ids if (replica := self._replicas.get(id_)) is not None]
         return [_position(replica) for replica in found if _is_usable(replica)]
 

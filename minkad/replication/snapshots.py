@@ -119,7 +119,9 @@ class Snapshots:
             await self._until_kept(replica, is_kept, until)
         finally:
             del self._opening[snapshot_id]
-        kept = self._kept[snapshot_id]
+        kept = self._kept.get(snapshot_id)
+        if kept is None:
+            raise MinkaError(Code.DISK_LOW, "the snapshot was given up at once, for room")
         found = _of(replica, snapshot_id, kept.offset, range_)
         if part_bytes:
             found.cuts.extend(await self._cuts(kept, part_bytes))

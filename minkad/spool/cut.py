@@ -19,7 +19,7 @@ from minkad.spool.worker import serve
 
 
 class Target(msgspec.Struct):
-    """Where the rows of a range go."""
+    """The file to which the rows of a range go."""
 
     path: str
     start: bytes

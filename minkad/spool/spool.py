@@ -76,7 +76,7 @@ class Spool:
         return file is not None and file.checksum == checksum
 
     def path(self, number: int, name: str) -> Path:
-        """Where it is, or would be."""
+        """The path at which it is, or would be."""
         return self.folder / str(number) / f"{name}{_ENDING}"
 
     # What comes

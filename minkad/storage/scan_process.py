@@ -150,7 +150,7 @@ def _hashes(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
 
 
 def _cuts(db: Rdict, request: ScanRequest) -> list[bytes]:
-    """Where parts of about `part_bytes` begin, but for the first: at first keys of tables, so nothing is read."""
+    """The keys at which parts of about `part_bytes` begin, but for the first: tables' first keys; nothing is read."""
     found: list[bytes] = []
     size = 0
     for table in sorted(tables_of(db), key=lambda table: table.first):

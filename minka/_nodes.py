@@ -8,14 +8,14 @@ from typing import Final, Self
 
 import grpc
 
-from minka._grpc import channel_credentials, channel_options, error_from_call
+from minka._channels import Channels
+from minka._grpc import error_from_call
 from minka._retry import delay_s
 from minka.control import Control
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import Keyspace, Partition, PartitionTable
 
-_CONNECT_SECONDS: Final = 2.0
 _RNG: Final = Random()
 
 
@@ -24,8 +24,7 @@ class Nodes:
 
     def __init__(self, endpoints: Sequence[str], tls: Tls | None) -> None:
         self._control: Final = Control(endpoints, tls=tls)
-        self._credentials: Final = channel_credentials(tls)
-        self._channels: Final[dict[str, grpc.Channel]] = {}
+        self._channels: Final = Channels(tls)
         self.table = PartitionTable()
 
     def __enter__(self) -> Self:
@@ -37,8 +36,7 @@ class Nodes:
     def close(self) -> None:
         """Close the connections."""
         self._control.close()
-        while self._channels:
-            self._channels.popitem()[1].close()
+        self._channels.close()
 
     def keyspace(self, name: str) -> Keyspace:
         """By the newest table. Raises UNKNOWN_KEYSPACE, and what Control does."""
@@ -67,15 +65,7 @@ class Nodes:
         address = next((one.address for one in self.table.nodes if one.id == node), "")
         if not address:
             raise MinkaError(Code.UNREACHABLE, f"the table has no address of {node or 'a leader'}")
-        channel = self._channels.get(address)
-        if channel is None:
-            options = channel_options(_CONNECT_SECONDS)
-            if self._credentials is None:
-                channel = grpc.insecure_channel(address, options=options)
-            else:
-                channel = grpc.secure_channel(address, self._credentials, options=options)
-            self._channels[address] = channel
-        return channel
+        return self._channels.to(address)
 
 
 def error_of(caught: grpc.RpcError | MinkaError, node: str) -> MinkaError:

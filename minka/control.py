@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import grpc
 
-from minka._grpc import channel_credentials, channel_options, checked_endpoints, error_from_call, unreachable
+from minka._channels import Channels
+from minka._grpc import checked_endpoints, error_from_call, unreachable
 from minka.errors import Code, MinkaError
 from minka.table_changes import with_changes
 from minka.tls import Tls
@@ -25,7 +26,6 @@ if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
 
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 0.5
-_CONNECT_TIMEOUT_S: Final = 2.0
 _MIN_SHARE_S: Final = 0.02
 
 
@@ -45,8 +45,7 @@ class Control:
         self.endpoints: Final = checked_endpoints(endpoints)
         self.timeout: Final = timeout
         self.tls: Final = tls
-        self._credentials: Final = channel_credentials(tls)
-        self._channels: Final[dict[str, grpc.Channel]] = {}
+        self._channels: Final = Channels(tls)
         self._controller = ""  # address of the active controller, as last heard
         self._known_table = cluster_pb2.PartitionTable()  # the active controller's, when the status was last asked for
 
@@ -58,8 +57,7 @@ class Control:
 
     def close(self) -> None:
         """Close the connections."""
-        while self._channels:
-            self._channels.popitem()[1].close()
+        self._channels.close()
 
     def status(self) -> admin_pb2.GetStatusResponse:
         """The active controller's view where it can be reached, else that of the first node that answers.
@@ -99,7 +97,7 @@ class Control:
 
     def status_at(self, address: str) -> admin_pb2.GetStatusResponse:
         """The view of the node at this address, and of no other."""
-        call = AdminStub(self._channel(address, self.timeout)).GetStatus
+        call = AdminStub(self._channels.to(address, self.timeout)).GetStatus
         try:
             return call(admin_pb2.GetStatusRequest(), timeout=self.timeout)
         except grpc.RpcError as error:
@@ -110,7 +108,7 @@ class Control:
 
         `done` is called with the result on a thread of gRPC's once there is an answer or a failure.
         """
-        call = AdminStub(self._channel(address, timeout)).DescribeNode
+        call = AdminStub(self._channels.to(address, timeout)).DescribeNode
         described = Described(address, call.future(admin_pb2.DescribeNodeRequest(), timeout=timeout))
         described.call.add_done_callback(lambda _: done(described))
         return described
@@ -440,20 +438,9 @@ class Control:
         self, address: str, rpc: "_Rpc[_Request, _Response]", request: _Request, timeout: float, *, repeatable: bool
     ) -> _Response:
         try:
-            return rpc(self._channel(address, timeout))(request, timeout=timeout)
+            return rpc(self._channels.to(address, timeout))(request, timeout=timeout)
         except grpc.RpcError as error:
             raise error_from_call(error, address, repeatable=repeatable) from error
-
-    def _channel(self, address: str, timeout: float) -> grpc.Channel:
-        channel = self._channels.get(address)
-        if channel is None:
-            options = channel_options(min(timeout, _CONNECT_TIMEOUT_S))
-            if self._credentials is None:
-                channel = grpc.insecure_channel(address, options=options)
-            else:
-                channel = grpc.secure_channel(address, self._credentials, options=options)
-            self._channels[address] = channel
-        return channel
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,8 @@ from typing import Final, Self
 
 import grpc
 
-from minka._grpc import channel_credentials, channel_options, error_from_call
+from minka._channels import Channels
+from minka._grpc import error_from_call
 from minka.control import Control
 from minka.errors import Code, MinkaError
 from minka.history_rows import PartitionInterval, unpack
@@ -15,8 +16,6 @@ from minka.tls import Tls
 from minka.v1.cluster_pb2 import NodeState, PartitionTable
 from minka.v1.history_pb2 import HistoryBlock, ReadHistoryRequest
 from minka.v1.history_pb2_grpc import HistoryStub
-
-_CONNECT_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class HistoryClient:
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 120.0) -> None:
         self._control: Final = Control(endpoints, tls=tls)
-        self._credentials: Final = channel_credentials(tls)
+        self._channels: Final = Channels(tls)
         self._timeout: Final = timeout
         self._table: PartitionTable | None = None
 
@@ -56,6 +55,7 @@ class HistoryClient:
     def close(self) -> None:
         """Close the connections."""
         self._control.close()
+        self._channels.close()
 
     def nodes(self) -> list[str]:
         """Those that have not left, by the newest table. Raises what Control does."""
@@ -69,11 +69,11 @@ class HistoryClient:
         UNIMPLEMENTED's code where it is of a version without a history.
         """
         request = ReadHistoryRequest(from_ms=from_ms, to_ms=to_ms)
-        with self._channel(self._address(node)) as channel:
-            try:
-                yield from intervals_of(node, HistoryStub(channel).Read(request, timeout=self._timeout))
-            except grpc.RpcError as error:
-                raise error_from_call(error, node, repeatable=True) from error
+        stub = HistoryStub(self._channels.to(self._address(node)))
+        try:
+            yield from intervals_of(node, stub.Read(request, timeout=self._timeout))
+        except grpc.RpcError as error:
+            raise error_from_call(error, node, repeatable=True) from error
 
     def read_all(
         self, from_ms: int = 0, to_ms: int = 0, *, on_missing: Callable[[str, MinkaError], None]
@@ -95,12 +95,6 @@ class HistoryClient:
         if not address:
             raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node}", node=node)
         return address
-
-    def _channel(self, address: str) -> grpc.Channel:
-        options = channel_options(_CONNECT_SECONDS)
-        if self._credentials is None:
-            return grpc.insecure_channel(address, options=options)
-        return grpc.secure_channel(address, self._credentials, options=options)
 
 
 def intervals_of(node: str, blocks: Iterable[HistoryBlock]) -> Iterator[NodeInterval]:

@@ -26,7 +26,8 @@ from typing import Any, Final, Self, TypeVar
 
 import grpc
 
-from minka._grpc import channel_credentials, channel_options, error_from_call
+from minka._channels import Channels
+from minka._grpc import error_from_call
 from minka._retry import delay_s
 from minka.control import Control
 from minka.errors import Code, MinkaError
@@ -51,7 +52,6 @@ FETCH_METHOD: Final = "/minka.v1.Spool/Fetch"
 T = TypeVar("T")
 
 _CHUNK_BYTES: Final = 256 * 1024
-_CONNECT_SECONDS: Final = 2.0
 _ASK_SECONDS: Final = 5.0
 _FILE_SECONDS: Final = 3600.0  # for one file to be uploaded, fetched or cut
 _ENOUGH_SECONDS: Final = 5.0  # for which those who are late are waited for, once enough nodes have a file
@@ -97,9 +97,8 @@ class LoadClient:
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
         self.control: Final = Control(endpoints, timeout, tls=tls)
-        self._credentials: Final = channel_credentials(tls)
         self._timeout: Final = timeout
-        self._channels: Final[dict[str, grpc.Channel]] = {}
+        self._channels: Final = Channels(tls)
         self._pool: Final = ThreadPoolExecutor(16, "minka-load")
 
     def __enter__(self) -> Self:
@@ -112,8 +111,7 @@ class LoadClient:
         """Close the connections."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.control.close()
-        while self._channels:
-            self._channels.popitem()[1].close()
+        self._channels.close()
 
     # Loads
 
@@ -208,13 +206,14 @@ class LoadClient:
         found = _keyspace(table, keyspace)
         rows = [row for row in table.partitions if row.keyspace_id == found.id]
         problems: dict[Code, list[str]] = {}
-        behind = [row for row in rows if len(row.isr) < found.min_insync or not row.leader]
+        nodes = {node.id: node for node in table.nodes if node.state != NodeState.NODE_STATE_FAILED}
+        # A node is known to have failed before the leaders have taken it out of their in-sync sets.
+        behind = [row for row in rows if row.leader not in nodes or len(nodes.keys() & row.isr) < found.min_insync]
         if behind:
             names = ", ".join(f"{keyspace}/{row.slot}" for row in behind[:10])
             text = f"{len(behind)} partitions have no leader, or too few replicas in sync: {names}"
             problems[Code.NOT_ENOUGH_REPLICAS] = [text]
         shares = _shares(rows, bytes_)
-        nodes = {node.id: node for node in table.nodes if node.state != NodeState.NODE_STATE_FAILED}
         asked = {
             node: self._pool.submit(self._files_at, nodes[node].address, 0) for node in sorted(shares) if node in nodes
         }
@@ -284,7 +283,7 @@ class LoadClient:
 
     def _upload_to(self, address: str, header: UploadHeader, path: Path, deadline: float, enough: Event) -> None:
         """Again and again, unless enough others have it by then."""
-        method: Any = self._channel(address).stream_unary(UPLOAD_METHOD)
+        method: Any = self._channels.to(address).stream_unary(UPLOAD_METHOD)
         attempt = 0
         while True:
             attempt += 1
@@ -366,7 +365,7 @@ class LoadClient:
         raise MinkaError(code, f"files of load {load.id} could not be cut: {text}")
 
     def _cut_at(self, address: str, request: CutFilesRequest) -> list[LoadFile]:
-        stub = SpoolStub(self._channel(address))
+        stub = SpoolStub(self._channels.to(address))
         return [*_asked(address, lambda: stub.CutFiles(request, timeout=_FILE_SECONDS)).files]
 
     def _spread(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> None:
@@ -396,11 +395,11 @@ class LoadClient:
 
     def _pull(self, address: str, load: Load, file: LoadFile) -> None:
         request = PullFileRequest(load_number=load.number, file=file)
-        stub = SpoolStub(self._channel(address))
+        stub = SpoolStub(self._channels.to(address))
         _asked(address, lambda: stub.PullFile(request, timeout=_FILE_SECONDS))
 
     def _files_at(self, address: str, number: int) -> ListFilesResponse:
-        stub = SpoolStub(self._channel(address))
+        stub = SpoolStub(self._channels.to(address))
         request = ListFilesRequest(load_number=number)
         return _asked(address, lambda: stub.ListFiles(request, timeout=_ASK_SECONDS))
 
@@ -429,17 +428,6 @@ class LoadClient:
                 if not may_help or time.monotonic() > deadline:
                     raise
             time.sleep(delay_s(attempt, _RNG))
-
-    def _channel(self, address: str) -> grpc.Channel:
-        channel = self._channels.get(address)
-        if channel is None:
-            options = channel_options(_CONNECT_SECONDS)
-            if self._credentials is None:
-                channel = grpc.insecure_channel(address, options=options)
-            else:
-                channel = grpc.secure_channel(address, self._credentials, options=options)
-            self._channels[address] = channel
-        return channel
 
 
 def _messages(header: UploadHeader, path: Path) -> Iterator[bytes]:

@@ -59,6 +59,8 @@ def facts(progress: "Progress") -> list[str]:
         found.append(units.rate(bytes_per_s))
     if progress.eta_s is not None and progress.eta_s >= 1:
         found.append(f"about {units.duration(progress.eta_s)} left")
+    if progress.blocker:
+        found.append(f"waits: {progress.blocker}")
     return found
 
 

@@ -34,6 +34,18 @@ def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = 
         return reader.format(file_format).load(path)
 
 
+def absolute(spark: SparkSession, path: str) -> str:
+    """The same path for a process that runs in another folder. One of a Spark Connect server is left as it is."""
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        return path
+    with spark_failures():
+        assert spark._jvm is not None, "the driver is here"
+        found = spark._jvm.org.apache.hadoop.fs.Path(path)
+        return str(found.getFileSystem(spark._jsc.hadoopConfiguration()).makeQualified(found).toString())
+
+
 def _format_of(path: str) -> FileFormat:
     for suffix in reversed(PurePosixPath(path.rstrip("/")).suffixes):
         if (found := suffix[1:].lower()) in FORMATS:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from threading import Event, Thread
 from typing import ClassVar, Final, Literal, Self
 
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 import minka
 from minka.errors import Code, MinkaError
 from minka.loads import LoadClient, LoadTarget
-from minka.spark.inputs import FileFormat, read_files
+from minka.spark.inputs import FileFormat, absolute, read_files
 from minka.spark.load_task import TASK_SCHEMA, LoadTask, OnConflict
 from minka.spark.pairs import UNREADABLE, PairColumns, pairs_of, problem_of
 from minka.spark.partitioning import place_column
@@ -151,6 +151,8 @@ def load_files(
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
     """Load files, in a way that `resume` can go on with. Raises what `load` and `read_files` do."""
+    bad_rows = what.options.bad_rows and absolute(spark, what.options.bad_rows)
+    what = replace(what, source=absolute(spark, what.source), options=replace(what.options, bad_rows=bad_rows))
     source = read_files(spark, what.source, what.file_format, what.schema)
     return load(
         *(spark, source, endpoints, keyspace, what.options),
@@ -424,6 +426,7 @@ def _counted(found: DataFrame) -> dict[str, int]:
 def _follow(stage: Stage, answer: GetLoadsResponse) -> None:
     (found,) = answer.loads
     stage.rows = found.rows * found.parts_done // max(1, found.parts)
+    stage.blocker = f"{answer.blockers[0].partition}: {answer.blockers[0].reason}" if answer.blockers else ""
 
 
 def _bytes_of(source: DataFrame) -> int:

@@ -42,6 +42,7 @@ class Progress:
     bytes_total: int | None = None
     rows_per_s: float | None = None
     bytes_per_s: float | None = None
+    blocker: str = ""  # what keeps it from going on
 
     @property
     def fraction(self) -> float | None:
@@ -92,6 +93,7 @@ class Stage:
         self.bytes: int | None = None
         self.rows_total = rows_total
         self.bytes_total = bytes_total
+        self.blocker = ""
         self._begun = time.monotonic()
         self._row_rate = _Rate()
         self._byte_rate = _Rate()
@@ -116,6 +118,7 @@ class Stage:
             bytes_total=self.bytes_total,
             rows_per_s=self._row_rate.update(now, rows),
             bytes_per_s=self._byte_rate.update(now, self.bytes),
+            blocker="" if is_over else self.blocker,
         )
 
 

@@ -13,6 +13,7 @@ from minka import Client
 from minka.control import Control
 from minka.errors import Code, MinkaError
 from minka.rows import decode_value, encode_key
+from minka.spark.inputs import absolute
 from minka.spark.load import FileLoad, LoadOptions, LoadReport, load, load_files, resume
 from minka.spark.pairs import PairColumns
 from minka.spark.verify import verify
@@ -155,6 +156,12 @@ def test_files_are_loaded_and_a_load_is_resumed(spark: SparkSession, cluster: Lo
             assert decode_value(value) == {"note": 'two\nlines, and a "quote"'}
             again = load_files(spark, cluster.endpoints, "files", what, load_id="flights", timeout=30)
             assert again.was_done
+
+
+def test_a_relative_path_is_kept_as_an_absolute_one(spark: SparkSession) -> None:
+    """Who resumes the load runs elsewhere."""
+    assert absolute(spark, "data/*.csv") == f"file:{Path.cwd()}/data/*.csv"
+    assert absolute(spark, "file:/data") == "file:/data"
 
 
 @pytest.mark.parametrize(

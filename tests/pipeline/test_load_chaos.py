@@ -85,28 +85,43 @@ def killed(rng: random.Random, cluster: LocalCluster, process: subprocess.Popen[
     return [*done, f"the driver ({moment})"]
 
 
-@pytest.mark.seeds(1)
-@pytest.mark.timeout(300)
-def test_whatever_is_killed_every_row_is_there_once(
-    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, seed: int
+def try_to_lose_rows(
+    spark: SparkSession, cluster: LocalCluster, folder: Path, rng: random.Random, name: str, rows: int, limit: str
 ) -> None:
-    rng = random.Random(seed)
-    rows, name, path = rng.randint(20_000, 50_000), f"seed{seed}", str(tmp_path / "source.parquet")
-    source, is_over_old = frame(spark, rows), rng.random() < 0.5
+    """Load so many, with all that is killed meanwhile, and compare every replica with the source."""
+    source, path, is_over_old = frame(spark, rows), str(folder / "source.parquet"), rng.random() < 0.5
     source.repartition(rng.randint(1, 6)).write.parquet(path)
     with Control(cluster.endpoints) as control:
         made_keyspace(rng, control, name, rows)
         if is_over_old:
             with Client(cluster.endpoints, keyspace=name, timeout=30) as client:
                 client.put_many({b"k%06d" % number: b"old" for number in rng.sample(range(rows), 500)})
-        asked = [path, name, "--key", "key", "--value", "value", "--id", name, "--limit", "1MiB"]
-        with child(cluster, *asked, "--on-conflict", "replace", errors=tmp_path / "errors") as process:
+        asked = [path, name, "--key", "key", "--value", "value", "--id", name, "--limit", limit]
+        with child(cluster, *asked, "--on-conflict", "replace", errors=folder / "errors") as process:
             done = killed(rng, cluster, process, name)
         with ThreadPoolExecutor(1) as pool:
             resumed = pool.submit(resume, spark, cluster.endpoints, name, timeout=60)
             done += disturb(rng, cluster, os.getpid(), resumed.done)
             report = resumed.result()
-        print(f"seed {seed}: {rows} rows, killed: {', '.join(done)}; was done: {report.was_done}")  # noqa: T201 - with -s
+        print(f"{name}: {rows} rows, killed: {', '.join(done)}; was done: {report.was_done}")  # noqa: T201 - with -s
         assert report.rows == rows
         wait_settled(control, live=3)
         assert_same(cluster, source, name)
+
+
+@pytest.mark.seeds(1)
+@pytest.mark.timeout(300)
+def test_whatever_is_killed_every_row_is_there_once(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    try_to_lose_rows(spark, cluster, tmp_path, rng, f"seed{seed}", rng.randint(20_000, 50_000), "1MiB")
+
+
+@pytest.mark.soak
+@pytest.mark.seeds(20)
+@pytest.mark.timeout(600)
+def test_whatever_is_killed_a_million_rows_are_there_once(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, seed: int
+) -> None:
+    try_to_lose_rows(spark, cluster, tmp_path, random.Random(seed), f"million{seed}", 1_000_000, "16MiB")

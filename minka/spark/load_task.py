@@ -20,6 +20,7 @@ from minka.loads import LoadClient, LoadTarget
 from minka.ranges import readable
 from minka.snapshots import SnapshotClient
 from minka.spark.batches import binary_columns
+from minka.spark.task_process import spare_the_collector
 from minka.spark.writer import write_batches
 from minka.sst import SstWriter
 from minka.tls import Tls
@@ -50,6 +51,7 @@ class LoadTask:
 
     def ingest(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the file and upload it. What comes back names it for the commit."""
+        spare_the_collector()
         load = Load.FromString(self.load)
         self._check_goes_on(load)
         rows = _Rows(self, batches)
@@ -76,6 +78,7 @@ class LoadTask:
 
     def put(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Put the rows."""
+        spare_the_collector()
         rows = _Rows(self, batches)
         if rows.place is None:
             return

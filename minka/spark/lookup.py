@@ -14,6 +14,7 @@ from minka.errors import Code, MinkaError
 from minka.snapshots import SnapshotClient
 from minka.spark.pairs import PairColumns
 from minka.spark.partitioning import place_column
+from minka.spark.task_process import spare_the_collector
 from minka.tls import Tls
 
 How = Literal["left", "inner"]
@@ -68,6 +69,7 @@ class _Lookup:
     timeout: float
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spare_the_collector()
         with Client(self.endpoints, keyspace=self.keyspace, timeout=self.timeout, tls=self.tls) as client:
             for batch in batches:
                 for start in range(0, batch.num_rows, _KEYS_AT_ONCE):

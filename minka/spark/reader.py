@@ -16,6 +16,7 @@ from minka.snapshots import SnapshotClient
 from minka.spark.layout import Layout
 from minka.spark.options import SourceOptions
 from minka.spark.predicates import WantedKeys, wanted_keys
+from minka.spark.task_process import spare_the_collector
 from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot
 
@@ -58,6 +59,7 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in the order of their keys."""
+        spare_the_collector()
         match partition:
             case PartitionPart():
                 return self._read_part(partition)

@@ -39,6 +39,7 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.executor.heartbeatInterval": "1s",  # how often it is known how many rows a running task has done
+    "spark.python.unix.domain.socket.enabled": "true",  # TCP's delayed acknowledgements add 40 ms to each task
 }
 
 

@@ -15,6 +15,7 @@ from minka.changes import ChangeClient
 from minka.errors import Code, MinkaError
 from minka.spark.layout import Layout
 from minka.spark.options import SourceOptions
+from minka.spark.task_process import spare_the_collector
 from minka.v1.cluster_pb2 import Partition
 
 _Offset = dict[str, Any]
@@ -111,6 +112,7 @@ class ChangeStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a task."""
+        spare_the_collector()
         assert isinstance(partition, Lineage), partition
         with self._client() as client:
             client.keyspace(self._options.keyspace)

@@ -26,6 +26,7 @@ from minka.spark.pairs import PairColumns, pairs_of, problem_of
 from minka.spark.partitioning import place_column
 from minka.spark.progress import Job, OnProgress, running
 from minka.spark.report import Report, timestamp
+from minka.spark.task_process import spare_the_collector
 from minka.spark.writer import write_batches
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import Keyspace, Partition
@@ -298,6 +299,7 @@ class _Compare:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The keys that differ; writes the rows first, where it is to repair."""
+        spare_the_collector()
         first = next(batches, None)
         if first is None:
             return

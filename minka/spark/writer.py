@@ -16,6 +16,7 @@ from minka.client import Client
 from minka.errors import Code, MinkaError, OutcomeUnknown, Unavailable
 from minka.spark.layout import Layout
 from minka.spark.options import SourceOptions
+from minka.spark.task_process import spare_the_collector
 
 _IN_FLIGHT: Final = 2
 _RNG: Final = Random()
@@ -47,6 +48,7 @@ class _Writing:
         """The rows of a task; of a key that comes twice the last row counts. Raises INVALID_ARGUMENT for a row that
         can't be one, and what the client does when a partition takes nothing for the option timeout.
         """
+        spare_the_collector()
         options = self._options
         done = Written(0, 0, 0)
         with Client(options.endpoints, keyspace=options.keyspace, timeout=options.timeout, tls=options.tls) as client:

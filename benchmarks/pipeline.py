@@ -2,13 +2,14 @@
 machine (the same sort and files, taken into one local RocksDB), and the same load into Redis, pipelined, from Spark.
 """
 
+import os
 import shutil
 import socket
 import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,12 +36,15 @@ from minkactl.playground import LocalCluster
 from minkad.storage.data_database import data_options
 
 CEILING: Final = "local RocksDB"
+COPY: Final = "Parquet to Parquet"
 _PAIR: Final = PairColumns(("key",), ("value",))
 _PARTITIONS: Final = 16
 _OF_THE_CEILING: Final = 0.7
 _CPU_SHARE: Final = 1 / 8
 _EXPORT_ROWS: Final = 1_000_000
 _FOREGROUND: Final = 3.0
+_IDLE_SECONDS: Final = 5.0
+_ALONE_SECONDS: Final = 10.0
 _LARGEST_SHARE: Final = 1.15
 
 
@@ -55,10 +59,11 @@ def run(report: Report) -> None:
         source = _source(spark, folder, rows)
         _create(cluster, "warm")
         _load(spark, source.limit(10_000), cluster, "warm", "ingest")
+        export(spark, cluster.endpoints, "warm", str(folder / "warm"))
         for number in range(report.options.rounds):
             _round(report, spark, source, cluster, folder, rows, number)
         _foreground(report, spark, source, cluster)
-        _splits(report, spark, rows)
+        _splits(report, spark, rows // 5)
 
 
 def _source(spark: SparkSession, folder: Path, rows: int) -> DataFrame:
@@ -82,18 +87,20 @@ def _round(
     for mode in ("ingest", "put"):
         name = f"{mode}{number}"
         _create(cluster, name)
-        before = _cpu_of(cluster)
+        idle, before = _idle_cpu(cluster), _cpu_of(cluster)
         seconds = _timed(lambda mode=mode, name=name: _load(spark, source, cluster, name, mode))  # type: ignore[misc]
-        cpu[mode] = (_cpu_of(cluster) - before) * 1_000_000 / rows
+        cpu[mode] = (_cpu_of(cluster) - before - idle * seconds) * 1_000_000 / rows
         case = rate if mode == "ingest" else report.case("put: the same rows", "rows/s", REDIS)
         report.add(case, MINKA, Sample(rows / seconds, details={"daemons_cpu_s_per_M": cpu[mode]}))
-    share = report.case("daemons' CPU a row, ingest beside put", "of put's", goal=Goal(at_most=_CPU_SHARE))
+    share = report.case("daemons' CPU a row beyond idle, ingest beside put", "of put's", goal=Goal(at_most=_CPU_SHARE))
     report.add(share, MINKA, Sample(cpu["ingest"] / cpu["put"]))
     _redis(report, spark, source, rows)
-    case = report.case("export to Parquet, 2 nodes", "rows/s", goal=Goal(at_least=_EXPORT_ROWS))
+    case = report.case("export to Parquet, 2 nodes", "rows/s", COPY, Goal(at_least=_EXPORT_ROWS))
     target = str(folder / f"export-{number}")
     report.add(case, MINKA, Sample(rows / _timed(lambda: export(spark, cluster.endpoints, f"ingest{number}", target))))
+    report.add(case, COPY, Sample(rows / _timed(lambda: source.write.parquet(f"{target}-copy"))))
     shutil.rmtree(target)
+    shutil.rmtree(f"{target}-copy")
 
 
 def _timed(work: Callable[[], Any]) -> float:
@@ -112,6 +119,12 @@ def _create(cluster: LocalCluster, name: str) -> None:
 def _load(spark: SparkSession, source: DataFrame, cluster: LocalCluster, name: str, mode: Any) -> None:
     options = LoadOptions(columns=_PAIR, mode=mode, on_conflict="replace")
     load(spark, source, cluster.endpoints, name, options)
+
+
+def _idle_cpu(cluster: LocalCluster) -> float:
+    """Of the daemons together, in seconds a second."""
+    before, seconds = _cpu_of(cluster), _timed(lambda: time.sleep(_IDLE_SECONDS))
+    return (_cpu_of(cluster) - before) / seconds
 
 
 def _cpu_of(cluster: LocalCluster) -> float:
@@ -211,15 +224,45 @@ def _set_all(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def _foreground(report: Report, spark: SparkSession, source: DataFrame, cluster: LocalCluster) -> None:
-    """What a client waits that does a get every 10 ms, alone and while rows are ingested into another keyspace."""
+    """How long a client waits that does a put every 10 ms, alone and while rows are ingested into another keyspace:
+    with Spark on a processor of its own, as on other machines, and with Spark wherever it gets time.
+    """
     _create(cluster, "foreground")
-    case = report.case("p99 of a client during an ingest, beside idle", "x", goal=Goal(at_most=_FOREGROUND))
     for number in range(report.options.rounds):
-        alone = _p99(cluster, lambda: time.sleep(3))
-        name = f"meanwhile{number}"
-        _create(cluster, name)
-        busy = _p99(cluster, lambda name=name: _load(spark, source, cluster, name, "ingest"))  # type: ignore[misc]
-        report.add(case, MINKA, Sample(busy / alone, details={"idle_ms": alone * 1000, "busy_ms": busy * 1000}))
+        alone = _p99(cluster, lambda: time.sleep(_ALONE_SECONDS))
+        for where, kept_apart in ("apart", True), ("on the same processors", False):
+            goal = Goal(at_most=_FOREGROUND) if kept_apart else None
+            case = report.case(f"p99 of a client during an ingest, Spark {where}, beside idle", "x", goal=goal)
+            name = f"{'apart' if kept_apart else 'beside'}{number}"
+            _create(cluster, name)
+            with _apart(spark, cluster) if kept_apart else nullcontext():
+                busy = _p99(cluster, lambda name=name: _load(spark, source, cluster, name, "ingest"))  # type: ignore[misc]
+            report.add(case, MINKA, Sample(busy / alone, details={"idle_ms": alone * 1000, "busy_ms": busy * 1000}))
+
+
+@contextmanager
+def _apart(spark: SparkSession, cluster: LocalCluster) -> Iterator[None]:
+    """Spark has the last processor; the daemons and this process, with the clients it starts, have the others."""
+    everywhere = os.sched_getaffinity(0)
+    last = {max(everywhere)}
+    gateway: Any = spark.sparkContext._gateway
+    _run_on(last, gateway.proc.pid)
+    for pid in (os.getpid(), *(node.pid for node in cluster.nodes.values())):
+        _run_on(everywhere - last or last, pid, but=gateway.proc.pid)
+    try:
+        yield
+    finally:
+        _run_on(everywhere, os.getpid())
+
+
+def _run_on(processors: set[int], pid: int, but: int = 0) -> None:
+    """The threads of the process and of those below it."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            os.sched_setaffinity(int(task.name), processors)
+            for child in map(int, (task / "children").read_text("utf-8").split()):
+                if child != but:
+                    _run_on(processors, child, but)
 
 
 def _p99(cluster: LocalCluster, meanwhile: Callable[[], Any]) -> float:

@@ -248,6 +248,8 @@ class _Sink:
         for chunk in chunks:
             self._file.write(chunk)
             self.checksum = zlib.crc32(chunk, self.checksum)
+        # Little by little: a client's write that is synced at the same time would wait for all of it.
+        os.fdatasync(self._file.fileno())
         return self
 
     def sync(self) -> "_Sink":

@@ -80,7 +80,7 @@ unit: install ## Run the tests that need no daemon (a minute)
 demo: $(VENV)/.demo-data ## A cluster: 336,776 flights, a node that joins, partitions that move, duties that survive a kill; with proof
 	PYTHONPATH=$(VENV)/demo-data $(PY) demo/run.py
 
-demo-spark: install $(VENV)/.demo-data ## The data pipeline on Spark: the flights are split, loaded, verified, repaired, exported (Java not needed)
+demo-spark: install $(VENV)/.demo-data ## The data pipeline on Spark: the flights are split, loaded, verified, exported, reported on (Java not needed)
 	PYTHONPATH=$(VENV)/demo-data $(PY) demo/spark.py
 
 soak: FIRST := $(FIRST_SEED)

@@ -39,7 +39,7 @@ def compression() -> DBCompressionType:
 
 
 class Digest:
-    """Of a set of rows, in whatever order they come: how many they are, their bytes, and the XOR and the sum modulo
+    """What a set of rows is, in whatever order they come: how many, their bytes, and the XOR and the sum modulo
     2**64 of their digests. XOR alone misses pairs of the same row.
     """
 

@@ -276,7 +276,7 @@ def _most(lines: Iterable[Line]) -> float:
 
 
 def _scale(most: float, thousand: int) -> tuple[float, int]:
-    """Where an axis ends, and into how many parts it is divided, so that the numbers at it are short. `thousand`: from
+    """The end of an axis, and into how many parts it is divided, so that the numbers at it are short. `thousand`: from
     how much on there is another unit.
     """
     if most <= 0:

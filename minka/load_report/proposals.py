@@ -120,7 +120,7 @@ class _View:
         return f"{self.keyspaces[row.keyspace_id].name}/{row.slot}"
 
     def bytes(self, id_: int) -> int:
-        """Of one replica."""
+        """The bytes of one replica."""
         return self.loads[id_].bytes if id_ in self.loads else 0
 
     def may_take(self, id_: int, source: str) -> Iterator[str]:

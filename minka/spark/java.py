@@ -149,7 +149,7 @@ def _write_home(home: Path, script: str) -> None:
 
 
 def cache_dir() -> Path:
-    """Where this user's files that can be made again are: `$XDG_CACHE_HOME/minka`, `~/.cache/minka`.
+    """The folder of this user's files that can be made again: `$XDG_CACHE_HOME/minka`, `~/.cache/minka`.
 
     Raises RuntimeError for a user without a home.
     """

@@ -68,7 +68,7 @@ _GROUP: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interr
 
 
 class _LocalTasks:
-    """Of a session whose driver is this process's: its job group's, from the records that Spark keeps for its pages.
+    """The tasks of a session whose driver is here: its job group's, from the records that Spark keeps for its pages.
 
     PySpark's own StatusTracker knows tasks, but neither rows nor bytes.
     """
@@ -100,7 +100,7 @@ class _LocalTasks:
 
 
 class _RemoteTasks:
-    """Of a session of Spark Connect, whose server tells them with its answers; of rows it says nothing."""
+    """The tasks of a session of Spark Connect, whose server tells them with its answers. It says nothing of rows."""
 
     def __init__(self) -> None:
         self._operations: dict[str | None, Counted] = {}

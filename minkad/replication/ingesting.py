@@ -47,7 +47,7 @@ Key = tuple[int, int]  # load number, partition id
 
 @dataclass(frozen=True, slots=True)
 class LoadSources:
-    """Where loads and their files come from. `table` is this node's copy; `pull` lets another node have a file;
+    """The source of loads and their files. `table` is this node's copy; `pull` lets another node have a file;
     `finish` tells the active controller.
     """
 

@@ -23,7 +23,7 @@ class Intervals:
         self._told: dict[int, int] = {}  # bytes by partition id
 
     async def take(self, *, whole: bool) -> list[PartitionInterval]:
-        """Of those that answered clients or whose size has changed; with `whole`, of all that have any data."""
+        """The rows of those that answered clients or changed in size; with `whole`, of all that have any data."""
         self._told = {id_: size for id_, size in self._told.items() if id_ in self._replicas}
         found: list[PartitionInterval] = []
         for number, replica in enumerate(list(self._replicas.values()), 1):
@@ -38,7 +38,7 @@ class Intervals:
 
 
 def owned_size(replica: Replica) -> Size:
-    """Of its data, a part of which may be another partition's since a split."""
+    """The size of its data, a part of which may be another partition's since a split."""
     size = replica.data.size()
     if not replica.untrimmed:
         return size

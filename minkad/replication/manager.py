@@ -750,7 +750,7 @@ class ReplicaManager:
 
 
 def _file_in(loads: LoadSources | None, number: int, name: str) -> Path | None:
-    """Where the file of a load is, if it is here."""
+    """The path of a load's file, if it is here."""
     if loads is None or all(file.name != name for file in loads.spool.files(number)):
         return None
     return loads.spool.path(number, name)

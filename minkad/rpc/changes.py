@@ -19,7 +19,7 @@ class ChangeService(ChangesServicer):
         self._changes = changes
 
     async def Positions(self, request: PositionsRequest, context: _Context) -> PositionsResponse:
-        """Of this node's replicas."""
+        """The positions of this node's replicas."""
         return PositionsResponse(positions=self._changes.positions(request.partition_ids))
 
     async def Read(self, request: ReadChangesRequest, context: _Context) -> AsyncIterator[ChangeBatch]:

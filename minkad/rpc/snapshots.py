@@ -55,7 +55,7 @@ class SnapshotService(SnapshotsServicer):
         return found
 
     async def Release(self, request: ReleaseSnapshotRequest, context: _Context) -> ReleaseSnapshotResponse:
-        """Of one that isn't here nothing is said."""
+        """Without a word where it isn't here."""
         await self._snapshots.release(request.snapshot_id)
         return ReleaseSnapshotResponse()
 

@@ -337,11 +337,19 @@ def same_everywhere(control: Control, cluster: LocalCluster) -> None:
     """All replicas are in sync, and have the same."""
     eventually("all are in sync", lambda: all(len(p.isr) == 3 for p in control.status().table.partitions))
 
+    found: dict[str, dict[int, tuple[int, int]]] = {}
+
     def is_same() -> bool:
-        first, *others = (counts(control, cluster, name) for name in NODES)
+        found.update({name: counts(control, cluster, name) for name in NODES})
+        first, *others = found.values()
         return bool(first) and all(other == first for other in others)
 
-    eventually("all have the same", is_same)
+    try:
+        eventually("all have the same", is_same)
+    except AssertionError:
+        ids = sorted({id_ for counted in found.values() for id_ in counted})
+        by_id = {id_: {name: counted.get(id_) for name, counted in found.items()} for id_ in ids}
+        pytest.fail(f"keys and bytes differ: { {id_: one for id_, one in by_id.items() if len({*one.values()}) > 1} }")
 
 
 PLACES = ("prepare", "mark", "take", "finish")

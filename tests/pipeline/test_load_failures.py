@@ -253,7 +253,7 @@ def test_the_driver_dies(spark: SparkSession, cluster: LocalCluster, control: Co
         (found,) = client.describe("driver").loads
         what = FileLoad.from_json(found.job)
         staged = {file.name for file in client.staged(found, client.targets("driver")).values()}
-    assert what.source == path
+    assert what.source == f"file:{path}"
     report = resume(spark, cluster.endpoints, "driver", timeout=60)
     assert (report.rows, report.partitions, report.was_done) == (ROWS, 6, False)
     assert staged

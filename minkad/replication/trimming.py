@@ -13,9 +13,11 @@ from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minkad.core.state import range_of
+from minkad.failpoints import failpoint
 from minkad.replication.committer import Committer
 from minkad.replication.entries import Keep, encode_mark
 from minkad.replication.replica import Pending, Replica, Role
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
@@ -78,8 +80,8 @@ class Trimming:
             return
         if replica.is_async:
             await self._log_db.sync()  # the data is flushed, and must not be durable before the log
-        await data.compact_outside(kept)
-        if replica.data is not data or replica.kept != kept:
+        await self._free(data, kept)
+        if not _is_same(replica, data) or replica.kept != kept:
             return
         replica.kept = None
         row = replica.row
@@ -87,6 +89,16 @@ class Trimming:
             replica.untrimmed = False
             replica.stage_meta(self._log_db)
         self._done(replica)
+
+    @staticmethod
+    @failpoint("trim.compact")
+    async def _free(data: DataDatabase, kept: KeyRange) -> None:
+        await data.compact_outside(kept)
+
+
+def _is_same(replica: Replica, data: DataDatabase) -> bool:
+    """Whether it still has this data. What is staged of a deleted one would be a replica again at the next start."""
+    return replica.role is not Role.REMOVED and replica.data is data
 
 
 def _is_changing(row: Partition) -> bool:

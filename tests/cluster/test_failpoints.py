@@ -25,8 +25,9 @@ from tests.cluster.cluster import (
 from tests.cluster.workload import Workload
 
 NODES = ("athens", "byzantium", "cyrene", "ephesus")
-# Splits and merges have tests of their own.
-PLACES = [name for name in sorted(failpoints.names()) if not name.startswith(("merge.", "split."))]
+# Splits, merges, snapshots and loads have tests of their own.
+ELSEWHERE = ("ingest.", "merge.", "snapshot.", "split.", "spool.", "trim.")
+PLACES = [name for name in sorted(failpoints.names()) if not name.startswith(ELSEWHERE)]
 # Enough in each partition of `flights` that it is moved by checkpoint; those of `small` are moved by their log alone.
 BALLAST = {b"ballast-%d" % i: i.to_bytes(4, "big") * 500 for i in range(9_000)}
 

@@ -94,6 +94,37 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
+def test_what_is_deleted_while_it_is_trimmed_stays_deleted(cluster: LocalCluster) -> None:
+    """Not even its name is there after a restart."""
+    with Control(cluster.endpoints) as control:
+        rows = wait_settled(control, live=3).partitions
+        parent = next(row for row in rows if row.start_key == BOUNDS[0])
+        victim = next(node for node in NODES if node != parent.leader)
+        gate = cluster.node(victim).directory / "gate"
+        gate.touch()
+        spec_file(cluster, victim).write_text(f"trim.compact.after=pause:{gate}\n")
+        split = control.split("authors", [SORTED[750]], "test")
+        assert split is not None
+        wait_ended(control, split.id)
+        eventually("the parent or the child is trimmed", gate.with_name("gate.reached").exists)
+        wait_ended(control, control.merge("authors", [BOUNDS[0], SORTED[750]], "test").id)
+        spec_file(cluster, victim).unlink()
+        gate.unlink()
+        eventually(
+            "it goes on", lambda: partitions_at(control, cluster, victim) == {row.id for row in rows_of(control)}
+        )
+        cluster.restart(victim)
+        wait_settled(control, live=3)
+        assert partitions_at(control, cluster, victim) == {row.id for row in rows_of(control)}
+        split = control.split("authors", [BOUNDS[0]], "test")
+        assert split is not None
+        wait_ended(control, split.id)
+
+
+def partitions_at(control: Control, cluster: LocalCluster, node: str) -> set[int]:
+    return {count.partition_id for count in control.count_keys(cluster.node(node).address)}
+
+
 PLACES = ("copy", "freeze", "finish", "learn")
 MERGE_POINTS = [f"merge.{place}.{when}" for when in ("before", "after") for place in PLACES]
 

@@ -203,8 +203,7 @@ def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: Loc
         loaded(cluster, source.union(first), "twice", "twice")
     assert refused.value.code is Code.DUPLICATE_KEY
     assert state_of(cluster, "twice") == LoadState.LOAD_STATE_ABORTED
-    assert stages.completed() < 24
-    assert stages.failed() <= 10, "four tries of one task, and what ran beside it"
+    assert stages.completed() + stages.failed() < 24, "four tries of one task, what ran beside it, and no more"
     eventually("its files are gone", lambda: not any(spooled(cluster, "twice").values()) or None)
     assert is_empty(cluster, "twice", source)
 

@@ -55,7 +55,7 @@ def busy(cluster: LocalCluster) -> Iterator[None]:
     def read() -> None:
         try:
             with Client(cluster.endpoints, keyspace="ranged") as client:
-                while not stop.is_set():
+                while not stop.wait(0.05):
                     client.get_many(HOT)
                     client.get(COLD[0])
         except Exception as error:  # noqa: BLE001  # raised in the test's own thread

@@ -5,16 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from minka.changes import ChangeClient
 from minka.errors import Code, MinkaError
 from minka.spark.inputs import FileFormat
 from minka.spark.layout import CHANGE, OFFSET, PARTITION
+from minka.spark.parquet import ParquetFiles, local_folder
 from minka.spark.progress import OnProgress, running
 from minka.spark.report import Report, timestamp
+from minka.spark.source import MinkaDataSource
 from minka.tls import Tls
 
 _OF_CHANGES = f"{CHANGE} string, {PARTITION} int, {OFFSET} long"
@@ -63,23 +66,21 @@ def export(
             # Before anything is read: what is written meanwhile may be in this export, and is in the next.
             positions = client.positions(client.keyspace(keyspace))
             versions = {str(one.partition_id): one.end_offset for one in positions.values()}
-        frame = _rows(spark, endpoints, keyspace, _schema(schema, file_format, since), key_columns, since, tls)
-        counted = Observation()
-        size = [F.sum(F.octet_length(name)) for name in ("key", "value") if not schema and name in frame.columns]
-        total = sum(size[1:], size[0]) if size else F.lit(0)
-        observed = frame.observe(counted, F.count(F.lit(1)).alias("rows"), F.coalesce(total, F.lit(0)).alias("bytes"))
+        source = MinkaDataSource(_options(endpoints, keyspace, key_columns, since, tls, timeout))
+        columns = _schema(schema, file_format, since, key_columns)
+        sized = [name for name in ("key", "value") if not schema and name in columns.names]
         with job.stage("read and write") as stage:
-            writer = observed.write.mode("overwrite" if overwrite else "error")
-            if file_format == "csv":
-                writer = writer.option("header", "true").option("escape", '"')
-            writer.format(file_format).save(destination)
-            stage.rows, stage.bytes = counted.get["rows"], counted.get["bytes"]
+            if file_format == "parquet" and (folder := local_folder(spark, destination)):
+                files = ParquetFiles.of(folder, to_arrow_schema(columns, timezone="UTC"), sized, overwrite=overwrite)
+                stage.rows, stage.bytes = files.write(spark, source.reader(columns))
+            else:
+                stage.rows, stage.bytes = _write(spark, source, columns, sized, destination, file_format, overwrite)
     return ExportReport(
         keyspace=keyspace,
         started=timestamp(job.started),
         seconds=round(job.seconds, 3),
-        rows=counted.get["rows"],
-        bytes=counted.get["bytes"],
+        rows=stage.rows,
+        bytes=stage.bytes,
         stages=job.reports,
         destination=destination,
         file_format=file_format,
@@ -88,30 +89,53 @@ def export(
     )
 
 
-def _schema(given: str, file_format: FileFormat, since: Mapping[str, int] | None) -> str:
-    kind = "binary" if file_format == "parquet" else "string"
-    schema = given or f"key {kind}, value {kind}"
-    return schema if since is None else f"{schema}, {_OF_CHANGES}"
-
-
-def _rows(
+def _write(
     spark: SparkSession,
+    source: MinkaDataSource,
+    columns: StructType,
+    sized: Sequence[str],
+    destination: str,
+    file_format: FileFormat,
+    overwrite: bool,
+) -> tuple[int, int]:
+    """By Spark; how many rows and bytes."""
+    counted = Observation()
+    size = [F.sum(F.octet_length(name)) for name in sized]
+    total = sum(size[1:], size[0]) if size else F.lit(0)
+    frame = spark.read.format("minka").schema(columns).options(**source.options).load()
+    observed = frame.observe(counted, F.count(F.lit(1)).alias("rows"), F.coalesce(total, F.lit(0)).alias("bytes"))
+    writer = observed.write.mode("overwrite" if overwrite else "error")
+    if file_format == "csv":
+        writer = writer.option("header", "true").option("escape", '"')
+    writer.format(file_format).save(destination)
+    return counted.get["rows"], counted.get["bytes"]
+
+
+def _schema(
+    given: str, file_format: FileFormat, since: Mapping[str, int] | None, key_columns: Sequence[str]
+) -> StructType:
+    kind = "binary" if file_format == "parquet" else "string"
+    text = given or f"key {kind}, value {kind}"
+    schema = StructType.fromDDL(text if since is None else f"{text}, {_OF_CHANGES}")
+    assert isinstance(schema, StructType), "of a table's columns"
+    if missing := [name for name in key_columns if name not in schema.names]:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the schema has no column {missing[0]!r} for the key")
+    return schema
+
+
+def _options(
     endpoints: Sequence[str],
     keyspace: str,
-    schema: str,
     key_columns: Sequence[str],
     since: Mapping[str, int] | None,
     tls: Tls | None,
-) -> DataFrame:
-    parsed = StructType.fromDDL(schema)
-    assert isinstance(parsed, StructType), "of a table's columns"
-    if missing := [name for name in key_columns if name not in parsed.names]:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the schema has no column {missing[0]!r} for the key")
-    reader = spark.read.format("minka").schema(parsed).options(endpoints=",".join(endpoints), keyspace=keyspace)
+    timeout: float,
+) -> dict[str, str]:
+    options = {"endpoints": ",".join(endpoints), "keyspace": keyspace, "timeout": f"{max(1, round(timeout))}"}
     if key_columns:
-        reader = reader.option("keyColumns", ",".join(key_columns))
+        options["keyColumns"] = ",".join(key_columns)
     if since is not None:
-        reader = reader.option("changesSince", json.dumps(since))
+        options["changesSince"] = json.dumps(since)
     if tls is not None:
-        reader = reader.options(tlsCa=str(tls.ca), tlsCert=str(tls.cert), tlsKey=str(tls.key))
-    return reader.load()
+        options |= {"tlsCa": str(tls.ca), "tlsCert": str(tls.cert), "tlsKey": str(tls.key)}
+    return options

@@ -96,6 +96,73 @@ def test_exports_and_what_has_changed_since(spark: SparkSession, cluster: LocalC
         export(spark, cluster.endpoints, "ranged", str(tmp_path / "all"))
 
 
+_KINDS = {
+    "id": ("bigint", "id"),
+    "text": ("string", "if(id > 0, 'é' || id, null)"),
+    "small": ("tinyint", "-id"),
+    "short": ("smallint", "-id"),
+    "number": ("int", "id"),
+    "single": ("float", "id / 3"),
+    "double": ("double", "id / 3"),
+    "flag": ("boolean", "id % 2 = 0"),
+    "day": ("date", "date'1969-12-31' + int(id)"),
+    "at": ("timestamp", "timestamp_micros(id * 1000001)"),
+    "clock": ("timestamp_ntz", "timestamp_ntz'2024-03-10 02:30:00.000001'"),
+    "price": ("decimal(12,3)", "id / 8"),
+    "raw": ("binary", "string(id)"),
+    "many": ("array<int>", "array(int(id), null)"),
+    "pair": ("struct<a:int>", "struct(int(id) a)"),
+}
+
+
+def test_all_kinds_of_columns_are_exported_as_spark_reads_them(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The same rows of the same types as where Spark writes the files."""
+    rows = spark.range(50).selectExpr(*(f"cast({value} as {kind}) {name}" for name, (kind, value) in _KINDS.items()))
+    with Control(cluster.endpoints) as control:
+        control.create_keyspace("kinds", 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
+        wait_settled(control, live=3)
+    options = {"endpoints": ",".join(cluster.endpoints), "keyspace": "kinds", "keyColumns": "id"}
+    rows.write.format("minka").options(**options).mode("append").save()
+
+    schema = ", ".join(f"{name} {kind}" for name, (kind, _) in _KINDS.items())
+    by_spark, by_tasks = str(tmp_path / "spark"), str(tmp_path / "tasks")
+    spark.read.format("minka").schema(schema).options(**options).load().write.parquet(by_spark)
+    report = export(spark, cluster.endpoints, "kinds", by_tasks, schema=schema, key_columns=["id"])
+    assert report.rows == 50
+    expected, found = spark.read.parquet(by_spark), spark.read.parquet(by_tasks)
+    assert found.schema == expected.schema
+    assert found.dtypes == rows.dtypes
+    assert found.orderBy("id").collect() == expected.orderBy("id").collect() == rows.orderBy("id").collect()
+
+
+def test_an_export_is_there_whole_or_not_at_all(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    """What it is to replace stays until all of it is written."""
+    folder = tmp_path / "kept"
+    with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="bad") as client:
+        control.create_keyspace("bad", 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
+        wait_settled(control, live=3)
+
+        def run() -> ExportReport:
+            schema = "key string, value string"
+            return export(spark, cluster.endpoints, "bad", str(folder), schema=schema, overwrite=True)
+
+        assert run().rows == 0
+        assert spark.read.parquet(str(folder)).schema.simpleString() == "struct<key:string,value:string>"
+        client.put_many({f"k{number}": b"text" for number in range(100)})
+        assert (run().rows, run().rows) == (100, 100)
+        assert spark.read.parquet(str(folder)).count() == 100
+        before = sorted(path.name for path in folder.iterdir())
+        client.put("k100", b"\xff")
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .*k100"):
+            run()
+        assert sorted(path.name for path in folder.iterdir()) == before
+    (tmp_path / "file").touch()
+    with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .*Not a directory"):
+        export(spark, cluster.endpoints, "bad", str(tmp_path / "file" / "folder"))
+
+
 @pytest.mark.parametrize("keyspace", ["hashed", "ranged"])
 def test_rows_are_joined_with_the_values_of_their_keys(
     spark: SparkSession, cluster: LocalCluster, keyspace: str

@@ -1,0 +1,108 @@
+"""Parquet files that tasks write themselves, by Arrow. It takes half of the processor time that Spark's writer does, to
+which every row is a row: here they stay the columns that they came as.
+
+For a session and a folder of this machine; Spark's writer knows every other file system.
+"""
+
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.utils import is_remote
+
+from minka.errors import Code, MinkaError
+from minka.spark.inputs import absolute
+
+_ROW_GROUP_BYTES: Final = 64 * 1024 * 1024  # as Arrow's columns, which a task has in memory
+
+
+def local_folder(spark: SparkSession, path: str) -> Path | None:
+    """The folder, where the tasks of the session and whoever asks for the files see it by the same path."""
+    if is_remote() or not str(spark.sparkContext.master).startswith("local"):
+        return None
+    url = urlsplit(absolute(spark, path))
+    return Path(unquote(url.path)) if url.scheme == "file" else None
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFiles:
+    """The files of one job, in a folder that is made for them. Spark and others don't see one before all are there."""
+
+    folder: Path
+    name: str  # which no other job's files have
+    schema: pa.Schema
+    sized: tuple[str, ...]  # the columns whose bytes are counted
+
+    @classmethod
+    def of(cls, folder: Path, schema: pa.Schema, sized: Sequence[str], *, overwrite: bool) -> "ParquetFiles":
+        """Raises INVALID_ARGUMENT for a folder that is there, unless it is to be overwritten."""
+        if folder.exists() and not overwrite:
+            text = f"{folder} already exists; have it overwritten, or choose another one"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
+        return cls(folder, uuid.uuid4().hex, schema, tuple(sized))
+
+    def write(self, spark: SparkSession, reader: DataSourceReader) -> tuple[int, int]:
+        """All that the reader has; how many rows and bytes that is. What was in the folder is removed when all is
+        written. Raises INVALID_ARGUMENT where nothing can be written.
+        """
+        parts = list(reader.partitions())
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                tasks = spark.sparkContext.parallelize(parts, len(parts))
+                written = tasks.map(partial(self._write_part, reader)).collect()
+                self._show([hidden for hidden, _, _ in written if hidden])
+            finally:
+                for left in self.folder.glob(f".{self.name}*"):
+                    left.unlink()
+        except OSError as error:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{self.folder}: {error}") from error
+        return sum(rows for _, rows, _ in written), sum(size for _, _, size in written)
+
+    def _write_part(self, reader: DataSourceReader, part: InputPartition) -> tuple[str, int, int]:
+        """In a task. The name of its file, which no other attempt has, its rows and bytes; none for no rows."""
+        path = self.folder / f".{self.name}-{uuid.uuid4().hex}"
+        rows = size = 0
+        writer = None
+        for group in _row_groups(reader.read(part)):
+            writer = writer or pq.ParquetWriter(path, group.schema)
+            writer.write_table(group)
+            rows += group.num_rows
+            size += sum(pc.sum(pc.binary_length(group.column(name))).as_py() or 0 for name in self.sized)
+        if writer is None:
+            return "", 0, 0
+        writer.close()
+        return path.name, rows, size
+
+    def _show(self, hidden: Sequence[str]) -> None:
+        if not hidden:  # the files have to say which columns there are
+            pq.write_table(self.schema.empty_table(), self.folder / f".{self.name}")
+            hidden = [f".{self.name}"]
+        for old in [one for one in self.folder.iterdir() if not one.name.startswith(f".{self.name}")]:
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+        for number, name in enumerate(hidden):
+            (self.folder / name).rename(self.folder / f"part-{number:05}-{self.name}.snappy.parquet")
+        (self.folder / "_SUCCESS").touch()
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)

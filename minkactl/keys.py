@@ -39,6 +39,22 @@ def key_text(key: bytes) -> str:
     return readable(key) if key else ""
 
 
+def columns_text(text: str) -> str:
+    """A key of columns as their values, such as 2013, 1, UA, for whoever reads a table; any other one as it is. No
+    command takes it: documents have the key.
+    """
+    from minka.errors import MinkaError
+    from minka.rows import decode_key
+
+    if not text.startswith("0x"):
+        return text
+    try:
+        shown = ", ".join(map(str, decode_key(bytes.fromhex(text[2:]))))
+    except (MinkaError, ValueError):
+        return text
+    return shown if shown.isprintable() else text
+
+
 def text_or_hex(value: bytes) -> str:
     """A value for people: its text if it is plain, else 0x and hex."""
     try:

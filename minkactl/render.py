@@ -18,6 +18,7 @@ from rich.text import Text
 from minka.v1.cluster_pb2 import Keyspace
 from minkactl import units
 from minkactl.keymap import Canvas, key_map
+from minkactl.keys import columns_text
 from minkactl.output import Column, Kind, Listing, Page, Row, plain
 from minkactl.strip import ASCII, UNICODE, Signs, bar, clipped
 
@@ -161,7 +162,7 @@ def cell(value: Any, kind: Kind, bars: int = 0) -> Text:
         case Kind.TIME:
             return Text(units.clock(value))
         case Kind.KEY:
-            return Text(clipped(value, KEYS[0], signs().gap))
+            return Text(_bound(value, KEYS[0]))
         case Kind.PERCENT:
             return _bar(value, bars)
         case Kind.TEXT:
@@ -299,7 +300,11 @@ def loads(listing: Listing, wide: bool) -> RenderableType:
 
 
 def _with_short_bounds(row: Row, most: int) -> Row:
-    return {**row, **{bound: clipped(row[bound], most, signs().gap) for bound in ("start", "end")}}
+    return {**row, **{bound: _bound(row[bound], most) for bound in ("start", "end")}}
+
+
+def _bound(key: str, most: int) -> str:
+    return clipped(columns_text(key), most, signs().gap)
 
 
 def _notes(row: Row) -> Iterator[Text]:

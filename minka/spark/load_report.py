@@ -176,8 +176,13 @@ def _read(job: Job, rows: DataFrame) -> _Read:
         )  # fmt: skip
         missing = tuple(f"{row.node}: {row.error}" for row in lost.orderBy("node").collect())
         stage.rows = partitions.rows if partitions else 0
-        stage.bytes = partitions.bytes if partitions else 0
-    return _Read(stage.rows or 0, stage.bytes or 0, nodes.first if nodes else 0, nodes.last if nodes else 0, missing)
+    return _Read(
+        stage.rows,
+        partitions.bytes if partitions else 0,
+        nodes.first if nodes else 0,
+        nodes.last if nodes else 0,
+        missing,
+    )
 
 
 def _without_torn_end(intervals: list[NodeInterval]) -> list[NodeInterval]:

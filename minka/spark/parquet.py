@@ -65,6 +65,8 @@ class ParquetFiles:
             finally:
                 for left in self.folder.glob(f".{self.name}*"):
                     left.unlink()
+                if not any(self.folder.iterdir()):
+                    self.folder.rmdir()
         except OSError as error:
             raise MinkaError(Code.INVALID_ARGUMENT, f"{self.folder}: {error}") from error
         return sum(rows for _, rows, _ in written), sum(size for _, _, size in written)

@@ -144,9 +144,9 @@ def test_an_export_is_there_whole_or_not_at_all(spark: SparkSession, cluster: Lo
         control.create_keyspace("bad", 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
         wait_settled(control, live=3)
 
-        def run() -> ExportReport:
+        def run(into: Path = folder) -> ExportReport:
             schema = "key string, value string"
-            return export(spark, cluster.endpoints, "bad", str(folder), schema=schema, overwrite=True)
+            return export(spark, cluster.endpoints, "bad", str(into), schema=schema, overwrite=True)
 
         assert run().rows == 0
         assert spark.read.parquet(str(folder)).schema.simpleString() == "struct<key:string,value:string>"
@@ -158,6 +158,9 @@ def test_an_export_is_there_whole_or_not_at_all(spark: SparkSession, cluster: Lo
         with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .*k100"):
             run()
         assert sorted(path.name for path in folder.iterdir()) == before
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .*k100"):
+            run(tmp_path / "new")
+        assert not (tmp_path / "new").exists()
     (tmp_path / "file").touch()
     with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .*Not a directory"):
         export(spark, cluster.endpoints, "bad", str(tmp_path / "file" / "folder"))

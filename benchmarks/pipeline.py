@@ -92,15 +92,22 @@ def _round(
         cpu[mode] = (_cpu_of(cluster) - before - idle * seconds) * 1_000_000 / rows
         case = rate if mode == "ingest" else report.case("put: the same rows", "rows/s", REDIS)
         report.add(case, MINKA, Sample(rows / seconds, details={"daemons_cpu_s_per_M": cpu[mode]}))
+        if mode == "ingest":
+            _export(report, spark, source, cluster, name, rows, folder / f"export-{number}")
     share = report.case("daemons' CPU a row beyond idle, ingest beside put", "of put's", goal=Goal(at_most=_CPU_SHARE))
     report.add(share, MINKA, Sample(cpu["ingest"] / cpu["put"]))
     _redis(report, spark, source, rows)
+
+
+def _export(
+    report: Report, spark: SparkSession, source: DataFrame, cluster: LocalCluster, name: str, rows: int, folder: Path
+) -> None:
     case = report.case("export to Parquet, 2 nodes", "rows/s", COPY, Goal(at_least=_EXPORT_ROWS))
-    target = str(folder / f"export-{number}")
-    report.add(case, MINKA, Sample(rows / _timed(lambda: export(spark, cluster.endpoints, f"ingest{number}", target))))
-    report.add(case, COPY, Sample(rows / _timed(lambda: source.write.parquet(f"{target}-copy"))))
-    shutil.rmtree(target)
-    shutil.rmtree(f"{target}-copy")
+    copy = Path(f"{folder}-copy")
+    report.add(case, MINKA, Sample(rows / _timed(lambda: export(spark, cluster.endpoints, name, str(folder)))))
+    report.add(case, COPY, Sample(rows / _timed(lambda: source.write.parquet(str(copy)))))
+    shutil.rmtree(folder)
+    shutil.rmtree(copy)
 
 
 def _timed(work: Callable[[], Any]) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,15 +38,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [str(SPARK_HOME / "sbin" / "start-connect-server.sh"), "--wait", "--master", "local[2]", *settings]
     log = tmp_path_factory.mktemp("server") / "log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=environment(PYSPARK_PYTHON=sys.executable), stdout=output, stderr=subprocess.STDOUT
-        )
+        given = environment(PYSPARK_PYTHON=sys.executable)
+        process = subprocess.Popen(command, env=given, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         eventually("a started server", lambda: "Spark Connect server started" in log.read_text() or None, 120)
         yield address
     finally:
-        process.terminate()
+        os.killpg(process.pid, signal.SIGTERM)  # the script, which wouldn't pass it on, and the server
         process.wait()
+        eventually("the server has ended", lambda: not is_group(process.pid))
+
+
+def is_group(number: int) -> bool:
+    try:
+        os.killpg(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def digest(folder: Path, *options: str, **added: str) -> subprocess.CompletedProcess[str]:

@@ -415,8 +415,8 @@ class Ingesting:
 
 
 def _is_same(replica: Replica, data: DataDatabase) -> bool:
-    """Whether it is still there with this data: neither deleted, nor replaced by a checkpoint, nor found damaged."""
-    return replica.role is not Role.REMOVED and replica.data is data and data.damage is None
+    """Whether it still has this data, and that was not found damaged."""
+    return replica.still_has(data) and data.damage is None
 
 
 def _file_of(part: LoadPart) -> LoadFile:

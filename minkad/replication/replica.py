@@ -286,6 +286,10 @@ class Replica:
         )
         return encode_meta(meta)
 
+    def still_has(self, data: DataDatabase) -> bool:
+        """Whether this is its data, after a wait: it was neither deleted nor replaced by a checkpoint."""
+        return self.role is not Role.REMOVED and self.data is data
+
     def stage_meta(self, log_db: LogDatabase) -> None:
         """Stage."""
         log_db.put(meta_key(self.id), self.meta())

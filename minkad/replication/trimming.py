@@ -81,8 +81,8 @@ class Trimming:
         if replica.is_async:
             await self._log_db.sync()  # the data is flushed, and must not be durable before the log
         await self._free(data, kept)
-        if not _is_same(replica, data) or replica.kept != kept:
-            return
+        if not replica.still_has(data) or replica.kept != kept:
+            return  # what is staged of a deleted one would be a replica again at the next start
         replica.kept = None
         row = replica.row
         if kept == range_of(row) and not _is_changing(row):
@@ -94,11 +94,6 @@ class Trimming:
     @failpoint("trim.compact")
     async def _free(data: DataDatabase, kept: KeyRange) -> None:
         await data.compact_outside(kept)
-
-
-def _is_same(replica: Replica, data: DataDatabase) -> bool:
-    """Whether it still has this data. What is staged of a deleted one would be a replica again at the next start."""
-    return replica.role is not Role.REMOVED and replica.data is data
 
 
 def _is_changing(row: Partition) -> bool:

@@ -64,6 +64,7 @@ from minkad.spool.uploading import Uploading
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
+from minkad.storage.replica_store import ReplicaStore
 from minkad.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
@@ -200,7 +201,7 @@ class Daemon:
         self._build_spool()
         self.manager = ReplicaManager(
             own.node_id,
-            config.data_dir,
+            ReplicaStore(config.data_dir, config.storage.block_cache_mib * MIB),
             self.log_db,
             GrpcLinks(
                 lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity, self.telemetry
@@ -214,9 +215,9 @@ class Daemon:
                 finish_merge=lambda request: self.member.finish_merge(request),
             ),
             clock=boottime,
+            disk=self.disk,
             settings=ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000),
             storage=StorageSettings(
-                block_cache=config.storage.block_cache_mib * MIB,
                 flush=config.storage.log_retention_mib * MIB,
                 change_retention=config.storage.change_retention_mib * MIB,
             ),
@@ -228,7 +229,6 @@ class Daemon:
             on_fence=self.telemetry.migration_write_pause.observe,
             on_isr_change=self.telemetry.isr_changed,
             low_disks=self._low_disks,
-            disk=self.disk,
             unix_ms=unix_ms,
             loads=self._load_sources(),
             on_damage=self.telemetry.damage_found,

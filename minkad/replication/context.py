@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minka.v1.cluster_pb2 import Keyspace, Partition
@@ -18,6 +17,7 @@ from minka.v1.coordinator_pb2 import (
 from minkad.replication.links import ReplicationLinks
 from minkad.replication.replica import Replica
 from minkad.replication.shipping import RateLimit
+from minkad.storage.replica_store import ReplicaStore
 
 if TYPE_CHECKING:
     from minkad.replication.feed import Feed
@@ -55,7 +55,7 @@ class LeaderContext:
     """See ReplicaManager for those of the same name there."""
 
     node_id: str
-    outgoing: Path
+    store: ReplicaStore
     links: ReplicationLinks
     settings: ReplicationSettings
     shipping: asyncio.Semaphore

@@ -18,8 +18,8 @@ from minkad.replication.committer import Committer
 from minkad.replication.following import Following
 from minkad.replication.leadership import Leadership
 from minkad.replication.replica import Replica, Role
-from minkad.storage.checkpoint import remove_folder
 from minkad.storage.data_database import DataDatabase
+from minkad.storage.replica_store import ReplicaStore
 
 log: Final = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ class Damage:
         leaderships: Mapping[int, Leadership],
         committer: Committer,
         following: Following,
+        store: ReplicaStore,
         new_data: Callable[[int], DataDatabase],
         notify: Callable[[int], None],
         on_found: Callable[[], None],
@@ -44,6 +45,7 @@ class Damage:
         self._leaderships = leaderships
         self._committer = committer
         self._following = following
+        self._store = store
         self._new_data = new_data
         self._notify = notify
         self._on_found = on_found
@@ -96,7 +98,7 @@ class Damage:
             async with replica.lock:
                 if replica.damage is not None and replica.role is not Role.REMOVED and replica.is_in_log:
                     await replica.data.close()
-                    await remove_folder(replica.data.path)
+                    await self._store.remove(replica.id)
                     replica.begin_again(self._new_data(replica.id))
         except MinkaError as error:
             log.error("a copy could not be mended", extra={"partition": replica.id, "reason": str(error)})

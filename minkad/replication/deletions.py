@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from minka.errors import MinkaError
@@ -11,8 +10,8 @@ from minkad.failpoints import failpoint
 from minkad.replication.flusher import Flusher
 from minkad.replication.receiving import Receiving
 from minkad.replication.replica import Replica, Role, meta_key
-from minkad.storage.checkpoint import remove_folder
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.replica_store import ReplicaStore
 
 _AT_ONCE: Final = 4
 
@@ -25,16 +24,16 @@ class Deletions:
         replicas: dict[int, Replica],
         failed: dict[int, MinkaError],
         log_db: LogDatabase,
-        folder: Path,
+        store: ReplicaStore,
         flusher: Flusher,
         receiving: Receiving,
         gone: Callable[[Replica], None],
     ) -> None:
-        """What is deleted is removed from `replicas` and `failed`. `folder` has those of the partitions."""
+        """What is deleted is removed from `replicas` and `failed`."""
         self._replicas = replicas
         self._failed = failed
         self._log_db = log_db
-        self._folder = folder
+        self._store = store
         self._flusher = flusher
         self._receiving = receiving
         self._gone = gone
@@ -48,7 +47,7 @@ class Deletions:
     async def delete(self, row: Partition) -> None:
         """Nothing is left of the partition when this returns. Raises STORAGE_FAILED."""
         if row.id not in self._under_way:
-            if row.id not in self._replicas and not self._path(row.id).exists():
+            if row.id not in self._replicas and not self._store.exists(row.id):
                 return
             task = asyncio.create_task(self._delete(row), name=f"delete {row.id}")
             self._under_way[row.id] = task
@@ -66,7 +65,7 @@ class Deletions:
                 async with replica.lock:
                     await self._delete_replica(replica)
             await self._receiving.discard(row.id)
-            await remove_folder(self._path(row.id))
+            await self._store.remove(row.id)
             self._failed.pop(row.id, None)
 
     @failpoint("replica.delete")
@@ -81,6 +80,3 @@ class Deletions:
         await replica.data.close()
         del self._replicas[replica.id]
         self._gone(replica)
-
-    def _path(self, partition_id: int) -> Path:
-        return self._folder / str(partition_id)

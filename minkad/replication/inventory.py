@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -10,8 +9,8 @@ from minka.ranges import KeyRange
 from minka.v1.admin_pb2 import PartitionCount
 from minka.v1.cluster_pb2 import Partition
 from minkad.replication.replica import Replica, Role
-from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.replica_store import ReplicaStore
 from minkad.storage.split_keys import split_keys
 
 _MAX_PARTS: Final = 1000
@@ -25,26 +24,24 @@ class Inventory:
         self,
         replicas: Mapping[int, Replica],
         log_db: LogDatabase,
-        folder: Path,
-        new_data: Callable[[int], DataDatabase],
+        store: ReplicaStore,
         changed: Callable[[int], asyncio.Future[None]],
     ) -> None:
-        """`folder` has those of the partitions; `changed` is done when a partition's row or replica changes."""
+        """`changed` is done when a partition's row or replica changes."""
         self._replicas = replicas
         self._log_db = log_db
-        self._folder = folder
-        self._new_data = new_data
+        self._store = store
         self._changed = changed
 
     async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
         """What is on this node's disks, counted by reading it; of all partitions if none is named. Also of those that
         it should not have; not of what is deleted meanwhile. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
-        ids = partition_ids or sorted({*self._replicas, *self._folders()})
+        ids = partition_ids or sorted({*self._replicas, *self._store.partition_ids()})
         counts = []
         for id_ in ids:
             replica = self._replicas.get(id_)
-            data = self._new_data(id_) if replica is None else replica.data
+            data = self._store.data(id_) if replica is None else replica.data
             row = Partition() if replica is None else replica.row
             try:
                 if replica is not None and replica.log.base:
@@ -63,10 +60,6 @@ class Inventory:
                 )
             )
         return counts
-
-    def _folders(self) -> list[int]:
-        path = self._folder
-        return [int(entry.name) for entry in path.iterdir() if entry.name.isdigit()] if path.exists() else []
 
     async def split_keys(self, partition_id: int, parts: int) -> list[bytes]:
         """Keys that divide a partition that this node leads into so many parts of about the same bytes; see

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rocksdict import Cache
-
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Durability, Operation, Partition
@@ -65,10 +63,10 @@ from minkad.replication.sizing import SizeCheck
 from minkad.replication.snapshots import Snapshots
 from minkad.replication.splitting import Splitting
 from minkad.replication.trimming import Trimming
-from minkad.storage.checkpoint import remove_folder
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.replica_store import ReplicaStore
 from minkad.storage.scanner import Scanner
 from minkad.storage.size_estimate import Size
 
@@ -100,12 +98,13 @@ class ReplicaManager:
     def __init__(
         self,
         node_id: str,
-        data_dir: Path,
+        store: ReplicaStore,
         log_db: LogDatabase,
         links: ReplicationLinks,
         has_clearance: Callable[[], bool],
         controller: ControllerCalls,
         clock: Callable[[], float],
+        disk: DiskWatch,
         settings: ReplicationSettings = _REPLICATION,
         storage: StorageSettings = StorageSettings(),
         known_row: Callable[[int], Partition | None] = lambda _: None,
@@ -116,7 +115,6 @@ class ReplicaManager:
         on_fence: Callable[[float], None] = lambda _: None,
         on_isr_change: Callable[[Collection[str], Collection[str]], None] = lambda _old, _new: None,
         low_disks: Callable[[], Collection[str]] = tuple,
-        disk: DiskWatch | None = None,
         on_damage: Callable[[], None] = lambda: None,
         unix_ms: Callable[[], int] = lambda: 0,
         loads: LoadSources | None = None,
@@ -124,11 +122,11 @@ class ReplicaManager:
         """`known_row`, `known_keyspace`, `is_absent` (a node has failed, or left) and `operation_moving` (a partition)
         are by this node's copy of the table. `on_fence` is told how many seconds writes waited,
         `on_isr_change` the old and the new in-sync set of a partition that this node leads, `on_damage` of each copy
-        that is found damaged. `low_disks`: the nodes that are short of disk space. Without `disk` nothing is refused
-        for what is free here. `unix_ms`: the wall clock. Without `loads` there are none.
+        that is found damaged. `low_disks`: the nodes that are short of disk space. `unix_ms`: the wall
+        clock. Without `loads` there are none.
         """
         self._node_id = node_id
-        self._data_dir = data_dir
+        self._store = store
         self._log_db = log_db
         self._links = links
         self._has_clearance = has_clearance
@@ -136,9 +134,7 @@ class ReplicaManager:
         self._known_keyspace = known_keyspace
         self._clock = clock
         self._on_isr_change = on_isr_change
-        self._cache = Cache(storage.block_cache)
         self._change_retention = storage.change_retention
-        disk = disk or DiskWatch(data_dir, 0)
         self._replicas: dict[int, Replica] = {}
         self._departed: OrderedDict[int, Partition] = OrderedDict()  # the last rows of what is not here any more
         self._failed: dict[int, MinkaError] = {}
@@ -150,12 +146,12 @@ class ReplicaManager:
         self._noted: set[int] = set()  # of which there was a `not_split` to tell
         self._flusher = Flusher(log_db, self._replicas, storage.flush, storage.unflushed)
         self._committer = Committer(log_db, clock, self._on_durable, self._on_applied, self._on_mark)
-        self._receiving = Receiving(self._replicas, log_db, data_dir / "incoming", self._new_data, disk.check_room)
+        self._receiving = Receiving(self._replicas, log_db, store, self._new_data, disk.check_room)
         self._deletions = Deletions(
             self._replicas,
             self._failed,
             log_db,
-            data_dir / "partitions",
+            store,
             self._flusher,
             self._receiving,
             self._gone,
@@ -180,6 +176,7 @@ class ReplicaManager:
             self._leaderships,
             self._committer,
             self._following,
+            store,
             self._new_data,
             self._requests.notify,
             on_damage,
@@ -196,7 +193,7 @@ class ReplicaManager:
         )
         self._context = LeaderContext(
             node_id,
-            data_dir / "outgoing",
+            store,
             links,
             settings,
             asyncio.Semaphore(settings.concurrent_shipping),
@@ -213,15 +210,13 @@ class ReplicaManager:
             is_absent,
             low_disks,
         )
-        self.inventory = Inventory(
-            self._replicas, log_db, data_dir / "partitions", self._new_data, self._requests.changed
-        )
+        self.inventory = Inventory(self._replicas, log_db, store, self._requests.changed)
         self.intervals = Intervals(self._replicas)
         scanner = Scanner()
         self.snapshots = Snapshots(
             node_id,
             log_db,
-            data_dir / "snapshots",
+            store,
             self._committer,
             self._requests,
             scanner,
@@ -237,7 +232,7 @@ class ReplicaManager:
             self._replicas,
             self._leaderships,
             log_db,
-            data_dir / "splitting",
+            store,
             self._context,
             self._committer,
             self._host,
@@ -297,16 +292,14 @@ class ReplicaManager:
         """Find what is on disk. Nothing is served until the controller has said what. Raises CORRUPT_DATA,
         STORAGE_FAILED.
         """
-        await remove_folder(self._data_dir / "incoming")
-        await remove_folder(self._data_dir / "outgoing")
-        await remove_folder(self._data_dir / "splitting")
+        await self._store.remove_leftovers()
         turn = self._turn()
         for _, value in self._log_db.scan(META_PREFIX, META_END):
             meta = decode_meta(value)
             replica = self._recovered(meta)
             self._replicas[replica.id] = replica
             await turn()
-        await self.snapshots.start()
+        self.snapshots.start()
         if self.ingesting is not None:
             self.ingesting.start()
         self._in_sync.start()
@@ -742,11 +735,8 @@ class ReplicaManager:
         replica.retain_bytes = self._change_retention
         return replica
 
-    def _path(self, partition_id: int) -> Path:
-        return self._data_dir / "partitions" / str(partition_id)
-
     def _new_data(self, partition_id: int, size: Size | None = None) -> DataDatabase:
-        return DataDatabase(self._path(partition_id), self._cache, size, lambda: self._damage.found(partition_id))
+        return self._store.data(partition_id, size, lambda: self._damage.found(partition_id))
 
 
 def _file_in(loads: LoadSources | None, number: int, name: str) -> Path | None:

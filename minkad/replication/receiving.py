@@ -1,7 +1,6 @@
 """A checkpoint that comes from the leader and takes the place of a follower's data."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -12,6 +11,7 @@ from minkad.replication.replica import Replica, Role
 from minkad.storage.checkpoint import CheckpointFile, Incoming
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.replica_store import ReplicaStore
 
 _MAX_KEPT: Final = 10_000  # files of one checkpoint
 _AT_ONCE: Final = 32  # checkpoints; who sends one more tries again soon
@@ -24,13 +24,13 @@ class Receiving:
         self,
         replicas: Mapping[int, Replica],
         log_db: LogDatabase,
-        incoming: Path,
+        store: ReplicaStore,
         new_data: Callable[[int], DataDatabase],
         check_room: Callable[[int], None],
     ) -> None:
         self._replicas = replicas
         self._log_db = log_db
-        self._incoming = incoming
+        self._store = store
         self._new_data = new_data
         self._check_room = check_room
         self._kept: dict[int, list[KeptFile]] = {}
@@ -43,7 +43,7 @@ class Receiving:
     async def discard(self, partition_id: int) -> None:
         """Nothing is left of it any more. Raises STORAGE_FAILED."""
         if self._kept.pop(partition_id, None) is not None:
-            await Incoming(self._path(partition_id), []).discard()
+            await self._store.incoming(partition_id, [], {}).discard()
 
     async def install(self, messages: AsyncIterator[bytes]) -> bytes:
         """Take a checkpoint in and put it in place; a `Shipped`, encoded.
@@ -84,7 +84,7 @@ class Receiving:
         if missing := set(header.kept) - there.keys():
             raise MinkaError(Code.INVALID_ARGUMENT, f"{len(missing)} files are not here, such as {missing.pop()!r}")
         files = [CheckpointFile(*file) for file in header.files]
-        incoming = Incoming(self._path(header.partition_id), files, {name: there[name] for name in header.kept})
+        incoming = self._store.incoming(header.partition_id, files, {name: there[name] for name in header.kept})
         self._kept[header.partition_id] = []
         return incoming
 
@@ -92,9 +92,6 @@ class Receiving:
         sizes = dict(header.files)
         files = [KeptFile(name, sizes[name], checksum) for name, checksum in incoming.finished().items()]
         self._kept[header.partition_id] = files[:_MAX_KEPT]
-
-    def _path(self, partition_id: int) -> Path:
-        return self._incoming / str(partition_id)
 
     def _following(self, header: ShipHeader) -> Replica:
         replica = self._replicas.get(header.partition_id)

@@ -11,8 +11,8 @@ from minka.v1.coordinator_pb2 import MigrationPhase
 from minkad.failpoints import failpoint
 from minkad.replication.feed import Follower
 from minkad.replication.frames import KeptFile, ShipHeader, ShipTrailer, decode_shipped, encode
-from minkad.storage import checkpoint
 from minkad.storage.checkpoint import Checkpoint
+from minkad.storage.replica_store import Purpose
 
 _PHASE = MigrationPhase
 
@@ -146,7 +146,7 @@ class Shipment:
     async def _take(self) -> Checkpoint:
         replica = self._follower.replica
         replica.open()
-        return await checkpoint.take(replica.data, self._context.outgoing / f"{replica.id}-{self._follower.node_id}")
+        return await self._context.store.take(replica.data, Purpose.SEND, f"{replica.id}-{self._follower.node_id}")
 
     @failpoint("migration.ship")
     async def _send(self, taken: Checkpoint, left: Mapping[str, int]) -> int:

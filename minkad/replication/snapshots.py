@@ -9,7 +9,6 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -22,10 +21,11 @@ from minkad.replication.committer import Committer
 from minkad.replication.entries import SnapshotMark, encode_mark
 from minkad.replication.replica import Pending, Replica, Role
 from minkad.replication.requests import Requests
-from minkad.storage import checkpoint
+from minkad.storage.checkpoint import Checkpoint
 from minkad.storage.data_database import Applied
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.replica_store import Purpose, ReplicaStore
 from minkad.storage.scan_process import ScanRequest
 from minkad.storage.scanner import Scanner
 
@@ -43,7 +43,7 @@ _LOOK_SECONDS: Final = 1.0
 class _Kept:
     """A snapshot on this node."""
 
-    taken: checkpoint.Checkpoint
+    taken: Checkpoint
     offset: int
     range: KeyRange
     used_at: float
@@ -57,7 +57,7 @@ class Snapshots:
         self,
         node_id: str,
         log_db: LogDatabase,
-        folder: Path,
+        store: ReplicaStore,
         committer: Committer,
         requests: Requests,
         scanner: Scanner,
@@ -69,7 +69,7 @@ class Snapshots:
         """`unix_ms`: the wall clock."""
         self._node_id = node_id
         self._log_db = log_db
-        self._folder = folder
+        self._store = store
         self._committer = committer
         self._requests = requests
         self._scanner = scanner
@@ -82,9 +82,8 @@ class Snapshots:
         self._making: set[asyncio.Task[None]] = set()
         self._collecting = BackgroundTask("snapshots", self._collect, log_db.fail)
 
-    async def start(self) -> None:
-        """Nothing is left of those before the start: readers go elsewhere."""
-        await checkpoint.remove_folder(self._folder, durably=False)
+    def start(self) -> None:
+        """Begin to give up what nobody uses."""
         self._collecting.start()
 
     async def close(self) -> None:
@@ -203,7 +202,7 @@ class Snapshots:
         if replica.is_async:
             await self._log_db.sync()  # the data must not be durable before the log
         offset = replica.data.applied.offset
-        taken = await checkpoint.take(replica.data, self._folder / snapshot_id)
+        taken = await self._store.take(replica.data, Purpose.READ, snapshot_id)
         self._kept[snapshot_id] = _Kept(taken, offset, range_, self._clock())
         if (opening := self._opening.get(snapshot_id)) is not None and not opening.done():
             opening.set_result(None)

@@ -9,7 +9,6 @@ log of the new partition begins behind the marker's offset and leader_epoch.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -21,9 +20,10 @@ from minkad.replication.context import LeaderContext
 from minkad.replication.entries import SplitMarker, encode_mark
 from minkad.replication.leadership import Leadership
 from minkad.replication.replica import Pending, Replica, Role
-from minkad.storage import checkpoint
+from minkad.storage.checkpoint import Checkpoint
 from minkad.storage.data_database import Applied, DataDatabase
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.replica_store import Purpose, ReplicaStore
 
 log: Final = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Splitting:
         replicas: Mapping[int, Replica],
         leaderships: Mapping[int, Leadership],
         log_db: LogDatabase,
-        folder: Path,
+        store: ReplicaStore,
         context: LeaderContext,
         committer: Committer,
         host: Callable[[Partition], Replica],
@@ -54,7 +54,7 @@ class Splitting:
         self._replicas = replicas
         self._leaderships = leaderships
         self._log_db = log_db
-        self._folder = folder
+        self._store = store
         self._context = context
         self._committer = committer
         self._host = host
@@ -193,11 +193,11 @@ class Splitting:
                 await taken.remove()
 
     @failpoint("split.take")
-    async def _take(self, parent: Replica) -> checkpoint.Checkpoint:
-        return await checkpoint.take(parent.data, self._folder / str(parent.row.split_to))
+    async def _take(self, parent: Replica) -> Checkpoint:
+        return await self._store.take(parent.data, Purpose.SPLIT, str(parent.row.split_to))
 
     @failpoint("split.put_in_place")
-    async def _put_in_place(self, child: Replica, taken: checkpoint.Checkpoint) -> None:
+    async def _put_in_place(self, child: Replica, taken: Checkpoint) -> None:
         await child.data.close()
         await taken.move(child.data.path)
 

@@ -41,6 +41,7 @@ from minkad.rpc.kv import kv_handler
 from minkad.rpc.replication import GrpcLinks, replication_handler
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.replica_store import ReplicaStore
 from minkad.telemetry import Telemetry
 from tests.unit.storage.crash import crashed_copy
 
@@ -97,7 +98,7 @@ class TestNode:
         self.links = GrpcLinks(self.cluster.channel_to, identity, telemetry)
         self.manager = ReplicaManager(
             self.id,
-            self.path,
+            ReplicaStore(self.path, self.cluster.storage.block_cache),
             self.log_db,
             self.links,
             has_clearance=lambda: self.clearance,
@@ -109,6 +110,7 @@ class TestNode:
                 self.cluster.finish_merge,
             ),
             clock=time.monotonic,
+            disk=self.disk,
             settings=self.cluster.settings,
             storage=self.cluster.storage,
             is_gone=lambda partition_id: partition_id in self.cluster.gone,
@@ -117,7 +119,6 @@ class TestNode:
             on_fence=self.fences.append,
             on_isr_change=telemetry.isr_changed,
             low_disks=lambda: self.cluster.low_disks,
-            disk=self.disk,
             on_damage=telemetry.damage_found,
         )
         await self.manager.start()

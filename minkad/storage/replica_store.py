@@ -1,0 +1,70 @@
+"""What one node's disk has of its replicas: a data database each, and checkpoints that are taken or received."""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from rocksdict import Cache
+
+from minkad.storage import checkpoint
+from minkad.storage.checkpoint import Checkpoint, CheckpointFile, Incoming, remove_folder
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.size_estimate import Size
+
+
+class Purpose(Enum):
+    """What a checkpoint is taken for: the folder that it lies in until it is moved or removed."""
+
+    SEND = "outgoing"
+    SPLIT = "splitting"
+    READ = "snapshots"
+
+
+_PARTITIONS: Final = "partitions"
+_INCOMING: Final = "incoming"
+_LEFTOVERS: Final = (_INCOMING, *(purpose.value for purpose in Purpose))
+
+
+class ReplicaStore:
+    """For the loop's thread. The simulation has one of its own, which loses what was not synced."""
+
+    def __init__(self, data_dir: Path, cache_bytes: int) -> None:
+        """`cache_bytes`: of RocksDB's block cache, which all data databases share."""
+        self._data_dir = data_dir
+        self._cache = Cache(cache_bytes)
+
+    async def remove_leftovers(self) -> None:
+        """Remove the checkpoints of before the node's start. Raises STORAGE_FAILED."""
+        for folder in _LEFTOVERS:
+            await remove_folder(self._data_dir / folder, durably=False)
+
+    def data(
+        self, partition_id: int, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
+    ) -> DataDatabase:
+        """The data database of a partition, not open yet; see `DataDatabase`."""
+        return DataDatabase(self._path(partition_id), self._cache, size, on_damage)
+
+    def partition_ids(self) -> list[int]:
+        """The partitions that have a folder."""
+        path = self._data_dir / _PARTITIONS
+        return [int(entry.name) for entry in path.iterdir() if entry.name.isdigit()] if path.exists() else []
+
+    def exists(self, partition_id: int) -> bool:
+        """Whether the partition has a folder."""
+        return self._path(partition_id).exists()
+
+    async def remove(self, partition_id: int) -> None:
+        """Remove the folder of a partition whose data database is closed, durably. Raises STORAGE_FAILED."""
+        await remove_folder(self._path(partition_id))
+
+    async def take(self, data: DataDatabase, purpose: Purpose, name: str) -> Checkpoint:
+        """A checkpoint with at least what is applied now. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        return await checkpoint.take(data, self._data_dir / purpose.value / name)
+
+    def incoming(self, partition_id: int, files: Sequence[CheckpointFile], kept: Mapping[str, int]) -> Incoming:
+        """A checkpoint that is about to be received; see `Incoming`. Raises INVALID_ARGUMENT."""
+        return Incoming(self._data_dir / _INCOMING / str(partition_id), files, kept)
+
+    def _path(self, partition_id: int) -> Path:
+        return self._data_dir / _PARTITIONS / str(partition_id)

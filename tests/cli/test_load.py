@@ -96,32 +96,28 @@ class Memory:
             self.running -= 1
 
 
-def test_the_last_of_a_key_counts_though_batches_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_of_a_key_counts_though_batches_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "BATCH_ROWS", 2)
     pairs = [(b"%d" % (n % 7), b"%d" % n) for n in range(100)]
     memory, reports = Memory(), []
-    loaded = asyncio.run(load.load(memory, pairs, lambda loaded: reports.append(loaded.rows)))  # type: ignore[arg-type]  # duck
+    loaded = await load.load(memory, pairs, lambda loaded: reports.append(loaded.rows))  # type: ignore[arg-type]  # duck
     assert memory.content == dict(pairs)
     assert memory.most_running > 1
     assert (loaded.rows, reports[-1], reports == sorted(reports)) == (100, 100, True)
     assert loaded.bytes == sum(len(key) + len(value) for key, value in pairs)
 
 
-def test_a_failure_ends_the_load_and_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_ends_the_load_and_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "BATCH_ROWS", 1)
     memory = Memory(fails_at=20)
-
-    async def run() -> None:
-        with pytest.raises(MinkaError, match="gone"):
-            await load.load(memory, [(b"%d" % n, b"") for n in range(1000)], lambda _: None)  # type: ignore[arg-type]  # duck
-        assert memory.running == 0
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(run())
+    with pytest.raises(MinkaError, match="gone"):
+        await load.load(memory, [(b"%d" % n, b"") for n in range(1000)], lambda _: None)  # type: ignore[arg-type]  # duck
+    assert memory.running == 0
+    assert len(asyncio.all_tasks()) == 1
     assert 20 < memory.begun < 60
 
 
-def test_rows_are_read_as_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_are_read_as_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "BATCH_ROWS", 1)
     memory, ahead = Memory(), []
 
@@ -130,6 +126,6 @@ def test_rows_are_read_as_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> No
             ahead.append(n - len(memory.content))
             yield b"%d" % n, json.dumps(n).encode()
 
-    asyncio.run(load.load(memory, lazily(), lambda _: None))  # type: ignore[arg-type]  # duck
+    await load.load(memory, lazily(), lambda _: None)  # type: ignore[arg-type]  # duck
     assert max(ahead) <= load.IN_FLIGHT + 1
     assert len(memory.content) == 50

@@ -144,35 +144,26 @@ def test_a_level_that_is_not_reached(cluster: LocalCluster, duties: Client) -> N
     assert duties.update("reach", "all", weight=2, consistency="all").version == 2
 
 
-def test_the_asyncio_twin(cluster: LocalCluster) -> None:
-    async def run() -> list[str]:
-        async with aio.Client(cluster.endpoints) as client:
-            await client.create_pallet("async")
-            await asyncio.gather(*(client.create("async", str(number), b"x") for number in range(20)))
-            return [one.payload.decode() async for one in client.list("async", with_payloads=True)]
-
-    assert asyncio.run(run()) == ["x"] * 20
+async def test_the_asyncio_twin(cluster: LocalCluster) -> None:
+    async with aio.Client(cluster.endpoints) as client:
+        await client.create_pallet("async")
+        await asyncio.gather(*(client.create("async", str(number), b"x") for number in range(20)))
+        listed = [one.payload.decode() async for one in client.list("async", with_payloads=True)]
+        assert listed == ["x"] * 20
 
 
-def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duties: Client) -> None:
+async def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duties: Client) -> None:
     duties.create_pallet("swept")
     duties.create("swept", "kept", b"kept")
-    address = cluster.endpoints[0]
-
-    async def run() -> tuple[int, int, dict[bytes, bytes]]:
-        store = PayloadStore(address, None)
-        orphans = await store.put_many([b"orphan", b"another"], 10.0)
-        rows = {one.duty.number: one.duty for one in duties.list()}
-        now = await store.sweep(lambda: rows, lambda: True, unix_ms())
-        later = await store.sweep(lambda: rows, lambda: True, unix_ms() + 2 * 3_600_000)
-        left = await store.get_many(orphans, 10.0)
-        await store.close()
-        return now, later, left
-
-    now, later, left = asyncio.run(run())
+    store = PayloadStore(cluster.endpoints[0], None)
+    orphans = await store.put_many([b"orphan", b"another"], 10.0)
+    rows = {one.duty.number: one.duty for one in duties.list()}
+    now = await store.sweep(lambda: rows, lambda: True, unix_ms())
     assert now == 0  # they may be those of a request under way
+    later = await store.sweep(lambda: rows, lambda: True, unix_ms() + 2 * 3_600_000)
     assert later >= 2
-    assert not left
+    assert not await store.get_many(orphans, 10.0)
+    await store.close()
     assert duties.get("swept", "kept").payload == b"kept"
 
 

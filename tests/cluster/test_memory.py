@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -115,31 +115,16 @@ async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]])
     return most
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    """To its end."""
-
-    async def main() -> None:
-        await asyncio.wait_for(scenario(), 120)
-
-    asyncio.run(main())
+async def test_answers_that_nobody_takes(cluster: LocalCluster) -> None:
+    row = await filled(cluster)
+    async with streams(cluster, 12, 12) as calls:
+        grown = await served_meanwhile(cluster, [send(call, row, KEYS, 500) for call in calls])
+    assert grown < BOUND_MIB, f"{grown:.0f} MiB more"
 
 
-def test_answers_that_nobody_takes(cluster: LocalCluster) -> None:
-    async def scenario() -> None:
-        row = await filled(cluster)
-        async with streams(cluster, 12, 12) as calls:
-            grown = await served_meanwhile(cluster, [send(call, row, KEYS, 500) for call in calls])
-        assert grown < BOUND_MIB, f"{grown:.0f} MiB more"
-
-    run(scenario)
-
-
-def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
-    async def scenario() -> None:
-        row = await filled(cluster)
-        async with streams(cluster, 200, 4) as calls:
-            senders = [send(call, row, KEYS[:1], 50) for call in calls]
-            grown = await served_meanwhile(cluster, [*senders, *map(take_slowly, calls)])
-        assert grown < BOUND_MIB, f"{grown:.0f} MiB more"
-
-    run(scenario)
+async def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
+    row = await filled(cluster)
+    async with streams(cluster, 200, 4) as calls:
+        senders = [send(call, row, KEYS[:1], 50) for call in calls]
+        grown = await served_meanwhile(cluster, [*senders, *map(take_slowly, calls)])
+    assert grown < BOUND_MIB, f"{grown:.0f} MiB more"

@@ -1,7 +1,7 @@
 """A shard in a program with an event loop of its own: what its delegate reports, and how it ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
@@ -10,6 +10,12 @@ from minka.errors import Code, MinkaError
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import DEADLINE
 from tests.cluster.shards import QUICK_SHARDS
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(1, config={"shards": QUICK_SHARDS}) as cluster:
+        yield cluster
 
 
 class Fetcher(Delegate):
@@ -52,7 +58,7 @@ async def _attached(fetcher: Fetcher, id_: str) -> bool:
     return id_ in {duty.id for duty in fetcher.tasks}
 
 
-async def course(cluster: LocalCluster) -> None:
+async def test_a_shard_reports_and_leaves(cluster: LocalCluster) -> None:
     fetcher = Fetcher()
     async with aio.Client(cluster.endpoints, timeout=20.0) as client:
         await client.create_pallet("feeds")
@@ -106,11 +112,6 @@ async def course(cluster: LocalCluster) -> None:
         assert not held.is_held()
         (view,) = (await client.shards(["s"])).shards
         assert view.shard.state_reason == "stopped gracefully"
-
-
-def test_a_shard_reports_and_leaves() -> None:
-    with LocalCluster(1, config={"shards": QUICK_SHARDS}) as cluster:
-        asyncio.run(course(cluster))
 
 
 @pytest.mark.parametrize(

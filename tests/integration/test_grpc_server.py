@@ -46,5 +46,5 @@ async def _end_one_by_a_call() -> list[bytes]:
     return objects
 
 
-def test_a_server_that_ends_writes_to_no_memory_that_is_free() -> None:
-    assert all(set(each) == set(_MARK) for each in asyncio.run(_end_one_by_a_call()))
+async def test_a_server_that_ends_writes_to_no_memory_that_is_free() -> None:
+    assert all(set(each) == set(_MARK) for each in await _end_one_by_a_call())

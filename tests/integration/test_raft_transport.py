@@ -127,105 +127,87 @@ async def stopped_behind_the_connection() -> AsyncIterator[str]:
         await server.stop(None)
 
 
-def test_messages_arrive_in_order_on_one_stream() -> None:
-    async def scenario() -> None:
-        async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
-            for number in range(1, 501):
-                sender.transport.send([heartbeat(2, number)])
-                if number % 100 == 0:
-                    await until(lambda number=number: peer.last.index == number)  # type: ignore[misc]
-            assert peer.count == 500
-            assert peer.heard == {1: "127.0.0.1:7400"}
-            assert not sender.unreachable
-
-    asyncio.run(scenario())
+async def test_messages_arrive_in_order_on_one_stream() -> None:
+    async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
+        for number in range(1, 501):
+            sender.transport.send([heartbeat(2, number)])
+            if number % 100 == 0:
+                await until(lambda number=number: peer.last.index == number)  # type: ignore[misc]
+        assert peer.count == 500
+        assert peer.heard == {1: "127.0.0.1:7400"}
+        assert not sender.unreachable
 
 
-def test_who_has_died_is_told_from_who_only_broke_the_stream() -> None:
-    async def scenario() -> None:
-        peer = Peer()
-        async with Sender({2: peer.address}) as sender:
+async def test_who_has_died_is_told_from_who_only_broke_the_stream() -> None:
+    peer = Peer()
+    async with Sender({2: peer.address}) as sender:
 
-            def reached(number: int) -> bool:
-                sender.transport.send([heartbeat(2, number)])
-                return peer.last.index == number
+        def reached(number: int) -> bool:
+            sender.transport.send([heartbeat(2, number)])
+            return peer.last.index == number
 
-            async with peer.listening():
-                await until(lambda: reached(1))
-            await until(lambda: bool(sender.gone))
-            async with peer.listening():
-                await until(lambda: reached(2))
-                gone = list(sender.gone)
-                assert set(gone) == {2}
-                peer.refuses = True
-                before = len(sender.unreachable)
-                await until(lambda: reached(3) and len(sender.unreachable) > before)
-            assert sender.gone == gone
-
-    asyncio.run(scenario())
+        async with peer.listening():
+            await until(lambda: reached(1))
+        await until(lambda: bool(sender.gone))
+        async with peer.listening():
+            await until(lambda: reached(2))
+            gone = list(sender.gone)
+            assert set(gone) == {2}
+            peer.refuses = True
+            before = len(sender.unreachable)
+            await until(lambda: reached(3) and len(sender.unreachable) > before)
+        assert sender.gone == gone
 
 
 @pytest.mark.parametrize("standing_still", [stopped_before, stopped_behind_the_connection])
-def test_a_peer_that_stands_still_blocks_no_other_and_costs_little_memory(standing_still: Any) -> None:
-    async def scenario() -> None:
-        async with standing_still() as still, Peer().listening() as peer, Sender({2: still, 3: peer.address}) as sender:
-            sent = 20_000
-            for number in range(1, sent + 1):
-                sender.transport.send([heartbeat(2, number, size=2000), heartbeat(3, number)])
-                if number % 500 == 0:
-                    await until(lambda number=number: peer.last.index == number)  # type: ignore[misc]
-            assert peer.count == sent, "all of them, while nobody read the others"
-            gc.collect()
-            waiting = sum(isinstance(one, Message) and one.to == 2 for one in gc.get_objects())
-            assert raft.MAX_QUEUED <= waiting <= raft.MAX_QUEUED + raft.MAX_BATCH
-
-    asyncio.run(scenario())
+async def test_a_peer_that_stands_still_blocks_no_other_and_costs_little_memory(standing_still: Any) -> None:
+    async with standing_still() as still, Peer().listening() as peer, Sender({2: still, 3: peer.address}) as sender:
+        sent = 20_000
+        for number in range(1, sent + 1):
+            sender.transport.send([heartbeat(2, number, size=2000), heartbeat(3, number)])
+            if number % 500 == 0:
+                await until(lambda number=number: peer.last.index == number)  # type: ignore[misc]
+        assert peer.count == sent, "all of them, while nobody read the others"
+        gc.collect()
+        waiting = sum(isinstance(one, Message) and one.to == 2 for one in gc.get_objects())
+        assert raft.MAX_QUEUED <= waiting <= raft.MAX_QUEUED + raft.MAX_BATCH
 
 
-def test_a_snapshot_goes_in_chunks_at_the_rate_that_is_set_and_messages_overtake_it() -> None:
-    async def scenario() -> None:
-        async with Peer().listening() as peer, Sender({2: peer.address}, snapshot_bytes_per_second=4 * MIB) as sender:
-            message = snapshot(2, 2 * MIB)
-            started = time.monotonic()
-            sender.transport.send([message])
-            sender.transport.send([message])  # Raft asks again: one is under way
-            sender.transport.send([heartbeat(2, 5)])
-            await until(lambda: peer.count == 1)
-            assert peer.last.index == 5
-            await until(lambda: sender.snapshots == [(2, True)])
-            assert time.monotonic() - started >= 2 / 4
-            assert (peer.count, peer.last) == (2, message)
-
-    asyncio.run(scenario())
+async def test_a_snapshot_goes_in_chunks_at_the_rate_that_is_set_and_messages_overtake_it() -> None:
+    async with Peer().listening() as peer, Sender({2: peer.address}, snapshot_bytes_per_second=4 * MIB) as sender:
+        message = snapshot(2, 2 * MIB)
+        started = time.monotonic()
+        sender.transport.send([message])
+        sender.transport.send([message])  # Raft asks again: one is under way
+        sender.transport.send([heartbeat(2, 5)])
+        await until(lambda: peer.count == 1)
+        assert peer.last.index == 5
+        await until(lambda: sender.snapshots == [(2, True)])
+        assert time.monotonic() - started >= 2 / 4
+        assert (peer.count, peer.last) == (2, message)
 
 
-def test_a_snapshot_that_can_not_be_delivered_is_reported() -> None:
-    async def scenario() -> None:
-        nobody = free_address()
-        async with Sender({2: nobody}) as sender:
-            sender.transport.send([snapshot(2, 1000), snapshot(9, 1000)])
-            await until(lambda: sorted(sender.snapshots) == [(2, False), (9, False)])
-
-    asyncio.run(scenario())
+async def test_a_snapshot_that_can_not_be_delivered_is_reported() -> None:
+    nobody = free_address()
+    async with Sender({2: nobody}) as sender:
+        sender.transport.send([snapshot(2, 1000), snapshot(9, 1000)])
+        await until(lambda: sorted(sender.snapshots) == [(2, False), (9, False)])
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "the end is missing"])
-def test_a_snapshot_that_arrives_damaged_is_refused(damage: str) -> None:
-    async def scenario() -> None:
-        async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
-            chunks = [chunk async for chunk in sender.transport._chunks(snapshot(2, MIB))]
-            assert len(chunks) > 4
-            if damage == "a flipped bit":
-                chunks[1].data = bytes([chunks[1].data[0] ^ 1]) + chunks[1].data[1:]
-            else:
-                chunks.pop()
-            with pytest.raises(grpc.aio.AioRpcError, match="CORRUPT_DATA"):
-                await RaftStub(sender.channels.to(peer.address)).SendSnapshot(
-                    each(chunks), metadata=sender.channels.identity
-                )
-            assert peer.count == 0
-
-    asyncio.run(scenario())
+async def test_a_snapshot_that_arrives_damaged_is_refused(damage: str) -> None:
+    async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
+        chunks = [chunk async for chunk in sender.transport._chunks(snapshot(2, MIB))]
+        assert len(chunks) > 4
+        if damage == "a flipped bit":
+            chunks[1].data = bytes([chunks[1].data[0] ^ 1]) + chunks[1].data[1:]
+        else:
+            chunks.pop()
+        with pytest.raises(grpc.aio.AioRpcError, match="CORRUPT_DATA"):
+            await RaftStub(sender.channels.to(peer.address)).SendSnapshot(
+                each(chunks), metadata=sender.channels.identity
+            )
+        assert peer.count == 0
 
 
 async def each(chunks: Sequence[SnapshotChunk]) -> AsyncIterator[SnapshotChunk]:
@@ -233,20 +215,17 @@ async def each(chunks: Sequence[SnapshotChunk]) -> AsyncIterator[SnapshotChunk]:
         yield chunk
 
 
-def test_a_stream_begins_anew_at_the_address_that_was_heard_last() -> None:
-    async def scenario() -> None:
-        first, second = Peer(), Peer()
-        async with Sender({2: first.address}) as sender, first.listening():
-            sender.transport.send([heartbeat(2, 1)])
-            await until(lambda: first.count == 1)
-            sender.transport.heard_from(2, second.address)
-            async with second.listening():
-                sender.transport.send([heartbeat(2, 2)])
-                await until(lambda: first.count == 2)
-        async with Sender({2: first.address}) as sender, second.listening():
-            sender.transport.heard_from(2, second.address)
-            sender.transport.send([heartbeat(2, 3)])
-            await until(lambda: second.count == 1)
-            assert first.count == 2
-
-    asyncio.run(scenario())
+async def test_a_stream_begins_anew_at_the_address_that_was_heard_last() -> None:
+    first, second = Peer(), Peer()
+    async with Sender({2: first.address}) as sender, first.listening():
+        sender.transport.send([heartbeat(2, 1)])
+        await until(lambda: first.count == 1)
+        sender.transport.heard_from(2, second.address)
+        async with second.listening():
+            sender.transport.send([heartbeat(2, 2)])
+            await until(lambda: first.count == 2)
+    async with Sender({2: first.address}) as sender, second.listening():
+        sender.transport.heard_from(2, second.address)
+        sender.transport.send([heartbeat(2, 3)])
+        await until(lambda: second.count == 1)
+        assert first.count == 2

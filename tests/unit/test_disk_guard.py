@@ -12,43 +12,35 @@ from minkad.disk_guard import DiskGuard
 from minkad.storage.log_database import LogDatabase
 
 
-def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Although the loop stands still; one that answers does not."""
     free = threading.Event()
     ends: queue.SimpleQueue[MinkaError] = queue.SimpleQueue()
-
-    async def main() -> None:
-        db = LogDatabase.open(tmp_path / "log")
-        guard = DiskGuard(db, 0.3, ends.put)
-        guard.start()
-        for _ in range(50):
-            await db.sync()
-        assert ends.empty()
-        monkeypatch.setattr(db, "_flush_wal", lambda: free.wait(20))
-        sync = db.sync()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        error = ends.get(timeout=20)  # the loop is held by this
-        assert error.code is Code.STORAGE_FAILED
-        assert f"{tmp_path / 'log'}: the disk has not answered for 0.3 s" in error.message
-        free.set()
-        await sync
-        db.close()
-
-    asyncio.run(main())
+    db = LogDatabase.open(tmp_path / "log")
+    guard = DiskGuard(db, 0.3, ends.put)
+    guard.start()
+    for _ in range(50):
+        await db.sync()
+    assert ends.empty()
+    monkeypatch.setattr(db, "_flush_wal", lambda: free.wait(20))
+    sync = db.sync()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    error = ends.get(timeout=20)  # the loop is held by this
+    assert error.code is Code.STORAGE_FAILED
+    assert f"{tmp_path / 'log'}: the disk has not answered for 0.3 s" in error.message
+    free.set()
+    await sync
+    db.close()
 
 
-def test_a_node_that_does_not_end_after_a_failure_is_ended(tmp_path: Path) -> None:
+async def test_a_node_that_does_not_end_after_a_failure_is_ended(tmp_path: Path) -> None:
     """With what the failure was."""
     ends: queue.SimpleQueue[MinkaError] = queue.SimpleQueue()
-
-    async def main() -> None:
-        db = LogDatabase.open(tmp_path / "log")
-        guard = DiskGuard(db, 3600, ends.put)
-        guard.start()
-        failure = MinkaError(Code.STORAGE_FAILED, "no disk")
-        db.fail(failure)
-        assert ends.get(timeout=20) is failure
-        db.close()
-
-    asyncio.run(main())
+    db = LogDatabase.open(tmp_path / "log")
+    guard = DiskGuard(db, 3600, ends.put)
+    guard.start()
+    failure = MinkaError(Code.STORAGE_FAILED, "no disk")
+    db.fail(failure)
+    assert ends.get(timeout=20) is failure
+    db.close()

@@ -1,6 +1,5 @@
 """The gauges that a node reads off its copy of the table."""
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -37,7 +36,7 @@ def test_the_disk() -> None:
     assert (now.disk_total_bytes, now.disk_free_bytes, now.is_disk_low, now.unsynced_seconds) == (1000, 40, True, 0.25)
 
 
-def test_what_is_not_in_sync_and_how_often_leaders_were_elected() -> None:
+async def test_what_is_not_in_sync_and_how_often_leaders_were_elected() -> None:
     state = State()
     state.keyspaces[1] = Keyspace(id=1, name="flights", replicas=3, min_insync=2)
     state.nodes["a"] = Node(id="a", state=NodeState.NODE_STATE_LIVE)
@@ -48,7 +47,7 @@ def test_what_is_not_in_sync_and_how_often_leaders_were_elected() -> None:
     ]
     state.partitions.update((row.id, row) for row in rows)
     seen = health(state)
-    asyncio.run(seen.refresh())
+    await seen.refresh()
     now = seen.snapshot()
     assert (now.under_replicated, now.missing_in_sync, now.under_min_insync) == (2, 3, 1)
     assert (now.elections, now.unclean_elections) == (7, 1)

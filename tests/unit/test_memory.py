@@ -1,7 +1,6 @@
 """Who gets memory when there is little, and who loses it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from minkad import memory
 from minkad.memory import Memory, Share
 
 MIB = 1024 * 1024
+pytestmark = pytest.mark.timeout(20)
 
 
 class Clock:
@@ -22,13 +22,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await asyncio.wait_for(scenario(), 20)
-
-    asyncio.run(main())
 
 
 async def turns() -> None:
@@ -59,92 +52,79 @@ def test_what_is_larger_than_all_goes_alone() -> None:
     assert not pool.share().has_room(100 * MIB)
 
 
-def test_who_waits_gets_it_when_bytes_leave_and_who_has_held_least_comes_first() -> None:
-    async def scenario() -> None:
-        clock = Clock()
-        pool = Memory(64 * MIB, clock)
-        full, slow, quick = pool.share(), pool.share(), pool.share()
-        slow.take(MIB)
-        clock.now = 100.0
-        slow.give(MIB)
-        full.take(60 * MIB)
-        waiting = [soon(share.reserve(20 * MIB)) for share in (slow, quick)]
-        await turns()
-        assert not any(one.done() for one in waiting)
-        full.give(40 * MIB)
-        await turns()
-        assert [one.done() for one in waiting] == [False, True]
-        assert quick.held > 20 * MIB
-        full.give(20 * MIB)
-        quick.give(20 * MIB)
-        assert await waiting[0]
-
-    run(scenario)
+async def test_who_waits_gets_it_when_bytes_leave_and_who_has_held_least_comes_first() -> None:
+    clock = Clock()
+    pool = Memory(64 * MIB, clock)
+    full, slow, quick = pool.share(), pool.share(), pool.share()
+    slow.take(MIB)
+    clock.now = 100.0
+    slow.give(MIB)
+    full.take(60 * MIB)
+    waiting = [soon(share.reserve(20 * MIB)) for share in (slow, quick)]
+    await turns()
+    assert not any(one.done() for one in waiting)
+    full.give(40 * MIB)
+    await turns()
+    assert [one.done() for one in waiting] == [False, True]
+    assert quick.held > 20 * MIB
+    full.give(20 * MIB)
+    quick.give(20 * MIB)
+    assert await waiting[0]
 
 
-def test_who_comes_later_does_not_get_ahead_of_who_waits() -> None:
-    async def scenario() -> None:
-        pool = Memory(64 * MIB, Clock())
-        full, first, second = pool.share(), pool.share(), pool.share()
-        full.take(50 * MIB)
-        waiting = soon(first.reserve(15 * MIB))
-        await turns()
-        assert second.fits(MIB)
-        assert not second.has_room(MIB)
-        assert await second.reserve(MIB), "in a turn of its own, since it fits beside"
-        full.give(50 * MIB)
-        assert await waiting
-
-    run(scenario)
+async def test_who_comes_later_does_not_get_ahead_of_who_waits() -> None:
+    pool = Memory(64 * MIB, Clock())
+    full, first, second = pool.share(), pool.share(), pool.share()
+    full.take(50 * MIB)
+    waiting = soon(first.reserve(15 * MIB))
+    await turns()
+    assert second.fits(MIB)
+    assert not second.has_room(MIB)
+    assert await second.reserve(MIB), "in a turn of its own, since it fits beside"
+    full.give(50 * MIB)
+    assert await waiting
 
 
-def test_a_wait_ends_in_time_and_takes_nothing() -> None:
-    async def scenario() -> None:
-        pool = Memory(64 * MIB, Clock())
-        full, late = pool.share(), pool.share()
-        full.take(63 * MIB)
-        assert not await late.reserve(10 * MIB, until=asyncio.get_running_loop().time() + 0.01)
-        cancelled = soon(late.reserve(10 * MIB))
-        await turns()
-        cancelled.cancel()
-        await asyncio.wait([cancelled])
-        used = pool.used
-        full.give(63 * MIB)
-        await turns()
-        assert pool.used == used - 63 * MIB
-
-    run(scenario)
+async def test_a_wait_ends_in_time_and_takes_nothing() -> None:
+    pool = Memory(64 * MIB, Clock())
+    full, late = pool.share(), pool.share()
+    full.take(63 * MIB)
+    assert not await late.reserve(10 * MIB, until=asyncio.get_running_loop().time() + 0.01)
+    cancelled = soon(late.reserve(10 * MIB))
+    await turns()
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    used = pool.used
+    full.give(63 * MIB)
+    await turns()
+    assert pool.used == used - 63 * MIB
 
 
-def test_streams_that_take_nothing_end_when_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_that_take_nothing_end_when_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_RELIEF_S", 0.001)
+    clock = Clock()
+    pool = Memory(64 * MIB, clock)
+    ended: list[str] = []
+    shares: dict[str, Share] = {}
 
-    async def scenario() -> None:
-        clock = Clock()
-        pool = Memory(64 * MIB, clock)
-        ended: list[str] = []
-        shares: dict[str, Share] = {}
+    def holder(name: str, since: float | None) -> None:
+        def end() -> None:
+            ended.append(name)
+            shares[name].close()
 
-        def holder(name: str, since: float | None) -> None:
-            def end() -> None:
-                ended.append(name)
-                shares[name].close()
+        share = shares[name] = pool.share(end)
+        share.take(15 * MIB)
+        share.sending_since = since
 
-            share = shares[name] = pool.share(end)
-            share.take(15 * MIB)
-            share.sending_since = since
-
-        holder("stalled for long", 0.0)
-        holder("stalled, too", 1.0)
-        holder("slow", 9.0)
-        holder("is not sending", None)
-        clock.now = 10.0
-        assert await pool.share().reserve(15 * MIB)
-        assert ended
-        assert set(ended) <= {"stalled for long", "stalled, too"}
-        assert pool.ended == len(ended)
-
-    run(scenario)
+    holder("stalled for long", 0.0)
+    holder("stalled, too", 1.0)
+    holder("slow", 9.0)
+    holder("is not sending", None)
+    clock.now = 10.0
+    assert await pool.share().reserve(15 * MIB)
+    assert ended
+    assert set(ended) <= {"stalled for long", "stalled, too"}
+    assert pool.ended == len(ended)
 
 
 def test_there_is_a_limit_to_how_many_are_open() -> None:

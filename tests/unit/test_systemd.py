@@ -78,29 +78,25 @@ def test_the_watchdog_is_fed_twice_as_often_as_it_asks(environ: dict[str, str], 
     assert systemd.watchdog_interval(environ) == expected
 
 
-def test_the_watchdog_is_fed_only_while_alive(supervisor: socket.socket) -> None:
+async def test_the_watchdog_is_fed_only_while_alive(supervisor: socket.socket) -> None:
     answers = [True, False, True]
     supervisor.setblocking(False)
+    done = asyncio.Event()
 
-    async def run() -> None:
-        done = asyncio.Event()
+    def alive() -> bool:
+        if len(answers) == 1:
+            done.set()
+        return answers.pop(0) if answers else False
 
-        def alive() -> bool:
-            if len(answers) == 1:
-                done.set()
-            return answers.pop(0) if answers else False
-
-        task = asyncio.create_task(systemd.watchdog(alive, 0.001))
-        await asyncio.wait_for(done.wait(), 5)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(run())
+    task = asyncio.create_task(systemd.watchdog(alive, 0.001))
+    await asyncio.wait_for(done.wait(), 5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     assert [supervisor.recv(64), supervisor.recv(64)] == [b"WATCHDOG=1", b"WATCHDOG=1"]
     with pytest.raises(BlockingIOError):
         supervisor.recv(64)
 
 
-def test_an_unwatched_daemon_has_no_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unwatched_daemon_has_no_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
-    asyncio.run(systemd.watchdog(lambda: True))
+    await systemd.watchdog(lambda: True)

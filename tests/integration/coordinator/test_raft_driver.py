@@ -128,157 +128,130 @@ async def leader_of(nodes: dict[int, Node]) -> Node:
 
 
 @pytest.mark.parametrize("whose", ["the leader's", "a follower's", "everybody's"])
-def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats, answers and confirmations go on while a sync waits, and nothing is committed without a quorum of
     disks.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
+    async with group(tmp_path, 3) as nodes:
+        leader = await leader_of(nodes)
+        others = [node for node in nodes.values() if node is not leader]
+        term = leader.driver.raw.basic_status().term
+        stuck = {"the leader's": [leader], "a follower's": others[:1], "everybody's": list(nodes.values())}[whose]
+        for node in stuck:
+            node.disk.clear()
+            node.sent.clear()
+        proposal = leader.driver.propose(b"a")
+        # Far more beats than an election takes.
+        beats = 5 * ELECTION_TICKS
+        await until(
+            lambda: all(node.sent.count(MessageType.MSG_HEARTBEAT) >= beats for node in stuck if node is leader)
+        )
+        await until(
+            lambda: all(
+                node.sent.count(MessageType.MSG_HEARTBEAT_RESP) >= beats for node in stuck if node is not leader
+            )
+        )
+        confirmed: list[float] = []
+        leader.driver.confirm_leadership(1.0, confirmed.append)
+        await until(lambda: bool(confirmed))
+        assert leader.driver.is_leader
+        assert {node.driver.raw.basic_status().term for node in nodes.values()} == {term}
+        assert proposal.done() == (whose == "a follower's")
+        for node in stuck:
+            node.disk.set()
+        await asyncio.wait_for(proposal, 5)
+        await until(lambda: all(node.machine.commands == [b"a"] for node in nodes.values()))
 
-    async def scenario() -> None:
-        async with group(tmp_path, 3) as nodes:
-            leader = await leader_of(nodes)
-            others = [node for node in nodes.values() if node is not leader]
-            term = leader.driver.raw.basic_status().term
-            stuck = {"the leader's": [leader], "a follower's": others[:1], "everybody's": list(nodes.values())}[whose]
-            for node in stuck:
-                node.disk.clear()
-                node.sent.clear()
-            proposal = leader.driver.propose(b"a")
-            # Far more beats than an election takes.
-            beats = 5 * ELECTION_TICKS
-            await until(
-                lambda: all(node.sent.count(MessageType.MSG_HEARTBEAT) >= beats for node in stuck if node is leader)
-            )
-            await until(
-                lambda: all(
-                    node.sent.count(MessageType.MSG_HEARTBEAT_RESP) >= beats for node in stuck if node is not leader
-                )
-            )
-            confirmed: list[float] = []
-            leader.driver.confirm_leadership(1.0, confirmed.append)
-            await until(lambda: bool(confirmed))
-            assert leader.driver.is_leader
-            assert {node.driver.raw.basic_status().term for node in nodes.values()} == {term}
-            assert proposal.done() == (whose == "a follower's")
-            for node in stuck:
-                node.disk.set()
+
+async def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -> None:
+    async with group(tmp_path, 3) as nodes:
+        leader = await leader_of(nodes)
+        leader.disk.clear()
+        proposal = leader.driver.propose(b"a")
+        await until(lambda: not leader.driver.is_leader)
+        assert (await leader_of(nodes)) is not leader
+        leader.disk.set()
+        with pytest.raises(MinkaError, match="OUTCOME_UNKNOWN"):
             await asyncio.wait_for(proposal, 5)
-            await until(lambda: all(node.machine.commands == [b"a"] for node in nodes.values()))
-
-    asyncio.run(scenario())
 
 
-def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with group(tmp_path, 3) as nodes:
-            leader = await leader_of(nodes)
-            leader.disk.clear()
-            proposal = leader.driver.propose(b"a")
-            await until(lambda: not leader.driver.is_leader)
-            assert (await leader_of(nodes)) is not leader
-            leader.disk.set()
-            with pytest.raises(MinkaError, match="OUTCOME_UNKNOWN"):
-                await asyncio.wait_for(proposal, 5)
-
-    asyncio.run(scenario())
-
-
-def test_where_the_leaders_process_has_died_another_is_elected_at_once(
+async def test_where_the_leaders_process_has_died_another_is_elected_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before an election timeout, and long before the next one stands."""
     monkeypatch.setattr(raft_driver, "CAMPAIGN_TICKS", 100_000)
-
-    async def scenario() -> None:
-        async with group(tmp_path, 3, election_ticks=100_000) as nodes:
-            nodes[1].driver.raw.campaign()
-            await until(lambda: nodes[1].driver.leads_with_applied_term)
-            # Who lacks an entry that the other one has would not be elected.
-            await until(lambda: len({node.driver.applied_index for node in nodes.values()}) == 1)
-            nodes[1].dead = True
-            for node in nodes.values():
-                node.driver.report_gone(1)
-            await until(lambda: nodes[2].driver.is_leader)
-
-    asyncio.run(scenario())
+    async with group(tmp_path, 3, election_ticks=100_000) as nodes:
+        nodes[1].driver.raw.campaign()
+        await until(lambda: nodes[1].driver.leads_with_applied_term)
+        # Who lacks an entry that the other one has would not be elected.
+        await until(lambda: len({node.driver.applied_index for node in nodes.values()}) == 1)
+        nodes[1].dead = True
+        for node in nodes.values():
+            node.driver.report_gone(1)
+        await until(lambda: nodes[2].driver.is_leader)
 
 
-def test_word_of_a_dead_process_leaves_what_waits_for_the_disk_alone(tmp_path: Path) -> None:
+async def test_word_of_a_dead_process_leaves_what_waits_for_the_disk_alone(tmp_path: Path) -> None:
     """What has arrived since is taken in afterwards: a snapshot among it would change the configuration under entries
     that are still to be applied.
     """
-
-    async def scenario() -> None:
-        async with group(tmp_path, 3, election_ticks=100_000) as nodes:
-            nodes[1].driver.raw.campaign()
-            await until(lambda: nodes[1].driver.leads_with_applied_term)
-            await until(lambda: len({node.driver.applied_index for node in nodes.values()}) == 1)
-            slow = nodes[3]
-            slow.disk.clear()
-            await nodes[1].driver.propose(b"a")
-            await until(lambda: slow.driver.raw.last_index() == nodes[1].driver.raw.last_index())
-            await nodes[1].driver.propose(b"b")
-            has = slow.driver.raw.last_index()
-            slow.driver.report_gone(1)
-            assert slow.driver.raw.last_index() == has < nodes[1].driver.raw.last_index()
-            slow.disk.set()
-            await until(lambda: slow.machine.commands == [b"a", b"b"])
-
-    asyncio.run(scenario())
+    async with group(tmp_path, 3, election_ticks=100_000) as nodes:
+        nodes[1].driver.raw.campaign()
+        await until(lambda: nodes[1].driver.leads_with_applied_term)
+        await until(lambda: len({node.driver.applied_index for node in nodes.values()}) == 1)
+        slow = nodes[3]
+        slow.disk.clear()
+        await nodes[1].driver.propose(b"a")
+        await until(lambda: slow.driver.raw.last_index() == nodes[1].driver.raw.last_index())
+        await nodes[1].driver.propose(b"b")
+        has = slow.driver.raw.last_index()
+        slow.driver.report_gone(1)
+        assert slow.driver.raw.last_index() == has < nodes[1].driver.raw.last_index()
+        slow.disk.set()
+        await until(lambda: slow.machine.commands == [b"a", b"b"])
 
 
-def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path: Path) -> None:
+async def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path: Path) -> None:
     """A thousand proposals make few entries; each proposal's commands are applied in order, everywhere."""
-
-    async def scenario() -> None:
-        async with group(tmp_path, 3) as nodes:
-            leader = await leader_of(nodes)
-            before = leader.driver.applied_index
-            pairs = [(b"%d" % i, b"%d'" % i) for i in range(1000)]
-            await asyncio.gather(*(leader.driver.propose(*pair) for pair in pairs))
-            assert leader.driver.applied_index - before == 1
-            wanted = [command for pair in pairs for command in pair]
-            await until(lambda: all(node.machine.commands == wanted for node in nodes.values()))
-            large = [b"x" * 100_000] * 5
-            await asyncio.gather(*(leader.driver.propose(command) for command in large))
-            assert leader.driver.applied_index - before == 1 + 3
-            assert leader.machine.commands == wanted + large
-
-    asyncio.run(scenario())
+    async with group(tmp_path, 3) as nodes:
+        leader = await leader_of(nodes)
+        before = leader.driver.applied_index
+        pairs = [(b"%d" % i, b"%d'" % i) for i in range(1000)]
+        await asyncio.gather(*(leader.driver.propose(*pair) for pair in pairs))
+        assert leader.driver.applied_index - before == 1
+        wanted = [command for pair in pairs for command in pair]
+        await until(lambda: all(node.machine.commands == wanted for node in nodes.values()))
+        large = [b"x" * 100_000] * 5
+        await asyncio.gather(*(leader.driver.propose(command) for command in large))
+        assert leader.driver.applied_index - before == 1 + 3
+        assert leader.machine.commands == wanted + large
 
 
-def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(tmp_path: Path) -> None:
+async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(tmp_path: Path) -> None:
     """Heartbeats and votes come in between, and what was proposed is answered when all of it is applied."""
-
-    async def scenario() -> None:
-        async with group(tmp_path, 3) as nodes:
-            leader = await leader_of(nodes)
-            command = b"x" * (raft_driver.PIECE_BYTES // 4)
-            seen: set[int] = set()
-            proposal = leader.driver.propose(*[command] * 400)
-            while not proposal.done():
-                seen.add(len(leader.machine.commands))
-                await asyncio.sleep(0)
-            assert leader.machine.commands == [command] * 400
-            steps = sorted(seen | {400})
-            assert max(after - before for before, after in pairwise(steps)) <= 5
-
-    asyncio.run(scenario())
+    async with group(tmp_path, 3) as nodes:
+        leader = await leader_of(nodes)
+        command = b"x" * (raft_driver.PIECE_BYTES // 4)
+        seen: set[int] = set()
+        proposal = leader.driver.propose(*[command] * 400)
+        while not proposal.done():
+            seen.add(len(leader.machine.commands))
+            await asyncio.sleep(0)
+        assert leader.machine.commands == [command] * 400
+        steps = sorted(seen | {400})
+        assert max(after - before for before, after in pairwise(steps)) <= 5
 
 
-def test_who_waits_for_logs_hears_when_the_leadership_is_lost(tmp_path: Path) -> None:
+async def test_who_waits_for_logs_hears_when_the_leadership_is_lost(tmp_path: Path) -> None:
     """Nobody tells a former leader who has what."""
-
-    async def scenario() -> None:
-        async with group(tmp_path, 3) as nodes:
-            leader = await leader_of(nodes)
-            leader.dead = True  # it hears nothing any more
-            waiting = asyncio.ensure_future(leader.driver.logged_by([99]))
-            other = next(raft_id for raft_id, node in nodes.items() if node is not leader)
-            await until(lambda: not leader.driver.is_leader or nodes[other].driver.is_leader)
-            leader.dead = False
-            with pytest.raises(MinkaError) as lost:
-                await asyncio.wait_for(waiting, 10)
-            assert lost.value.code is Code.OUTCOME_UNKNOWN
-
-    asyncio.run(scenario())
+    async with group(tmp_path, 3) as nodes:
+        leader = await leader_of(nodes)
+        leader.dead = True  # it hears nothing any more
+        waiting = asyncio.ensure_future(leader.driver.logged_by([99]))
+        other = next(raft_id for raft_id, node in nodes.items() if node is not leader)
+        await until(lambda: not leader.driver.is_leader or nodes[other].driver.is_leader)
+        leader.dead = False
+        with pytest.raises(MinkaError) as lost:
+            await asyncio.wait_for(waiting, 10)
+        assert lost.value.code is Code.OUTCOME_UNKNOWN

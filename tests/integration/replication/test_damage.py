@@ -1,6 +1,5 @@
 """Damaged data: refused each time, never taken for keys that aren't there; and made again where that is safe."""
 
-import asyncio
 import random
 import shutil
 from collections.abc import Awaitable, Callable
@@ -20,14 +19,6 @@ from tests.unit.storage.crash import crashed_copy
 ROWS: dict[bytes, bytes | None] = {b"key %04d" % i: random.Random(i).randbytes(200) for i in range(400)}
 KEYS = list(ROWS)
 SLOW = ReplicationSettings(lag_timeout=60.0)  # nobody leaves the in-sync set because of that
-
-
-def run(path: Path, scenario: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def within() -> None:
-        async with cluster(path, SLOW) as c:
-            await scenario(c)
-
-    asyncio.run(within())
 
 
 async def flushed(node: TestNode, partition_id: int = 1) -> None:
@@ -123,10 +114,9 @@ async def whole_again(c: Cluster) -> None:
         ("*.sst", zero),
     ],
 )
-def test_the_only_copy_is_refused_each_time(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
+async def test_the_only_copy_is_refused_each_time(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
     """Whatever is asked, also after a further start; and its file is named. When that is restored, it is served."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path, SLOW) as c:
         athens = await alone(c)
         file = newest(athens, pattern)
         content = file.read_bytes()
@@ -145,22 +135,18 @@ def test_the_only_copy_is_refused_each_time(tmp_path: Path, pattern: str, harm: 
             await lead_again(c, athens, 1)
             assert await athens.get(1, *KEYS) == list(ROWS.values())
 
-    run(tmp_path, scenario)
 
-
-def test_a_folder_that_is_gone_is_not_counted_as_empty(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_a_folder_that_is_gone_is_not_counted_as_empty(tmp_path: Path) -> None:
+    async with cluster(tmp_path, SLOW) as c:
         athens = await alone(c)
         shutil.rmtree(athens.path / "partitions")
         await athens.start()
         with pytest.raises(MinkaError, match="CORRUPT_DATA"):
             await athens.count()
 
-    run(tmp_path, scenario)
 
-
-def test_a_block_that_is_found_damaged_while_it_is_read(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_a_block_that_is_found_damaged_while_it_is_read(tmp_path: Path) -> None:
+    async with cluster(tmp_path, SLOW) as c:
         athens = await alone(c)
         await athens.start()
         await lead_again(c, athens, 1)
@@ -172,11 +158,9 @@ def test_a_block_that_is_found_damaged_while_it_is_read(tmp_path: Path) -> None:
             await athens.put(1, {b"new": b"x"}, timeout_ms=300)
         assert athens.log_db.error is None, "other partitions go on"
 
-    run(tmp_path, scenario)
 
-
-def test_what_its_log_still_has_is_made_of_the_log(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_what_its_log_still_has_is_made_of_the_log(tmp_path: Path) -> None:
+    async with cluster(tmp_path, SLOW) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         await athens.put(1, ROWS)
@@ -192,16 +176,12 @@ def test_what_its_log_still_has_is_made_of_the_log(tmp_path: Path) -> None:
         await lead_again(c, athens, 1)
         assert await athens.get(1, *KEYS, b"new") == [*ROWS.values(), b"x"]
 
-    run(tmp_path, scenario)
 
-
-def test_nothing_is_served_before_all_is_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_served_before_all_is_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a copy that is made of its log."""
     held = False
     monkeypatch.setattr(DataDatabase, "is_stalled", lambda _: held)
-
-    async def scenario(c: Cluster) -> None:
-        nonlocal held
+    async with cluster(tmp_path, SLOW) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         await athens.put(1, ROWS)
@@ -214,13 +194,10 @@ def test_nothing_is_served_before_all_is_applied_again(tmp_path: Path, monkeypat
         held = False
         assert await athens.get(1, *KEYS) == list(ROWS.values())
 
-    run(tmp_path, scenario)
 
-
-def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path) -> None:
+async def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path) -> None:
     """Whoever reads meanwhile waits; what is in sync has everything at any time."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path, SLOW) as c:
         athens, *_ = await trimmed(c)
         flip(newest(athens, "*.sst"))
         with pytest.raises(Refused) as caught:
@@ -230,13 +207,10 @@ def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path) -> No
         await whole_again(c)
         assert "athens" not in c.isr_changes[0].isr
 
-    run(tmp_path, scenario)
 
-
-def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: Path) -> None:
+async def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: Path) -> None:
     """Else it would be elected with nothing if its leader died meanwhile."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await trimmed(c)
         in_sync: list[bool] = []
         install = byzantium.manager._receiving._install
@@ -256,11 +230,9 @@ def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: Path) -
         assert in_sync == [False]
         assert athens.replica().row.leader == "athens"
 
-    run(tmp_path, scenario)
 
-
-def test_a_damaged_leader_that_is_alone_in_sync_lets_others_catch_up_by_its_log(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_a_damaged_leader_that_is_alone_in_sync_lets_others_catch_up_by_its_log(tmp_path: Path) -> None:
+    async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, cyrene = await trimmed(c)
         for node in (byzantium, cyrene):
             await node.stop()
@@ -276,13 +248,10 @@ def test_a_damaged_leader_that_is_alone_in_sync_lets_others_catch_up_by_its_log(
         assert await byzantium.get(1, *KEYS, b"alone") == [*ROWS.values(), b"x"]
         await until(lambda: "athens" in c.rows[1].isr)
 
-    run(tmp_path, scenario)
 
-
-def test_a_leader_does_not_ship_damage(tmp_path: Path) -> None:
+async def test_a_leader_does_not_ship_damage(tmp_path: Path) -> None:
     """Whoever receives a checkpoint reads all of it before it takes the place of anything."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path, SLOW) as c:
         athens, *_ = await trimmed(c)
         (ephesus,) = await c.add("ephesus")
         flip(newest(athens, "*.sst"))
@@ -293,13 +262,10 @@ def test_a_leader_does_not_ship_damage(tmp_path: Path) -> None:
         assert (await ephesus.count())[1] == len(ROWS)
         assert (await athens.count())[1] == len(ROWS)
 
-    run(tmp_path, scenario)
 
-
-def test_a_follower_with_an_older_log_leaves_at_once(tmp_path: Path) -> None:
+async def test_a_follower_with_an_older_log_leaves_at_once(tmp_path: Path) -> None:
     """It lacks what it has acknowledged, so it doesn't count until it has caught up."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await three(c)
         await athens.put(1, {b"a": b"1"})
         await until(lambda: byzantium.replica().durable == 1)
@@ -311,5 +277,3 @@ def test_a_follower_with_an_older_log_leaves_at_once(tmp_path: Path) -> None:
         assert ["byzantium" in change.isr for change in c.isr_changes] == [False, True]
         await until(lambda: byzantium.replica().applied == 2)
         assert (await byzantium.count())[1] == len(ROWS) + 1
-
-    run(tmp_path, scenario)

@@ -15,139 +15,115 @@ from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two
 _PHASE = MigrationPhase
 
 
-def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path) -> None:
+async def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path) -> None:
     """It was recorded, and the answer was lost: nothing may be served until that is known."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await two(c, SMALL)
-            c.after_hand_over = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")] * 100_000
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 1)
-            with pytest.raises(Refused) as caught:
-                await athens.get(1, b"a", timeout_ms=20)
-            assert caught.value.error.code is Code.DEADLINE_EXCEEDED
-            asked = len(c.hand_overs)
-            c.after_hand_over = []
-            await arrived(c)  # asked again, the controller says what it recorded
-            assert len(c.hand_overs) > asked
-            await check(ephesus, SMALL)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await two(c, SMALL)
+        c.after_hand_over = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")] * 100_000
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 1)
+        with pytest.raises(Refused) as caught:
+            await athens.get(1, b"a", timeout_ms=20)
+        assert caught.value.error.code is Code.DEADLINE_EXCEEDED
+        asked = len(c.hand_overs)
+        c.after_hand_over = []
+        await arrived(c)  # asked again, the controller says what it recorded
+        assert len(c.hand_overs) > asked
+        await check(ephesus, SMALL)
 
 
-def test_a_refusal_behind_an_unknown_outcome_decides_nothing(tmp_path: Path) -> None:
+async def test_a_refusal_behind_an_unknown_outcome_decides_nothing(tmp_path: Path) -> None:
     """The first request may be the reason for it."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, _ = await two(c, SMALL)
-            c.before_hand_over = [
-                MinkaError(Code.OUTCOME_UNKNOWN, "lost"),
-                *(MinkaError(Code.STALE_GENERATION, "no") for _ in range(100)),
-            ]
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 3)
-            with pytest.raises(Refused, match="handed over"):
-                await athens.put(1, {b"a": b"2"}, timeout_ms=50)
-            (progress,) = athens.manager.migrations()
-            assert progress.phase == _PHASE.MIGRATION_PHASE_HAND_OVER
-            assert "outcome" in progress.blocked_by
-            await athens.tell(c.cancel(1, "ephesus"))
-            await athens.put(1, {b"a": b"2"})
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, _ = await two(c, SMALL)
+        c.before_hand_over = [
+            MinkaError(Code.OUTCOME_UNKNOWN, "lost"),
+            *(MinkaError(Code.STALE_GENERATION, "no") for _ in range(100)),
+        ]
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 3)
+        with pytest.raises(Refused, match="handed over"):
+            await athens.put(1, {b"a": b"2"}, timeout_ms=50)
+        (progress,) = athens.manager.migrations()
+        assert progress.phase == _PHASE.MIGRATION_PHASE_HAND_OVER
+        assert "outcome" in progress.blocked_by
+        await athens.tell(c.cancel(1, "ephesus"))
+        await athens.put(1, {b"a": b"2"})
 
 
-def test_a_refusal_lets_writes_go_on(tmp_path: Path) -> None:
+async def test_a_refusal_lets_writes_go_on(tmp_path: Path) -> None:
     """And the migration tries again."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await two(c, SMALL)
-            c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not now")] * 3
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) == 2)
-            await athens.put(1, {b"c": b"3"})
-            await arrived(c)
-            await check(ephesus, {**SMALL, b"c": b"3"})
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await two(c, SMALL)
+        c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not now")] * 3
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) == 2)
+        await athens.put(1, {b"c": b"3"})
+        await arrived(c)
+        await check(ephesus, {**SMALL, b"c": b"3"})
 
 
-def test_a_fence_is_lifted_when_the_target_does_not_catch_up(tmp_path: Path) -> None:
+async def test_a_fence_is_lifted_when_the_target_does_not_catch_up(tmp_path: Path) -> None:
     """Writes wait no longer than the setting says."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, ReplicationSettings(fence_timeout=0.05, lag_timeout=10.0)) as c:
-            athens, ephesus = await two(c, SMALL)
-            c.hold_hand_over()
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 1)
-            following = ephesus.manager._following
-            acknowledge = following.durable
-            following.durable = lambda replica: None  # type: ignore[method-assign]
-            writing = asyncio.create_task(athens.put(1, {b"c": b"3"}))
-            await until(lambda: "catch up" in athens.manager.migrations()[0].blocked_by)
-            c.before_hand_over.clear()
-            tries, lifted = len(c.hand_overs), len(athens.fences)
-            await until(lambda: len(athens.fences) >= lifted + 2)
-            assert len(c.hand_overs) == tries
-            assert not writing.done()
-            following.durable = acknowledge  # type: ignore[method-assign]
-            await until(lambda: not athens.manager._replicas[1].fenced)
-            later = asyncio.create_task(athens.put(1, {b"d": b"4"}))
-            await writing
-            with contextlib.suppress(Refused):
-                await later
-            await arrived(c)
-            if later.exception() is not None:
-                await ephesus.put(1, {b"d": b"4"}, generation=2)
-            await check(ephesus, {**SMALL, b"c": b"3", b"d": b"4"})
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, ReplicationSettings(fence_timeout=0.05, lag_timeout=10.0)) as c:
+        athens, ephesus = await two(c, SMALL)
+        c.hold_hand_over()
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 1)
+        following = ephesus.manager._following
+        acknowledge = following.durable
+        following.durable = lambda replica: None  # type: ignore[method-assign]
+        writing = asyncio.create_task(athens.put(1, {b"c": b"3"}))
+        await until(lambda: "catch up" in athens.manager.migrations()[0].blocked_by)
+        c.before_hand_over.clear()
+        tries, lifted = len(c.hand_overs), len(athens.fences)
+        await until(lambda: len(athens.fences) >= lifted + 2)
+        assert len(c.hand_overs) == tries
+        assert not writing.done()
+        following.durable = acknowledge  # type: ignore[method-assign]
+        await until(lambda: not athens.manager._replicas[1].fenced)
+        later = asyncio.create_task(athens.put(1, {b"d": b"4"}))
+        await writing
+        with contextlib.suppress(Refused):
+            await later
+        await arrived(c)
+        if later.exception() is not None:
+            await ephesus.put(1, {b"d": b"4"}, generation=2)
+        await check(ephesus, {**SMALL, b"c": b"3", b"d": b"4"})
 
 
-def test_cancelled(tmp_path: Path) -> None:
+async def test_cancelled(tmp_path: Path) -> None:
     """The source serves on, the target has nothing left; also when it was waiting for the outcome."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await two(c, ROWS)
-            c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "nobody")] * 1000
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 2)
-            assert await ephesus.count() == {1: len(ROWS)}
-            row = c.cancel(1, "ephesus")
-            await athens.tell(row)
-            (result,) = (await ephesus.tell(row)).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
-            assert await ephesus.count() == {}
-            assert c.folders() == {"athens/partitions/1"}
-            await athens.put(1, {b"c": b"3"})
-            await check(athens, {**ROWS, b"c": b"3"}, generation=1)
-            assert athens.manager.migrations() == []
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await two(c, ROWS)
+        c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "nobody")] * 1000
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 2)
+        assert await ephesus.count() == {1: len(ROWS)}
+        row = c.cancel(1, "ephesus")
+        await athens.tell(row)
+        (result,) = (await ephesus.tell(row)).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert await ephesus.count() == {}
+        assert c.folders() == {"athens/partitions/1"}
+        await athens.put(1, {b"c": b"3"})
+        await check(athens, {**ROWS, b"c": b"3"}, generation=1)
+        assert athens.manager.migrations() == []
 
 
-def test_the_source_deletes_only_when_told(tmp_path: Path) -> None:
+async def test_the_source_deletes_only_when_told(tmp_path: Path) -> None:
     """By a row that has it in removing_replicas, or not at all."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, _ = await two(c, ROWS)
-            c._tell_later = lambda *_: None  # type: ignore[method-assign] # nobody is told but by the answer
-            await c.move("ephesus", 1)
-            await until(lambda: c.rows[1].leader == "ephesus")
-            await until(lambda: not athens.manager.migrations())
-            assert await athens.count() == {1: len(ROWS)}
-            with pytest.raises(Refused, match="STALE_GENERATION"):
-                await athens.get(1, b"a")
-            (result,) = (await athens.tell(c.rows[1])).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
-            assert await athens.count() == {}
-            (result,) = (await athens.tell(c.rows[1])).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, _ = await two(c, ROWS)
+        c._tell_later = lambda *_: None  # type: ignore[method-assign] # nobody is told but by the answer
+        await c.move("ephesus", 1)
+        await until(lambda: c.rows[1].leader == "ephesus")
+        await until(lambda: not athens.manager.migrations())
+        assert await athens.count() == {1: len(ROWS)}
+        with pytest.raises(Refused, match="STALE_GENERATION"):
+            await athens.get(1, b"a")
+        (result,) = (await athens.tell(c.rows[1])).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert await athens.count() == {}
+        (result,) = (await athens.tell(c.rows[1])).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED

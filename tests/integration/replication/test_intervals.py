@@ -1,6 +1,5 @@
 """What replicas tell the history of a node's load: what clients did, each once, and sizes that have changed."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,54 +17,48 @@ async def take(node: TestNode, *, whole: bool = False) -> list[PartitionInterval
     return await node.manager.intervals.take(whole=whole)
 
 
-def test_each_answer_is_counted_once_where_it_was_given(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, byzantium, cyrene = await three(c)
-            await athens.put(1, PAIRS)
-            await athens.put(1, {b"000": None})
-            await athens.get(1, *PAIRS)  # more than are read at once
-            await athens.get(1, b"001")
-            scan = wire.encode(wire.ScanBody(b"", b"", False, 1000, 1 << 20))
-            page = await athens.ask(wire.Op.SCAN, 1, 1, scan)
-            with pytest.raises(Refused) as refused:
-                await athens.put(1, {b"": b""})
-            assert refused.value.error.code is Code.INVALID_ARGUMENT
-            await applied(byzantium, athens.replica().applied)
-            await until_fresh(byzantium, 400)  # by reading
-            await take(byzantium)
-            await byzantium.get_stale(1, b"001", b"002")
-            (leader,) = await take(athens)
-            assert (leader.partition_id, leader.leads) == (1, True)
-            assert (leader.reads, leader.writes) == (100 + 1 + 1 + 9, 100 + 1)
-            assert (sum(leader.reads_took), sum(leader.writes_took)) == (3, 2)
-            assert leader.bytes_written == sum(
-                len(wire.encode(wire.WriteBody(list(pairs), list(pairs.values())))) for pairs in (PAIRS, {b"000": None})
-            )
-            assert 99 * 50 + 50 + len(page) < leader.bytes_read < 100 * 55 + 55 + len(page)
-            assert (leader.bytes, leader.keys) == (99 * 53, 99)
-            (follower,) = await take(byzantium)
-            assert (follower.leads, follower.reads, follower.writes) == (False, 2, 0)
-            assert follower.bytes == leader.bytes
-            await applied(cyrene, athens.replica().applied)
-            (quiet,) = await take(cyrene)
-            assert (quiet.ops, quiet.bytes) == (0, leader.bytes)
-
-    asyncio.run(scenario())
+async def test_each_answer_is_counted_once_where_it_was_given(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens, byzantium, cyrene = await three(c)
+        await athens.put(1, PAIRS)
+        await athens.put(1, {b"000": None})
+        await athens.get(1, *PAIRS)  # more than are read at once
+        await athens.get(1, b"001")
+        scan = wire.encode(wire.ScanBody(b"", b"", False, 1000, 1 << 20))
+        page = await athens.ask(wire.Op.SCAN, 1, 1, scan)
+        with pytest.raises(Refused) as refused:
+            await athens.put(1, {b"": b""})
+        assert refused.value.error.code is Code.INVALID_ARGUMENT
+        await applied(byzantium, athens.replica().applied)
+        await until_fresh(byzantium, 400)  # by reading
+        await take(byzantium)
+        await byzantium.get_stale(1, b"001", b"002")
+        (leader,) = await take(athens)
+        assert (leader.partition_id, leader.leads) == (1, True)
+        assert (leader.reads, leader.writes) == (100 + 1 + 1 + 9, 100 + 1)
+        assert (sum(leader.reads_took), sum(leader.writes_took)) == (3, 2)
+        assert leader.bytes_written == sum(
+            len(wire.encode(wire.WriteBody(list(pairs), list(pairs.values())))) for pairs in (PAIRS, {b"000": None})
+        )
+        assert 99 * 50 + 50 + len(page) < leader.bytes_read < 100 * 55 + 55 + len(page)
+        assert (leader.bytes, leader.keys) == (99 * 53, 99)
+        (follower,) = await take(byzantium)
+        assert (follower.leads, follower.reads, follower.writes) == (False, 2, 0)
+        assert follower.bytes == leader.bytes
+        await applied(cyrene, athens.replica().applied)
+        (quiet,) = await take(cyrene)
+        assert (quiet.ops, quiet.bytes) == (0, leader.bytes)
 
 
-def test_what_is_quiet_is_told_when_its_size_changes_or_all_is_asked_for(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            (athens,) = await c.add("athens")
-            await c.create("athens", 1, 2, 3)
-            await athens.put(1, PAIRS)
-            await athens.put(2, PAIRS)
-            assert [row.partition_id for row in await take(athens)] == [1, 2]
-            assert await take(athens) == []
-            assert [(row.partition_id, row.ops) for row in await take(athens, whole=True)] == [(1, 0), (2, 0)]
-            await athens.put(2, {b"a%d" % i: b"v" * 50 for i in range(10)})
-            assert [row.partition_id for row in await take(athens)] == [2]
-            assert await take(athens) == []
-
-    asyncio.run(scenario())
+async def test_what_is_quiet_is_told_when_its_size_changes_or_all_is_asked_for(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1, 2, 3)
+        await athens.put(1, PAIRS)
+        await athens.put(2, PAIRS)
+        assert [row.partition_id for row in await take(athens)] == [1, 2]
+        assert await take(athens) == []
+        assert [(row.partition_id, row.ops) for row in await take(athens, whole=True)] == [(1, 0), (2, 0)]
+        await athens.put(2, {b"a%d" % i: b"v" * 50 for i in range(10)})
+        assert [row.partition_id for row in await take(athens)] == [2]
+        assert await take(athens) == []

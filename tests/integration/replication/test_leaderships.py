@@ -18,217 +18,185 @@ from tests.integration.replication.replicas import cut_off, led_by, same_everywh
 from tests.integration.replication.writers import Watch, Writers
 
 
-def test_a_new_leader_waits_until_all_before_it_is_committed(tmp_path: Path) -> None:
+async def test_a_new_leader_waits_until_all_before_it_is_committed(tmp_path: Path) -> None:
     """It has what may have been acknowledged, and must not let anybody read around it."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
-            athens, byzantium, cyrene = await three(c)
-            cyrene.manager._following.durable = lambda replica: None  # type: ignore[method-assign] # it acknowledges nothing
-            writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
-            await until(lambda: byzantium.replica().durable == cyrene.replica().durable == 1)
-            assert not writing.done()
-            await cyrene.stop()
-            c.elect(1, "byzantium")
-            await athens.tell(c.rows[1])
-            await asyncio.gather(writing, return_exceptions=True)
-            await athens.stop()
-            await byzantium.tell(c.rows[1])
-            with pytest.raises(Refused, match="in-sync set") as caught:
-                await byzantium.get(1, b"a", timeout_ms=200)
-            assert caught.value.error.code is Code.DEADLINE_EXCEEDED
-            await cyrene.start()
-            await athens.start()
-            await c.tell_all(1)
-            assert await byzantium.get(1, b"a") == [b"1"]
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
+        athens, byzantium, cyrene = await three(c)
+        cyrene.manager._following.durable = lambda replica: None  # type: ignore[method-assign] # it acknowledges nothing
+        writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
+        await until(lambda: byzantium.replica().durable == cyrene.replica().durable == 1)
+        assert not writing.done()
+        await cyrene.stop()
+        c.elect(1, "byzantium")
+        await athens.tell(c.rows[1])
+        await asyncio.gather(writing, return_exceptions=True)
+        await athens.stop()
+        await byzantium.tell(c.rows[1])
+        with pytest.raises(Refused, match="in-sync set") as caught:
+            await byzantium.get(1, b"a", timeout_ms=200)
+        assert caught.value.error.code is Code.DEADLINE_EXCEEDED
+        await cyrene.start()
+        await athens.start()
+        await c.tell_all(1)
+        assert await byzantium.get(1, b"a") == [b"1"]
 
 
-def test_leadership_goes_round_under_load(tmp_path: Path) -> None:
+async def test_leadership_goes_round_under_load(tmp_path: Path) -> None:
     """A planned change loses no write and leaves none unknown."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            nodes = await three(c)
-            writers, watch = Writers(c), Watch(c)
-            for round_ in range(6):
-                await writers.more(20)
-                successor = nodes[(round_ + 1) % 3]
-                row = c.succeed(1, successor.id)
-                await c.nodes[row.leader].tell(row)
-                await led_by(c, successor)
+    async with cluster(tmp_path) as c:
+        nodes = await three(c)
+        writers, watch = Writers(c), Watch(c)
+        for round_ in range(6):
             await writers.more(20)
-            await writers.stop()
-            await watch.stop()
-            assert not writers.unknown
-            await same_everywhere(c)
-            await writers.check(nodes[0])
-            assert sum(len(node.fences) for node in nodes) >= 6
+            successor = nodes[(round_ + 1) % 3]
+            row = c.succeed(1, successor.id)
+            await c.nodes[row.leader].tell(row)
+            await led_by(c, successor)
+        await writers.more(20)
+        await writers.stop()
+        await watch.stop()
+        assert not writers.unknown
+        await same_everywhere(c)
+        await writers.check(nodes[0])
+        assert sum(len(node.fences) for node in nodes) >= 6
 
-    asyncio.run(scenario())
 
-
-def test_the_leader_dies_while_it_hands_over(tmp_path: Path) -> None:
+async def test_the_leader_dies_while_it_hands_over(tmp_path: Path) -> None:
     """An ordinary election; nothing is lost."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, byzantium, _ = await three(c)
-            writers = Writers(c)
-            await writers.more(20)
-            c.hold_hand_over()
-            await athens.tell(c.succeed(1, "byzantium"))
-            await until(lambda: len(c.hand_overs) >= 2)
-            await athens.kill()
-            c.before_hand_over.clear()
-            await c.fail("athens")
-            await writers.more(20)
-            await athens.start()
-            await c.back("athens")
-            await writers.stop()
-            await same_everywhere(c)
-            await writers.check(byzantium)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, byzantium, _ = await three(c)
+        writers = Writers(c)
+        await writers.more(20)
+        c.hold_hand_over()
+        await athens.tell(c.succeed(1, "byzantium"))
+        await until(lambda: len(c.hand_overs) >= 2)
+        await athens.kill()
+        c.before_hand_over.clear()
+        await c.fail("athens")
+        await writers.more(20)
+        await athens.start()
+        await c.back("athens")
+        await writers.stop()
+        await same_everywhere(c)
+        await writers.check(byzantium)
 
 
-def test_nobody_leads_again_at_an_epoch_of_an_earlier_life(tmp_path: Path) -> None:
+async def test_nobody_leads_again_at_an_epoch_of_an_earlier_life(tmp_path: Path) -> None:
     """What it wrote then may be elsewhere and not here."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, *_ = await three(c)
-            await athens.put(1, {b"a": b"1"})
-            await athens.kill()
-            await athens.start()
-            (result,) = (await athens.tell(c.rows[1])).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
-            assert athens.replica().role is Role.IDLE
-            c.elect(1, "athens")
-            await c.tell_all(1)
-            await athens.put(1, {b"a": b"2"})
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, *_ = await three(c)
+        await athens.put(1, {b"a": b"1"})
+        await athens.kill()
+        await athens.start()
+        (result,) = (await athens.tell(c.rows[1])).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
+        assert athens.replica().role is Role.IDLE
+        c.elect(1, "athens")
+        await c.tell_all(1)
+        await athens.put(1, {b"a": b"2"})
 
 
 # Logs that part
 
 
-def test_a_log_that_parted_is_cut(tmp_path: Path) -> None:
+async def test_a_log_that_parted_is_cut(tmp_path: Path) -> None:
     """What the old leader alone has was never acknowledged, and goes; what came after takes its place."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
-            athens, byzantium, _ = await three(c)
-            await athens.put(1, {b"a": b"1"})
-            cut_off(athens)
-            doomed = [asyncio.create_task(athens.put(1, {b"doomed %d" % i: b"x"})) for i in range(5)]
-            await until(lambda: athens.replica().durable == 6)
-            assert await athens.get(1, b"doomed 0") == [None]  # it isn't committed
-            c.elect(1, "byzantium")
-            await byzantium.tell(c.rows[1])
-            await c.nodes["cyrene"].tell(c.rows[1])
-            await athens.tell(c.rows[1])
-            for result in await asyncio.gather(*doomed, return_exceptions=True):
-                assert isinstance(result, Refused)
-                assert result.error.code is Code.OUTCOME_UNKNOWN
-            for i in range(3):
-                await byzantium.put(1, {b"b%d" % i: b"2"})
-            await same_everywhere(c)
-            assert athens.replica().log.end == 4
-            assert athens.replica().log.lineage()[-1] == (2, 2)
-            assert await byzantium.get(1, b"a", b"b0", b"doomed 0") == [b"1", b"2", None]
-            assert (await athens.count())[1] == 4
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
+        athens, byzantium, _ = await three(c)
+        await athens.put(1, {b"a": b"1"})
+        cut_off(athens)
+        doomed = [asyncio.create_task(athens.put(1, {b"doomed %d" % i: b"x"})) for i in range(5)]
+        await until(lambda: athens.replica().durable == 6)
+        assert await athens.get(1, b"doomed 0") == [None]  # it isn't committed
+        c.elect(1, "byzantium")
+        await byzantium.tell(c.rows[1])
+        await c.nodes["cyrene"].tell(c.rows[1])
+        await athens.tell(c.rows[1])
+        for result in await asyncio.gather(*doomed, return_exceptions=True):
+            assert isinstance(result, Refused)
+            assert result.error.code is Code.OUTCOME_UNKNOWN
+        for i in range(3):
+            await byzantium.put(1, {b"b%d" % i: b"2"})
+        await same_everywhere(c)
+        assert athens.replica().log.end == 4
+        assert athens.replica().log.lineage()[-1] == (2, 2)
+        assert await byzantium.get(1, b"a", b"b0", b"doomed 0") == [b"1", b"2", None]
+        assert (await athens.count())[1] == 4
 
 
-def test_leaders_that_change_fast(tmp_path: Path) -> None:
+async def test_leaders_that_change_fast(tmp_path: Path) -> None:
     """Each appends something that gets nowhere: the logs part again and again (KIP-279)."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
-            nodes = await three(c)
-            await nodes[0].put(1, {b"start": b"1"})
-            for round_ in range(9):
-                leader = nodes[round_ % 3]
-                c.elect(1, leader.id)
-                await leader.tell(c.rows[1])
-                mend = cut_off(leader)
-                # It does not serve before it has heard its followers; so straight into its log.
-                body = wire.encode(wire.WriteBody([b"round %d" % round_], [b"x"]))
-                for _ in range(round_ % 4):
-                    leader.replica().log.append(leader.replica().row.leader_epoch, body)
-                    leader.manager._committer.staged(leader.replica())
-                replica = leader.replica()
-                while replica.durable < replica.log.end:
-                    await leader.log_db.sync()
-                mend()
-            c.elect(1, "byzantium")
-            await c.tell_all(1)
-            await nodes[1].put(1, {b"end": b"1"})
-            await same_everywhere(c)
-            assert await nodes[1].get(1, b"start", b"end") == [b"1", b"1"]
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
+        nodes = await three(c)
+        await nodes[0].put(1, {b"start": b"1"})
+        for round_ in range(9):
+            leader = nodes[round_ % 3]
+            c.elect(1, leader.id)
+            await leader.tell(c.rows[1])
+            mend = cut_off(leader)
+            # It does not serve before it has heard its followers; so straight into its log.
+            body = wire.encode(wire.WriteBody([b"round %d" % round_], [b"x"]))
+            for _ in range(round_ % 4):
+                leader.replica().log.append(leader.replica().row.leader_epoch, body)
+                leader.manager._committer.staged(leader.replica())
+            replica = leader.replica()
+            while replica.durable < replica.log.end:
+                await leader.log_db.sync()
+            mend()
+        c.elect(1, "byzantium")
+        await c.tell_all(1)
+        await nodes[1].put(1, {b"end": b"1"})
+        await same_everywhere(c)
+        assert await nodes[1].get(1, b"start", b"end") == [b"1", b"1"]
 
 
-def test_a_log_is_cut_where_it_parts_from_the_leaders(tmp_path: Path) -> None:
+async def test_a_log_is_cut_where_it_parts_from_the_leaders(tmp_path: Path) -> None:
     """A stream broke, and the leader begins again where both logs part; nobody appends behind what isn't there."""
+    async with cluster(tmp_path) as c:
+        (ephesus,) = await c.add("ephesus")
+        c.rows[1] = Partition(id=1, replicas=["athens"], leader="athens", leader_epoch=1, partition_epoch=1)
+        await ephesus.tell(c.add_target(1, "ephesus"))
+        bodies = [wire.encode(wire.WriteBody([b"%d" % i], [b"x"])) for i in range(1, 7)]
 
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            (ephesus,) = await c.add("ephesus")
-            c.rows[1] = Partition(id=1, replicas=["athens"], leader="athens", leader_epoch=1, partition_epoch=1)
-            await ephesus.tell(c.add_target(1, "ephesus"))
-            bodies = [wire.encode(wire.WriteBody([b"%d" % i], [b"x"])) for i in range(1, 7)]
+        async def frames(prev: int, last: int) -> AsyncIterator[bytes]:
+            entries = [Entry(1, body) for body in bodies[prev:last]]
+            yield encode(Frame([Append(1, 1, 0, 0, 0, [], True)], [], None))
+            yield encode(Frame([Append(1, 1, prev, 0, 0, entries, False, True)], [], None))
+            await until(lambda: replica.durable >= last)
 
-            async def frames(prev: int, last: int) -> AsyncIterator[bytes]:
-                entries = [Entry(1, body) for body in bodies[prev:last]]
-                yield encode(Frame([Append(1, 1, 0, 0, 0, [], True)], [], None))
-                yield encode(Frame([Append(1, 1, prev, 0, 0, entries, False, True)], [], None))
-                await until(lambda: replica.durable >= last)
-
-            replica = ephesus.manager._replicas[1]
-            for prev, last in ((0, 3), (1, 3), (2, 5), (0, 6), (6, 6), (4, 4)):
-                answers = [decode_answer(frame) async for frame in ephesus.manager.follow(frames(prev, last))]
-                assert answers[-1].acks[-1].offset >= last
-                assert replica.log.end == last
-            assert [entry.body for entry in replica.log.read(1, 4, 10_000)] == bodies[:4]
-            with pytest.raises(MinkaError, match="appends behind 5"):
-                async for _ in ephesus.manager.follow(frames(5, 5)):
-                    pass
-
-    asyncio.run(scenario())
+        replica = ephesus.manager._replicas[1]
+        for prev, last in ((0, 3), (1, 3), (2, 5), (0, 6), (6, 6), (4, 4)):
+            answers = [decode_answer(frame) async for frame in ephesus.manager.follow(frames(prev, last))]
+            assert answers[-1].acks[-1].offset >= last
+            assert replica.log.end == last
+        assert [entry.body for entry in replica.log.read(1, 4, 10_000)] == bodies[:4]
+        with pytest.raises(MinkaError, match="appends behind 5"):
+            async for _ in ephesus.manager.follow(frames(5, 5)):
+                pass
 
 
-def test_a_leader_that_was_not_in_sync(tmp_path: Path) -> None:
+async def test_a_leader_that_was_not_in_sync(tmp_path: Path) -> None:
     """What it lacks is lost, as the keyspace allows; others throw their copies away for its."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, byzantium, cyrene = await three(c)
-            await athens.put(1, {b"a": b"1"})
-            await cyrene.kill()
-            await c.fail("cyrene")
-            await athens.put(1, {b"b": b"2"})
-            await until(lambda: byzantium.replica().applied == 2)
-            for node in (athens, byzantium):
-                await node.kill()
-            await cyrene.start()
-            c.change(1, lambda row: row.isr.__setitem__(slice(None), ["cyrene"]))
-            c.dead.clear()
-            c.elect(1, "cyrene")
-            await c.tell_all(1)
-            await cyrene.put(1, {b"c": b"3"})
-            for node in (athens, byzantium):
-                await node.start()
-            await c.tell_all(1)
-            await same_everywhere(c)
-            assert await cyrene.get(1, b"a", b"b", b"c") == [b"1", None, b"3"]
-            for node in (athens, byzantium):
-                await until_fresh(node, 1000)
-                assert (await node.get_stale(1, b"a", b"b", b"c")).values == [b"1", None, b"3"]
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, byzantium, cyrene = await three(c)
+        await athens.put(1, {b"a": b"1"})
+        await cyrene.kill()
+        await c.fail("cyrene")
+        await athens.put(1, {b"b": b"2"})
+        await until(lambda: byzantium.replica().applied == 2)
+        for node in (athens, byzantium):
+            await node.kill()
+        await cyrene.start()
+        c.change(1, lambda row: row.isr.__setitem__(slice(None), ["cyrene"]))
+        c.dead.clear()
+        c.elect(1, "cyrene")
+        await c.tell_all(1)
+        await cyrene.put(1, {b"c": b"3"})
+        for node in (athens, byzantium):
+            await node.start()
+        await c.tell_all(1)
+        await same_everywhere(c)
+        assert await cyrene.get(1, b"a", b"b", b"c") == [b"1", None, b"3"]
+        for node in (athens, byzantium):
+            await until_fresh(node, 1000)
+            assert (await node.get_stale(1, b"a", b"b", b"c")).values == [b"1", None, b"3"]

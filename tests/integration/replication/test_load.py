@@ -11,8 +11,7 @@ import pytest
 from minka import wire
 from minka.errors import Code
 from minkad.replication import load, load_check
-from tests.integration.replication.harness import Cluster, Refused, TestNode, until
-from tests.integration.replication.test_splitting import run
+from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 
 KEYS = [b"%04d" % i for i in range(1000)]
 ROUNDS, KEYS_A_ROUND = 200, 10  # a second, at most
@@ -65,10 +64,9 @@ async def users(c: Cluster, node: TestNode, pick: list[bytes]) -> AsyncIterator[
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None:
+async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None:
     """Where its load is; and no further, however long that lasts."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         await athens.put(1, dict.fromkeys(KEYS, b"value"))
@@ -84,13 +82,10 @@ def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None:
             await until(lambda: meter._at > settled + 3 * load_check._SUSTAINED_S)
             assert len(c.proposed) == proposed
 
-    run(tmp_path, scenario)
 
-
-def test_one_hot_key_is_said(tmp_path: Path) -> None:
+async def test_one_hot_key_is_said(tmp_path: Path) -> None:
     """And no longer when it is over."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         c.keyspace.max_ops = 100
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -107,11 +102,9 @@ def test_one_hot_key_is_said(tmp_path: Path) -> None:
         await until(lambda: athens.replica().load.reported() == (0, 0, ""))
         assert not c.proposed
 
-    run(tmp_path, scenario)
 
-
-def test_scans_across_every_key_are_said(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_scans_across_every_key_are_said(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
         c.keyspace.max_ops = 100
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -122,15 +115,12 @@ def test_scans_across_every_key_are_said(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         assert athens.replica().load.not_split == 'too busy, and no key divides its load: all of it begins at ""'
 
-    run(tmp_path, scenario)
 
-
-def test_a_busy_node_splits_what_keeps_it_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_node_splits_what_keeps_it_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Far below `max_ops`; and nothing where the keyspace has none."""
     monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.05)
     monkeypatch.setattr(load_check, "_LEAST_OPS", 10)
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         await athens.put(1, dict.fromkeys(KEYS, b"value"))
@@ -142,11 +132,9 @@ def test_a_busy_node_splits_what_keeps_it_busy(tmp_path: Path, monkeypatch: pyte
             await until(lambda: bool(c.proposed))
             assert b"0400" <= c.proposed[0].key <= b"0600"
 
-    run(tmp_path, scenario)
 
-
-def test_busy_partitions_are_reported_and_idle_ones_are_not(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_busy_partitions_are_reported_and_idle_ones_are_not(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
         del c.rows[2]  # nobody asks for it
@@ -166,5 +154,3 @@ def test_busy_partitions_are_reported_and_idle_ones_are_not(tmp_path: Path) -> N
         ticks = athens.manager._load_check._meter._at
         await until(lambda: heartbeat() or athens.manager._load_check._meter._at > ticks + 0.3)
         assert told == []
-
-    run(tmp_path, scenario)

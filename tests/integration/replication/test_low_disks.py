@@ -42,98 +42,78 @@ async def started(c: Cluster) -> list[TestNode]:
     return nodes
 
 
-def test_the_leaders_disk_is_low(tmp_path: Path) -> None:
+async def test_the_leaders_disk_is_low(tmp_path: Path) -> None:
     """Deletes go on, on all replicas; with room again so do all writes."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            nodes = await started(c)
-            c.low_disks.add("athens")
-            await check_only_deletes(nodes[0])
-            await same_everywhere(c)
-            c.low_disks.clear()
-            await nodes[0].put(1, {b"a": b"3"})
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        nodes = await started(c)
+        c.low_disks.add("athens")
+        await check_only_deletes(nodes[0])
+        await same_everywhere(c)
+        c.low_disks.clear()
+        await nodes[0].put(1, {b"a": b"3"})
 
 
-def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path) -> None:
+async def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path) -> None:
     """It stays in sync, and so gets the deletes, which make room."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            c.keyspace.min_insync = 3
-            nodes = await started(c)
-            c.low_disks.add("cyrene")
-            await check_only_deletes(nodes[0])
-            assert set(c.rows[1].isr) == {"athens", "byzantium", "cyrene"}
-            await same_everywhere(c)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        c.keyspace.min_insync = 3
+        nodes = await started(c)
+        c.low_disks.add("cyrene")
+        await check_only_deletes(nodes[0])
+        assert set(c.rows[1].isr) == {"athens", "byzantium", "cyrene"}
+        await same_everywhere(c)
 
 
 @pytest.mark.parametrize("log_is_kept", [True, False])
-def test_a_follower_without_which_enough_are_in_sync(tmp_path: Path, log_is_kept: bool) -> None:
+async def test_a_follower_without_which_enough_are_in_sync(tmp_path: Path, log_is_kept: bool) -> None:
     """Writes go on without it, it takes none of them, and comes back when it has room."""
     storage = StorageSettings(block_cache=MIB, flush=MIB if log_is_kept else 20_000)
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.5, log_only_bytes=1000), storage) as c:
-            c.keyspace.min_insync = 2
-            nodes = await started(c)
-            end = nodes[2].replica().log.end
-            c.low_disks.add("cyrene")
-            await until(lambda: set(nodes[0].replica().row.isr) == {"athens", "byzantium"})
-            async with asyncio.timeout(20):
-                for i in range(1_000_000):
-                    await nodes[0].put(1, {b"%d" % (i % 100): b"x" * 1000})
-                    if i >= 100 and (log_is_kept or nodes[0].replica().log.base > end):
-                        break
-            assert nodes[2].replica().log.end == end
-            c.low_disks.clear()
-            await same_everywhere(c)
-            assert await nodes[0].get(1, b"99") == [b"x" * 1000]
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.5, log_only_bytes=1000), storage) as c:
+        c.keyspace.min_insync = 2
+        nodes = await started(c)
+        end = nodes[2].replica().log.end
+        c.low_disks.add("cyrene")
+        await until(lambda: set(nodes[0].replica().row.isr) == {"athens", "byzantium"})
+        async with asyncio.timeout(20):
+            for i in range(1_000_000):
+                await nodes[0].put(1, {b"%d" % (i % 100): b"x" * 1000})
+                if i >= 100 and (log_is_kept or nodes[0].replica().log.base > end):
+                    break
+        assert nodes[2].replica().log.end == end
+        c.low_disks.clear()
+        await same_everywhere(c)
+        assert await nodes[0].get(1, b"99") == [b"x" * 1000]
 
 
-def test_a_checkpoint_is_taken_in_only_where_there_is_room(tmp_path: Path) -> None:
+async def test_a_checkpoint_is_taken_in_only_where_there_is_room(tmp_path: Path) -> None:
     """What waits for it says why."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000)) as c:
-            nodes = await three(c)
-            await nodes[0].put(1, {b"%d" % i: b"x" * 1000 for i in range(100)})
-            (ephesus,) = await c.add("ephesus")
-            ephesus.disk.space = DiskSpace(total_bytes=1000, free_bytes=110, low_mark_bytes=100)
-            c.add_replica(1, "ephesus")
-            await c.tell_all(1)
-            await until(lambda: any("DISK_LOW" in one.blocked_by for one in nodes[0].manager.migrations()))
-            assert "ephesus" not in c.rows[1].isr
-            ephesus.disk._look()
-            await until(lambda: "ephesus" in c.rows[1].isr)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000)) as c:
+        nodes = await three(c)
+        await nodes[0].put(1, {b"%d" % i: b"x" * 1000 for i in range(100)})
+        (ephesus,) = await c.add("ephesus")
+        ephesus.disk.space = DiskSpace(total_bytes=1000, free_bytes=110, low_mark_bytes=100)
+        c.add_replica(1, "ephesus")
+        await c.tell_all(1)
+        await until(lambda: any("DISK_LOW" in one.blocked_by for one in nodes[0].manager.migrations()))
+        assert "ephesus" not in c.rows[1].isr
+        ephesus.disk._look()
+        await until(lambda: "ephesus" in c.rows[1].isr)
 
 
-def test_what_is_deleted_gives_its_room_back_while_the_disk_is_low(tmp_path: Path) -> None:
+async def test_what_is_deleted_gives_its_room_back_while_the_disk_is_low(tmp_path: Path) -> None:
     """Also at a follower, which is never measured; without waiting for RocksDB to come to it."""
+    async with cluster(tmp_path) as c:
+        nodes = await three(c)
+        athens, cyrene = nodes[0], nodes[2]
+        keys = [b"%d" % i for i in range(5000)]
+        await athens.put(1, dict.fromkeys(keys, b"x" * 2000))
+        await same_everywhere(c)
+        await cyrene.manager._flusher.flush(cyrene.replica())
+        folder = cyrene.path / "partitions" / "1"
 
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            nodes = await three(c)
-            athens, cyrene = nodes[0], nodes[2]
-            keys = [b"%d" % i for i in range(5000)]
-            await athens.put(1, dict.fromkeys(keys, b"x" * 2000))
-            await same_everywhere(c)
-            await cyrene.manager._flusher.flush(cyrene.replica())
-            folder = cyrene.path / "partitions" / "1"
-
-            before = bytes_in(folder)
-            await athens.put(1, dict.fromkeys(keys[1:]))
-            await same_everywhere(c)
-            cyrene.disk.space = DiskSpace(total_bytes=1 << 40, free_bytes=1 << 30, low_mark_bytes=1 << 31, is_low=True)
-            await until(lambda: 0 < bytes_in(folder) < before / 10)
-            assert await athens.get(1, *keys[:2]) == [b"x" * 2000, None]
-
-    asyncio.run(scenario())
+        before = bytes_in(folder)
+        await athens.put(1, dict.fromkeys(keys[1:]))
+        await same_everywhere(c)
+        cyrene.disk.space = DiskSpace(total_bytes=1 << 40, free_bytes=1 << 30, low_mark_bytes=1 << 31, is_low=True)
+        await until(lambda: 0 < bytes_in(folder) < before / 10)
+        assert await athens.get(1, *keys[:2]) == [b"x" * 2000, None]

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +61,8 @@ async def assert_has(node: TestNode, rows: dict[bytes, bytes | None]) -> None:
     assert counted.keys == len(there)
 
 
-def run(path: Path, scenario: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with cluster(path, **options) as c:
-            await scenario(c)
-
-    asyncio.run(main())
-
-
-def test_one_serves_what_both_had(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_one_serves_what_both_had(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
         c.merge(1, 2)
@@ -89,13 +81,16 @@ def test_one_serves_what_both_had(tmp_path: Path) -> None:
         assert refusal.value.error.code is Code.STALE_GENERATION
         assert [row.id for row in refusal.value.error.partitions] in ([], [1]), "as it has been told since, or not"
 
-    run(tmp_path, scenario)
 
-
-def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
+async def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
     """Merged into one that was merged itself, and split off from one into which it was merged again."""
 
-    async def scenario(c: Cluster) -> None:
+    async def refusal_of(node: TestNode, partition_id: int) -> tuple[Code, list[int]]:
+        with pytest.raises(Refused) as refusal:
+            await node.get(partition_id, b"0900", generation=1)
+        return refusal.value.error.code, [row.id for row in refusal.value.error.partitions]
+
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
         c.split(2, b"0800")
@@ -111,16 +106,9 @@ def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
         for partition_id in (1, 2, 3):
             assert await refusal_of(athens, partition_id) == (Code.STALE_GENERATION, [1])
 
-    async def refusal_of(node: TestNode, partition_id: int) -> tuple[Code, list[int]]:
-        with pytest.raises(Refused) as refusal:
-            await node.get(partition_id, b"0900", generation=1)
-        return refusal.value.error.code, [row.id for row in refusal.value.error.partitions]
 
-    run(tmp_path, scenario)
-
-
-def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
         replica = athens.replica(2)
@@ -139,11 +127,9 @@ def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path) -> None:
         (counted,) = await athens.manager.inventory.count_keys([1])
         assert (counted.keys, counted.generation, counted.leader) == (len(ROWS), GENERATION, True)
 
-    run(tmp_path, scenario)
 
-
-def test_an_empty_one(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_an_empty_one(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
         await bound(c)
@@ -153,14 +139,13 @@ def test_an_empty_one(tmp_path: Path) -> None:
         await merged(c)
         await assert_has(athens, LOWER)
 
-    run(tmp_path, scenario)
 
-
-def test_what_was_left_there_by_a_split_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_left_there_by_a_split_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Split, delete in the upper half, merge: the deleted keys are still in the lower half's data, untrimmed."""
     monkeypatch.setattr(Trimming, "look", lambda *_: None)
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
         athens = nodes[0]
@@ -180,11 +165,9 @@ def test_what_was_left_there_by_a_split_does_not_come_back(tmp_path: Path, monke
             (counted,) = await node.manager.inventory.count_keys([1])
             assert counted.keys == len(rows)
 
-    run(tmp_path, scenario)
 
-
-def test_while_it_is_written_to(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_while_it_is_written_to(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens, expected = nodes[0], dict(ROWS)
@@ -228,11 +211,9 @@ def test_while_it_is_written_to(tmp_path: Path) -> None:
             (counted,) = await node.manager.inventory.count_keys([1])
             assert counted.keys == len(there)
 
-    run(tmp_path, scenario)
 
-
-def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
         go_on, original = asyncio.Event(), Merging._append
@@ -252,13 +233,10 @@ def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monkeypatc
         await merged(c)
         await assert_has(athens, {**ROWS, b"0700": b"4", **{b"080%d" % number: None for number in range(5)}})
 
-    run(tmp_path, scenario)
 
-
-def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path: Path) -> None:
+async def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path: Path) -> None:
     """Also in a keyspace whose writes are acknowledged before: a power cut must not take what was written long ago."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         c.keyspace.durability = Durability.DURABILITY_ASYNC
         athens, byzantium, _ = await c.add(*NODES)
         await two(c, NODES[1:])
@@ -279,11 +257,9 @@ def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path: Path
         await merged(c)
         await assert_has(athens, {**ROWS, b"0700": b"new"})
 
-    run(tmp_path, scenario, settings=ReplicationSettings(lag_timeout=30))
 
-
-def test_an_answer_that_is_lost(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_an_answer_that_is_lost(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
         c.before_finish_merge = [MinkaError(Code.UNREACHABLE, "no way") for _ in range(2)]
@@ -300,11 +276,9 @@ def test_an_answer_that_is_lost(tmp_path: Path) -> None:
             late = ROWS[b"0700"]
         await assert_has(athens, {**ROWS, b"0700": late})
 
-    run(tmp_path, scenario)
 
-
-def test_no_write_while_the_end_is_in_doubt(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_no_write_while_the_end_is_in_doubt(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
         c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
@@ -320,13 +294,10 @@ def test_no_write_while_the_end_is_in_doubt(tmp_path: Path) -> None:
         await merged(c)
         await assert_has(athens, {**ROWS, b"0100": b"new"})
 
-    run(tmp_path, scenario)
 
-
-def test_given_up(tmp_path: Path) -> None:
+async def test_given_up(tmp_path: Path) -> None:
     """The rows say that it is off: writes go on, and what was copied is removed everywhere."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens = nodes[0]
@@ -345,14 +316,11 @@ def test_given_up(tmp_path: Path) -> None:
             assert len(node.replica(1).data.page(b"", b"", False, 10_000, 1 << 30)[0]) == len(LOWER)
         assert 2 not in c.gone
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("place", ["_start", "_freeze", "_ask"])
-def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one begins anew, with what was copied already in its data."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens, byzantium = nodes[0], nodes[1]
@@ -390,15 +358,12 @@ def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyP
         assert counted.keys == len(rows) - 1
         assert 2 not in athens.manager._replicas
 
-    run(tmp_path, scenario)
 
-
-def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
+async def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
     """The controller's rows come before the answer, and first that of the one that remains: from then on nothing is
     served by the other.
     """
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
         c.after_finish_merge = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")] * 10_000
@@ -416,13 +381,10 @@ def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
         await merged(c)
         await assert_has(athens, {**ROWS, b"0700": b"new"})
 
-    run(tmp_path, scenario)
 
-
-def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
+async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
     """A follower that hears of the row before it has the data says nothing, rather than that there is none."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens, cyrene = nodes[0], nodes[2]
@@ -448,13 +410,10 @@ def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
         assert found.values == [ROWS[b"0700"]]
         assert await athens.get(1, b"0700", generation=GENERATION) == [ROWS[b"0700"]]
 
-    run(tmp_path, scenario)
 
-
-def test_a_checkpoint_taken_meanwhile(tmp_path: Path) -> None:
+async def test_a_checkpoint_taken_meanwhile(tmp_path: Path) -> None:
     """A replica that gets the data while it is being copied has the rest through the log."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:2])
         athens, cyrene = nodes[0], nodes[2]
@@ -475,5 +434,3 @@ def test_a_checkpoint_taken_meanwhile(tmp_path: Path) -> None:
         await until(lambda: cyrene.replica(1).applied == athens.replica(1).log.end)
         (counted,) = await cyrene.manager.inventory.count_keys([1])
         assert counted.keys == len(ROWS)
-
-    run(tmp_path, scenario)

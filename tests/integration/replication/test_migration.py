@@ -20,58 +20,46 @@ MIB = 1024 * 1024
 
 
 @pytest.mark.parametrize("rows", [SMALL, ROWS], ids=["by its log", "by a checkpoint"])
-def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]) -> None:
+async def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]) -> None:
     """All of it, to the target alone; the source refuses with the new row."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await two(c, rows)
-            await c.move("ephesus", 1)
-            await arrived(c)
-            await check(ephesus, rows)
-            assert await athens.count() == {}
-            with pytest.raises(Refused) as caught:
-                await athens.get(1, b"a")
-            assert caught.value.error.code is Code.STALE_GENERATION
-            assert caught.value.error.partitions == (c.rows[1],)
-            await ephesus.put(1, {b"new": b"x"}, generation=2)
-            assert len(athens.fences) == 1
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await two(c, rows)
+        await c.move("ephesus", 1)
+        await arrived(c)
+        await check(ephesus, rows)
+        assert await athens.count() == {}
+        with pytest.raises(Refused) as caught:
+            await athens.get(1, b"a")
+        assert caught.value.error.code is Code.STALE_GENERATION
+        assert caught.value.error.partitions == (c.rows[1],)
+        await ephesus.put(1, {b"new": b"x"}, generation=2)
+        assert len(athens.fences) == 1
 
 
-def test_an_empty_partition_moves(tmp_path: Path) -> None:
+async def test_an_empty_partition_moves(tmp_path: Path) -> None:
     """Without a folder anywhere."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            _, ephesus = await c.add("athens", "ephesus")
-            await c.create("athens", 1)
-            await c.move("ephesus", 1)
-            await arrived(c)
-            assert await ephesus.get(1, b"a", generation=2) == [None]
-            assert not c.folders()
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        _, ephesus = await c.add("athens", "ephesus")
+        await c.create("athens", 1)
+        await c.move("ephesus", 1)
+        await arrived(c)
+        assert await ephesus.get(1, b"a", generation=2) == [None]
+        assert not c.folders()
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+async def test_there_and_back(tmp_path: Path) -> None:
     """A node can have it again."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await two(c, ROWS)
-            rows = dict(ROWS)
-            for generation, target, source in ((2, ephesus, athens), (3, athens, ephesus), (4, ephesus, athens)):
-                await c.tell_all(1)
-                c.change(1, lambda row: row.ClearField("removing_replicas"))
-                await c.move(target.id, 1)
-                await arrived(c, 1, target.id, source.id)
-                rows[b"generation %d" % generation] = b"x"
-                await target.put(1, {b"generation %d" % generation: b"x"}, generation=generation)
-                await check(target, rows, generation)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await two(c, ROWS)
+        rows = dict(ROWS)
+        for generation, target, source in ((2, ephesus, athens), (3, athens, ephesus), (4, ephesus, athens)):
+            await c.tell_all(1)
+            c.change(1, lambda row: row.ClearField("removing_replicas"))
+            await c.move(target.id, 1)
+            await arrived(c, 1, target.id, source.id)
+            rows[b"generation %d" % generation] = b"x"
+            await target.put(1, {b"generation %d" % generation: b"x"}, generation=generation)
+            await check(target, rows, generation)
 
 
 class Load:
@@ -111,114 +99,98 @@ class Load:
                 (row,) = refused.error.partitions
 
 
-def test_nothing_is_lost_under_load(tmp_path: Path) -> None:
+async def test_nothing_is_lost_under_load(tmp_path: Path) -> None:
     """Sixteen partitions at once, while they are written."""
     ids = list(range(1, 17))
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await two(c, {b"old %d" % i: b"x" * 1000 for i in range(300)}, *ids)
-            load = Load(c, ids)
-            await c.move("ephesus", *ids)
-            for id_ in ids:
-                await arrived(c, id_)
-            await load.stop()
-            for id_ in ids:
-                written = load.written[id_]
-                assert await ephesus.get(id_, *written, b"old 7", generation=2) == [*written.values(), b"x" * 1000]
-                assert (await ephesus.count())[id_] == len(written) + 300
-            assert await athens.count() == {}
-            assert len(athens.fences) == len(ids)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await two(c, {b"old %d" % i: b"x" * 1000 for i in range(300)}, *ids)
+        load = Load(c, ids)
+        await c.move("ephesus", *ids)
+        for id_ in ids:
+            await arrived(c, id_)
+        await load.stop()
+        for id_ in ids:
+            written = load.written[id_]
+            assert await ephesus.get(id_, *written, b"old 7", generation=2) == [*written.values(), b"x" * 1000]
+            assert (await ephesus.count())[id_] == len(written) + 300
+        assert await athens.count() == {}
+        assert len(athens.fences) == len(ids)
 
 
-def test_deletions_and_flushes_move_too(tmp_path: Path) -> None:
+async def test_deletions_and_flushes_move_too(tmp_path: Path) -> None:
     """With a log that is trimmed all the time."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=20_000)) as c:
-            athens, ephesus = await two(c, ROWS)
-            rows = dict(ROWS)
-            await c.move("ephesus", 1)
-            node, generation = athens, 1
-            for i in range(0, 5000, 50):
-                gone: dict[bytes, bytes | None] = dict.fromkeys(list(ROWS)[i : i + 50 : 2])
-                try:
-                    await node.put(1, gone, generation=generation)
-                except Refused:
-                    node, generation = ephesus, 2
-                    await node.put(1, gone, generation=generation)
-                rows.update(gone)
-            await arrived(c)
-            await check(ephesus, rows)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=20_000)) as c:
+        athens, ephesus = await two(c, ROWS)
+        rows = dict(ROWS)
+        await c.move("ephesus", 1)
+        node, generation = athens, 1
+        for i in range(0, 5000, 50):
+            gone: dict[bytes, bytes | None] = dict.fromkeys(list(ROWS)[i : i + 50 : 2])
+            try:
+                await node.put(1, gone, generation=generation)
+            except Refused:
+                node, generation = ephesus, 2
+                await node.put(1, gone, generation=generation)
+            rows.update(gone)
+        await arrived(c)
+        await check(ephesus, rows)
 
 
-def test_reads_go_on_and_see_every_acknowledged_write(tmp_path: Path) -> None:
+async def test_reads_go_on_and_see_every_acknowledged_write(tmp_path: Path) -> None:
     """A counter that only grows, read all the time from whoever leads."""
+    async with cluster(tmp_path) as c:
+        await two(c, {**ROWS, b"counter": b"0"})
+        acknowledged, done = 0, False
 
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            await two(c, {**ROWS, b"counter": b"0"})
-            acknowledged, done = 0, False
+        async def route(op: Callable[[TestNode, int], object]) -> object:
+            while True:
+                row = c.rows[1]
+                await asyncio.sleep(0)  # an answer may come without the loop having had its turn
+                try:
+                    return await op(c.nodes[row.leader], row.generation)  # type: ignore[misc]
+                except Refused as refused:
+                    if not refused.error.partitions:
+                        raise
 
-            async def route(op: Callable[[TestNode, int], object]) -> object:
-                while True:
-                    row = c.rows[1]
-                    await asyncio.sleep(0)  # an answer may come without the loop having had its turn
-                    try:
-                        return await op(c.nodes[row.leader], row.generation)  # type: ignore[misc]
-                    except Refused as refused:
-                        if not refused.error.partitions:
-                            raise
+        async def put(pairs: dict[bytes, bytes | None], node: TestNode, generation: int) -> None:
+            await node.put(1, pairs, generation=generation)
 
-            async def put(pairs: dict[bytes, bytes | None], node: TestNode, generation: int) -> None:
-                await node.put(1, pairs, generation=generation)
+        async def count() -> None:
+            nonlocal acknowledged
+            while not done:
+                pairs: dict[bytes, bytes | None] = {b"counter": b"%d" % (acknowledged + 1)}
+                await route(partial(put, pairs))
+                acknowledged += 1
 
-            async def count() -> None:
-                nonlocal acknowledged
-                while not done:
-                    pairs: dict[bytes, bytes | None] = {b"counter": b"%d" % (acknowledged + 1)}
-                    await route(partial(put, pairs))
-                    acknowledged += 1
+        async def read() -> None:
+            while not done:
+                before = acknowledged
+                found = await route(lambda node, generation: node.get(1, b"counter", generation=generation))
+                assert isinstance(found, list)
+                assert int(found[0]) >= before
 
-            async def read() -> None:
-                while not done:
-                    before = acknowledged
-                    found = await route(lambda node, generation: node.get(1, b"counter", generation=generation))
-                    assert isinstance(found, list)
-                    assert int(found[0]) >= before
-
-            tasks = [asyncio.create_task(count()), *(asyncio.create_task(read()) for _ in range(3))]
-            await c.move("ephesus", 1)
-            await arrived(c)
-            done = True
-            await asyncio.gather(*tasks)
-            assert acknowledged > 0
-
-    asyncio.run(scenario())
+        tasks = [asyncio.create_task(count()), *(asyncio.create_task(read()) for _ in range(3))]
+        await c.move("ephesus", 1)
+        await arrived(c)
+        done = True
+        await asyncio.gather(*tasks)
+        assert acknowledged > 0
 
 
-def test_progress(tmp_path: Path) -> None:
+async def test_progress(tmp_path: Path) -> None:
     """Phases, bytes, lag."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, _ = await two(c, ROWS)
-            c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "nobody")] * 1000
-            assert athens.manager.migrations() == []
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 1)
-            (progress,) = athens.manager.migrations()
-            assert (progress.partition_id, progress.target, progress.phase) == (
-                1,
-                "ephesus",
-                _PHASE.MIGRATION_PHASE_HAND_OVER,
-            )
-            assert progress.bytes_done == progress.bytes_total > 0
-            assert progress.lag == 0
-            await athens.tell(c.cancel(1, "ephesus"))
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, _ = await two(c, ROWS)
+        c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "nobody")] * 1000
+        assert athens.manager.migrations() == []
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 1)
+        (progress,) = athens.manager.migrations()
+        assert (progress.partition_id, progress.target, progress.phase) == (
+            1,
+            "ephesus",
+            _PHASE.MIGRATION_PHASE_HAND_OVER,
+        )
+        assert progress.bytes_done == progress.bytes_total > 0
+        assert progress.lag == 0
+        await athens.tell(c.cancel(1, "ephesus"))

@@ -33,21 +33,17 @@ class Leader:
         return self._acks[0]
 
 
-def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> None:
+async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> None:
     """It was cut off and knows of no other: its question must not take the place of the new leader's."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c, asyncio.timeout(10):
-            athens, _ = await c.add("athens", "byzantium")
-            await c.create("byzantium", 1, followers=["athens"])
-            new, former = Leader(athens), Leader(athens)
-            row = c.change(1, lambda row: setattr(row, "leader_epoch", 7))
-            await new.ask(1, 7)
-            await former.ask(1, 6)
-            await athens.tell(row)
-            ack = await new.answer()
-            assert (ack.partition_id, ack.leader_epoch) == (1, 7)
-            await former._answers.aclose()  # type: ignore[attr-defined]
-            await new._answers.aclose()  # type: ignore[attr-defined]
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c, asyncio.timeout(10):
+        athens, _ = await c.add("athens", "byzantium")
+        await c.create("byzantium", 1, followers=["athens"])
+        new, former = Leader(athens), Leader(athens)
+        row = c.change(1, lambda row: setattr(row, "leader_epoch", 7))
+        await new.ask(1, 7)
+        await former.ask(1, 6)
+        await athens.tell(row)
+        ack = await new.answer()
+        assert (ack.partition_id, ack.leader_epoch) == (1, 7)
+        await former._answers.aclose()  # type: ignore[attr-defined]
+        await new._answers.aclose()  # type: ignore[attr-defined]

@@ -17,126 +17,106 @@ from tests.integration.replication.writers import Watch, Writers
 MIB = 1024 * 1024
 
 
-def test_an_acknowledged_write_is_on_all_that_are_in_sync(tmp_path: Path) -> None:
+async def test_an_acknowledged_write_is_on_all_that_are_in_sync(tmp_path: Path) -> None:
     """Durably; and they apply it when they hear that it is committed."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            nodes = await three(c)
-            for i in range(20):
-                await nodes[0].put(1, {b"%d" % i: b"x" * 100})
-                assert [node.replica().durable for node in nodes] == [i + 1] * 3
-            await same_everywhere(c)
-            assert [node.replica().high_watermark for node in nodes] == [20] * 3
-            assert [keys for node in nodes for keys in (await node.count()).values()] == [20] * 3
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        nodes = await three(c)
+        for i in range(20):
+            await nodes[0].put(1, {b"%d" % i: b"x" * 100})
+            assert [node.replica().durable for node in nodes] == [i + 1] * 3
+        await same_everywhere(c)
+        assert [node.replica().high_watermark for node in nodes] == [20] * 3
+        assert [keys for node in nodes for keys in (await node.count()).values()] == [20] * 3
 
 
-def test_a_frame_carries_many_partitions(tmp_path: Path) -> None:
+async def test_a_frame_carries_many_partitions(tmp_path: Path) -> None:
     """Writes at the same time cost one sync at each node, and few frames."""
     ids = range(1, 25)
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            nodes = await three(c, *ids)
-            await asyncio.gather(*(nodes[0].put(id_, {b"a": b"1"}) for id_ in ids))
-            before = [node.log_db.counters.syncs for node in nodes]
-            await asyncio.gather(*(nodes[0].put(id_, {b"b": b"2"}) for id_ in ids))
-            after = [node.log_db.counters.syncs for node in nodes]
-            assert all(end - start <= 6 for start, end in zip(before, after, strict=True)), (before, after)
-            for id_ in ids:
-                await same_everywhere(c, id_)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        nodes = await three(c, *ids)
+        await asyncio.gather(*(nodes[0].put(id_, {b"a": b"1"}) for id_ in ids))
+        before = [node.log_db.counters.syncs for node in nodes]
+        await asyncio.gather(*(nodes[0].put(id_, {b"b": b"2"}) for id_ in ids))
+        after = [node.log_db.counters.syncs for node in nodes]
+        assert all(end - start <= 6 for start, end in zip(before, after, strict=True)), (before, after)
+        for id_ in ids:
+            await same_everywhere(c, id_)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
+async def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
     """Leaders and followers, one after the other: nothing acknowledged is lost, no watermark goes back, all logs end
     up the same.
     """
-
-    async def scenario() -> None:
-        rng = random.Random(seed)
-        storage = StorageSettings(block_cache=MIB, flush=rng.choice((20_000, MIB)))
-        async with cluster(tmp_path, storage=storage) as c:
-            await three(c)
-            writers, watch = Writers(c), Watch(c)
-            for _ in range(5):
-                await writers.more(rng.randrange(1, 60))
-                victim = c.nodes[c.rows[1].leader if rng.random() < 0.6 else rng.choice(NAMES)]
-                await victim.kill()
-                await c.fail(victim.id)
-                await writers.more(rng.randrange(1, 40))
-                await victim.start()
-                await c.back(victim.id)
-                await until(lambda: len(c.rows[1].isr) == 3)
-            await writers.stop()
-            await watch.stop()
-            await same_everywhere(c)
-            for node in c.nodes.values():
-                await c.tell_all(*[c.elect(1, node.id).id])
-                await writers.check(node)
-            assert len(writers.acknowledged) > 50
-
-    asyncio.run(scenario())
+    rng = random.Random(seed)
+    storage = StorageSettings(block_cache=MIB, flush=rng.choice((20_000, MIB)))
+    async with cluster(tmp_path, storage=storage) as c:
+        await three(c)
+        writers, watch = Writers(c), Watch(c)
+        for _ in range(5):
+            await writers.more(rng.randrange(1, 60))
+            victim = c.nodes[c.rows[1].leader if rng.random() < 0.6 else rng.choice(NAMES)]
+            await victim.kill()
+            await c.fail(victim.id)
+            await writers.more(rng.randrange(1, 40))
+            await victim.start()
+            await c.back(victim.id)
+            await until(lambda: len(c.rows[1].isr) == 3)
+        await writers.stop()
+        await watch.stop()
+        await same_everywhere(c)
+        for node in c.nodes.values():
+            await c.tell_all(*[c.elect(1, node.id).id])
+            await writers.check(node)
+        assert len(writers.acknowledged) > 50
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
+async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
     """A power cut: whoever of the in-sync set leads next has everything that was acknowledged."""
-
-    async def scenario() -> None:
-        rng = random.Random(seed)
-        async with cluster(tmp_path) as c:
-            nodes = await three(c)
-            writers = Writers(c)
-            for _ in range(3):
-                await writers.more(30)
-                for node in nodes:
-                    await node.kill()
-                for node in nodes:
-                    await node.start()
-                c.elect(1, rng.choice(c.rows[1].isr))
-                await c.tell_all(1)
-            await writers.more(10)
-            await writers.stop()
-            await same_everywhere(c)
-            await writers.check(c.nodes[c.rows[1].leader])
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
-    """Nobody waits for a disk, and what was acknowledged is there after kill -9 of all."""
-
-    async def scenario() -> None:
-        rng = random.Random(seed)
-        async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=20_000)) as c:
-            c.keyspace.durability = Durability.DURABILITY_ASYNC
-            nodes = await three(c)
-            writers = Writers(c)
-            await writers.more(200)
-            syncs = nodes[0].log_db.counters.syncs
-            await writers.more(200)
-            assert nodes[0].log_db.counters.syncs - syncs < 100
+    rng = random.Random(seed)
+    async with cluster(tmp_path) as c:
+        nodes = await three(c)
+        writers = Writers(c)
+        for _ in range(3):
+            await writers.more(30)
             for node in nodes:
                 await node.kill()
             for node in nodes:
                 await node.start()
             c.elect(1, rng.choice(c.rows[1].isr))
             await c.tell_all(1)
-            await writers.more(10)
-            await writers.stop()
-            await same_everywhere(c)
-            await writers.check(c.nodes[c.rows[1].leader])
-
-    asyncio.run(scenario())
+        await writers.more(10)
+        await writers.stop()
+        await same_everywhere(c)
+        await writers.check(c.nodes[c.rows[1].leader])
 
 
-def test_what_was_not_foreseen_is_logged_and_the_stream_begins_anew(
+@pytest.mark.parametrize("seed", range(2))
+async def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
+    """Nobody waits for a disk, and what was acknowledged is there after kill -9 of all."""
+    rng = random.Random(seed)
+    async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=20_000)) as c:
+        c.keyspace.durability = Durability.DURABILITY_ASYNC
+        nodes = await three(c)
+        writers = Writers(c)
+        await writers.more(200)
+        syncs = nodes[0].log_db.counters.syncs
+        await writers.more(200)
+        assert nodes[0].log_db.counters.syncs - syncs < 100
+        for node in nodes:
+            await node.kill()
+        for node in nodes:
+            await node.start()
+        c.elect(1, rng.choice(c.rows[1].isr))
+        await c.tell_all(1)
+        await writers.more(10)
+        await writers.stop()
+        await same_everywhere(c)
+        await writers.check(c.nodes[c.rows[1].leader])
+
+
+async def test_what_was_not_foreseen_is_logged_and_the_stream_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else the followers would hear nothing more, and nobody would know why."""
@@ -149,13 +129,10 @@ def test_what_was_not_foreseen_is_logged_and_the_stream_begins_anew(
             raise KeyError(1)
         return take(follower, limit)
 
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, *_ = await three(c)
-            monkeypatch.setattr(Follower, "take", once)
-            await athens.put(1, {b"a": b"1"})
-            assert failed
-            await same_everywhere(c)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, *_ = await three(c)
+        monkeypatch.setattr(Follower, "take", once)
+        await athens.put(1, {b"a": b"1"})
+        assert failed
+        await same_everywhere(c)
     assert [record.exc_text for record in caplog.records if record.exc_text and "KeyError: 1" in record.exc_text]

@@ -47,116 +47,96 @@ async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
 
 
 @pytest.mark.parametrize("flush", [1000, 100_000, 16 * MIB])
-def test_what_was_acknowledged_survives_a_crash(tmp_path: Path, flush: int) -> None:
+async def test_what_was_acknowledged_survives_a_crash(tmp_path: Path, flush: int) -> None:
     """From tables, from the log, from both; again and again."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=flush)) as c:
-            (athens,) = await c.add("athens")
-            await c.create("athens", 1, 2)
-            rows: dict[bytes, bytes | None] = {}
-            for life in range(4):
-                for i in range(10):
-                    more: dict[bytes, bytes | None] = {b"%d/%d/%d" % (life, i, j): b"x" * 1000 for j in range(20)}
-                    more[b"%d/%d/5" % (life - 1, i)] = None
-                    await athens.put(1, more)
-                    rows.update(more)
-                await athens.put(2, {b"life": b"%d" % life})
-                await crash(c, athens)
-                await lead_again(c, athens, 1, 2)
-                assert await athens.get(1, *rows) == list(rows.values())
-                assert await athens.get(2, b"life") == [b"%d" % life]
-            assert (await athens.count())[1] == sum(value is not None for value in rows.values())
-
-    asyncio.run(scenario())
-
-
-def test_nothing_is_served_until_told(tmp_path: Path) -> None:
-    """A restart does not make anybody a leader."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            (athens,) = await c.add("athens")
-            await c.create("athens", 1)
-            await athens.put(1, {b"a": b"1"})
+    async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=flush)) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1, 2)
+        rows: dict[bytes, bytes | None] = {}
+        for life in range(4):
+            for i in range(10):
+                more: dict[bytes, bytes | None] = {b"%d/%d/%d" % (life, i, j): b"x" * 1000 for j in range(20)}
+                more[b"%d/%d/5" % (life - 1, i)] = None
+                await athens.put(1, more)
+                rows.update(more)
+            await athens.put(2, {b"life": b"%d" % life})
             await crash(c, athens)
-            with pytest.raises(Refused):
-                await athens.get(1, b"a", timeout_ms=50)
-            assert athens.manager.stats(changed_only=False) == []
-            assert await athens.count() == {1: 0}  # it is in the log alone
-            await lead_again(c, athens, 1)
-            assert await athens.get(1, b"a") == [b"1"]
-            assert await athens.count() == {1: 1}
-
-    asyncio.run(scenario())
+            await lead_again(c, athens, 1, 2)
+            assert await athens.get(1, *rows) == list(rows.values())
+            assert await athens.get(2, b"life") == [b"%d" % life]
+        assert (await athens.count())[1] == sum(value is not None for value in rows.values())
 
 
-def test_a_graceful_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
+async def test_nothing_is_served_until_told(tmp_path: Path) -> None:
+    """A restart does not make anybody a leader."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"a": b"1"})
+        await crash(c, athens)
+        with pytest.raises(Refused):
+            await athens.get(1, b"a", timeout_ms=50)
+        assert athens.manager.stats(changed_only=False) == []
+        assert await athens.count() == {1: 0}  # it is in the log alone
+        await lead_again(c, athens, 1)
+        assert await athens.get(1, b"a") == [b"1"]
+        assert await athens.count() == {1: 1}
+
+
+async def test_a_graceful_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
     """So that a start opens nothing, and still knows the sizes."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            (athens,) = await c.add("athens")
-            await c.create("athens", 1)
-            await athens.put(1, ROWS)
-            await athens.stop()
-            await athens.start()
-            assert athens.log_db.scan(b"p", b"q") == []
-            await lead_again(c, athens, 1)
-            replica = athens.manager._replicas[1]
-            assert not replica.data.is_open
-            (stats,) = athens.manager.stats(changed_only=False)
-            assert abs(stats.keys - len(ROWS)) <= 1
-            await athens.put(1, {b"new": b"x"})
-            assert await athens.get(1, b"new", b"key 00001") == [b"x", ROWS[b"key 00001"]]
-            assert replica.log.end == 2
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        await athens.stop()
+        await athens.start()
+        assert athens.log_db.scan(b"p", b"q") == []
+        await lead_again(c, athens, 1)
+        replica = athens.manager._replicas[1]
+        assert not replica.data.is_open
+        (stats,) = athens.manager.stats(changed_only=False)
+        assert abs(stats.keys - len(ROWS)) <= 1
+        await athens.put(1, {b"new": b"x"})
+        assert await athens.get(1, b"new", b"key 00001") == [b"x", ROWS[b"key 00001"]]
+        assert replica.log.end == 2
 
 
-def test_a_folder_that_is_gone_is_noticed(tmp_path: Path) -> None:
+async def test_a_folder_that_is_gone_is_noticed(tmp_path: Path) -> None:
     """An empty partition in its place would be a loss that nobody sees."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            (athens,) = await c.add("athens")
-            await c.create("athens", 1)
-            await athens.put(1, ROWS)
-            await athens.stop()
-            shutil.rmtree(tmp_path / "athens" / "partitions")
-            await athens.start()
-            (result,) = (await athens.tell(c.elect(1, "athens"))).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
-            assert "CORRUPT_DATA" in result.error
-            with pytest.raises(Refused):
-                await athens.get(1, b"a", timeout_ms=50)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        await athens.stop()
+        shutil.rmtree(tmp_path / "athens" / "partitions")
+        await athens.start()
+        (result,) = (await athens.tell(c.elect(1, "athens"))).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
+        assert "CORRUPT_DATA" in result.error
+        with pytest.raises(Refused):
+            await athens.get(1, b"a", timeout_ms=50)
 
 
-def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: Path) -> None:
+async def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: Path) -> None:
     """It is counted, and deleted when the controller says so."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            (athens,) = await c.add("athens")
-            await c.create("athens", 1)
-            await athens.put(1, ROWS)
-            await athens.stop()
-            shutil.rmtree(tmp_path / "athens" / "log")
-            with pytest.raises(MinkaError, match="CORRUPT_DATA"):
-                await athens.start()
-            (tmp_path / "athens" / "log.mark").unlink()
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        await athens.stop()
+        shutil.rmtree(tmp_path / "athens" / "log")
+        with pytest.raises(MinkaError, match="CORRUPT_DATA"):
             await athens.start()
-            assert await athens.count() == {1: len(ROWS)}
-            (result,) = (await athens.tell(c.elect(1, "athens"))).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
-            elsewhere = c.change(1, lambda row: row.replicas.__setitem__(0, "byzantium"))
-            (result,) = (await athens.tell(elsewhere)).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
-            assert await athens.count() == {}
-
-    asyncio.run(scenario())
+        (tmp_path / "athens" / "log.mark").unlink()
+        await athens.start()
+        assert await athens.count() == {1: len(ROWS)}
+        (result,) = (await athens.tell(c.elect(1, "athens"))).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
+        elsewhere = c.change(1, lambda row: row.replicas.__setitem__(0, "byzantium"))
+        (result,) = (await athens.tell(elsewhere)).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert await athens.count() == {}
 
 
 def snapshots_around(node: TestNode, owner: object, *names: str) -> list[Path]:
@@ -184,147 +164,123 @@ STEPS = ("_clear", "_put_in_place", "_take_over")
 
 
 @pytest.mark.parametrize("which", range(2 * len(STEPS)))
-def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) -> None:
+async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) -> None:
     """At every step; in the end it has everything, once."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await c.add("athens", "ephesus")
-            await c.create("athens", 1)
-            await athens.put(1, ROWS)
-            copies = snapshots_around(ephesus, ephesus.manager._receiving, *STEPS)
-            c.hold_hand_over()
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 1)
-            assert len(copies) == 2 * len(STEPS)
-            await restart_from(ephesus, copies[which])
-            await athens.put(1, {b"later": b"x"})
-            await ephesus.tell(c.rows[1])
-            c.before_hand_over.clear()
-            await until(lambda: c.rows[1].leader == "ephesus")
-            rows = {**ROWS, b"later": b"x"}
-            assert await ephesus.get(1, *rows, generation=2) == list(rows.values())
-            assert (await ephesus.count())[1] == len(rows)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await c.add("athens", "ephesus")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        copies = snapshots_around(ephesus, ephesus.manager._receiving, *STEPS)
+        c.hold_hand_over()
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 1)
+        assert len(copies) == 2 * len(STEPS)
+        await restart_from(ephesus, copies[which])
+        await athens.put(1, {b"later": b"x"})
+        await ephesus.tell(c.rows[1])
+        c.before_hand_over.clear()
+        await until(lambda: c.rows[1].leader == "ephesus")
+        rows = {**ROWS, b"later": b"x"}
+        assert await ephesus.get(1, *rows, generation=2) == list(rows.values())
+        assert (await ephesus.count())[1] == len(rows)
 
 
 @pytest.mark.parametrize("which", range(1, 5))
-def test_half_an_installation_is_never_served(tmp_path: Path, which: int) -> None:
+async def test_half_an_installation_is_never_served(tmp_path: Path, which: int) -> None:
     """Even if the controller were to say so."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await c.add("athens", "ephesus")
-            await c.create("athens", 1)
-            await athens.put(1, ROWS)
-            copies = snapshots_around(ephesus, ephesus.manager._receiving, *STEPS)
-            c.hold_hand_over()
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 1)
-            await athens.stop()
-            await restart_from(ephesus, copies[which])
-            (result,) = (await ephesus.tell(c.elect(1, "ephesus", without=["athens"]))).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
-            assert "being replaced" in result.error
-            await athens.start()
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await c.add("athens", "ephesus")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        copies = snapshots_around(ephesus, ephesus.manager._receiving, *STEPS)
+        c.hold_hand_over()
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 1)
+        await athens.stop()
+        await restart_from(ephesus, copies[which])
+        (result,) = (await ephesus.tell(c.elect(1, "ephesus", without=["athens"]))).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
+        assert "being replaced" in result.error
+        await athens.start()
 
 
 @pytest.mark.parametrize("which", range(2))
-def test_a_source_that_dies_while_it_deletes(tmp_path: Path, which: int) -> None:
+async def test_a_source_that_dies_while_it_deletes(tmp_path: Path, which: int) -> None:
     """It deletes the rest when it is told again."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await c.add("athens", "ephesus")
-            await c.create("athens", 1)
-            await athens.put(1, ROWS)
-            copies = snapshots_around(athens, athens.manager._deletions, "_delete_replica")
-            await c.move("ephesus", 1)
-            await until(lambda: len(copies) == 2)
-            await restart_from(athens, copies[which])
-            if which == 0:
-                assert (await athens.count()).keys() == {1}
-            (result,) = (await athens.tell(c.rows[1])).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
-            assert await athens.count() == {}
-            assert athens.log_db.scan(b"m", b"q") == []
-            assert (await ephesus.count()) == {1: len(ROWS)}
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await c.add("athens", "ephesus")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        copies = snapshots_around(athens, athens.manager._deletions, "_delete_replica")
+        await c.move("ephesus", 1)
+        await until(lambda: len(copies) == 2)
+        await restart_from(athens, copies[which])
+        if which == 0:
+            assert (await athens.count()).keys() == {1}
+        (result,) = (await athens.tell(c.rows[1])).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert await athens.count() == {}
+        assert athens.log_db.scan(b"m", b"q") == []
+        assert (await ephesus.count()) == {1: len(ROWS)}
 
 
-def test_a_target_that_dies_before_it_leads(tmp_path: Path) -> None:
+async def test_a_target_that_dies_before_it_leads(tmp_path: Path) -> None:
     """What it acknowledged as a follower is enough."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await c.add("athens", "ephesus")
-            await c.create("athens", 1)
-            await athens.put(1, ROWS)
-            c.hold_hand_over()
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 1)
-            for i in range(20):
-                await athens.put(1, {b"later %d" % i: b"x"})
-            c.before_hand_over.clear()
-            await until(lambda: c.rows[1].leader == "ephesus")
-            await crash(c, ephesus)
-            await lead_again(c, ephesus, 1)
-            rows = {**ROWS, **{b"later %d" % i: b"x" for i in range(20)}}
-            assert await ephesus.get(1, *rows, generation=2) == list(rows.values())
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await c.add("athens", "ephesus")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        c.hold_hand_over()
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 1)
+        for i in range(20):
+            await athens.put(1, {b"later %d" % i: b"x"})
+        c.before_hand_over.clear()
+        await until(lambda: c.rows[1].leader == "ephesus")
+        await crash(c, ephesus)
+        await lead_again(c, ephesus, 1)
+        rows = {**ROWS, **{b"later %d" % i: b"x" for i in range(20)}}
+        assert await ephesus.get(1, *rows, generation=2) == list(rows.values())
 
 
-def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in the log, and applied after the next start."""
     monkeypatch.setattr(committer, "_STALL_RETRY_SECONDS", 0.0)
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            (athens,) = await c.add("athens")
-            await c.create("athens", 1)
-            await athens.put(1, {b"a": b"1"})
-            replica = athens.replica()
-            replica.data.is_stalled = lambda: replica.data.is_open  # type: ignore[method-assign]
-            write = asyncio.create_task(athens.put(1, {b"b": b"2"}))
-            await until(lambda: replica.applied < replica.high_watermark)
-            failures: list[MinkaError] = []
-            athens.log_db.on_failure = failures.append
-            await athens.stop()
-            assert not failures
-            with pytest.raises(Refused):
-                await write
-            await athens.start()
-            await lead_again(c, athens, 1)
-            assert await athens.get(1, b"a", b"b") == [b"1", b"2"]
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"a": b"1"})
+        replica = athens.replica()
+        replica.data.is_stalled = lambda: replica.data.is_open  # type: ignore[method-assign]
+        write = asyncio.create_task(athens.put(1, {b"b": b"2"}))
+        await until(lambda: replica.applied < replica.high_watermark)
+        failures: list[MinkaError] = []
+        athens.log_db.on_failure = failures.append
+        await athens.stop()
+        assert not failures
+        with pytest.raises(Refused):
+            await write
+        await athens.start()
+        await lead_again(c, athens, 1)
+        assert await athens.get(1, b"a", b"b") == [b"1", b"2"]
 
 
-def test_a_full_disk_stops_the_node(tmp_path: Path) -> None:
+async def test_a_full_disk_stops_the_node(tmp_path: Path) -> None:
     """Nobody gets an acknowledgement, and the owner is told."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"a": b"1"})
+        failures: list[str] = []
+        athens.log_db.on_failure = lambda error: failures.append(error.code.name)
 
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            (athens,) = await c.add("athens")
-            await c.create("athens", 1)
-            await athens.put(1, {b"a": b"1"})
-            failures: list[str] = []
-            athens.log_db.on_failure = lambda error: failures.append(error.code.name)
+        def full(_: object) -> None:
+            raise OSError(28, "No space left on device")
 
-            def full(_: object) -> None:
-                raise OSError(28, "No space left on device")
-
-            athens.log_db._write = full  # type: ignore[method-assign, assignment]
-            for _ in range(2):
-                with pytest.raises(Refused) as caught:
-                    await athens.put(1, {b"b": b"2"}, timeout_ms=500)
-                assert caught.value.error.code in (Code.OUTCOME_UNKNOWN, Code.STORAGE_FAILED)
-            assert failures == ["STORAGE_FAILED"]
-            assert await athens.get(1, b"a", b"b") == [b"1", None]
-
-    asyncio.run(scenario())
+        athens.log_db._write = full  # type: ignore[method-assign, assignment]
+        for _ in range(2):
+            with pytest.raises(Refused) as caught:
+                await athens.put(1, {b"b": b"2"}, timeout_ms=500)
+            assert caught.value.error.code in (Code.OUTCOME_UNKNOWN, Code.STORAGE_FAILED)
+        assert failures == ["STORAGE_FAILED"]
+        assert await athens.get(1, b"a", b"b") == [b"1", None]

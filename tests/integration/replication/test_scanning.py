@@ -1,30 +1,17 @@
 """Pages of a scan where very many keys were deleted."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from minka import wire
 from minkad.storage.data_database import MAX_PASSED
-from tests.integration.replication.harness import Cluster, TestNode
+from tests.integration.replication.harness import TestNode, cluster
 
 KEYS = [b"%06d" % n for n in range(3 * MAX_PASSED)]
 LEFT = [KEYS[0], KEYS[-1]]
 BATCH = 5000
-
-
-def run(folder: Path, scenario: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        c = Cluster(folder)
-        try:
-            await scenario(c)
-        finally:
-            await c.close()
-
-    asyncio.run(main())
 
 
 async def page(node: TestNode, start: bytes, end: bytes, reverse: bool) -> wire.ScanPage:
@@ -34,10 +21,9 @@ async def page(node: TestNode, start: bytes, end: bytes, reverse: bool) -> wire.
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("durability", [1, 2])
-def test_deleted_keys(tmp_path: Path, durability: int, reverse: bool) -> None:
+async def test_deleted_keys(tmp_path: Path, durability: int, reverse: bool) -> None:
     """The page in front of them ends there; the next waits until they are cleared away, and nobody else does."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         c.keyspace.durability = durability  # type: ignore[assignment]  # an enum by its number
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -54,5 +40,3 @@ def test_deleted_keys(tmp_path: Path, durability: int, reverse: bool) -> None:
         assert not behind.done()
         for found in await behind:
             assert (found.keys, found.start, found.end) == ([last], start, end)
-
-    run(tmp_path, scenario)

@@ -36,53 +36,41 @@ def write(*pairs: tuple[bytes, bytes | None]) -> bytes:
     return wire.encode(wire.WriteBody([key for key, _ in pairs], [value for _, value in pairs]))
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+async def test_what_is_written_is_read(tmp_path: Path) -> None:
     """Values, missing keys, deletions; few keys and many."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1)
-            await athens.put(1, {b"a": b"1", b"b": b"2"})
-            await athens.put(1, {b"b": None, b"c": b"3", b"empty": b""})
-            assert await athens.get(1, b"a", b"b", b"c", b"d", b"empty") == [b"1", None, b"3", None, b""]
-            many = {b"%d" % i: b"v%d" % i for i in range(500)}
-            await athens.put(1, many)
-            assert await athens.get(1, *many, b"x") == [*many.values(), None]
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1)
+        await athens.put(1, {b"a": b"1", b"b": b"2"})
+        await athens.put(1, {b"b": None, b"c": b"3", b"empty": b""})
+        assert await athens.get(1, b"a", b"b", b"c", b"d", b"empty") == [b"1", None, b"3", None, b""]
+        many = {b"%d" % i: b"v%d" % i for i in range(500)}
+        await athens.put(1, many)
+        assert await athens.get(1, *many, b"x") == [*many.values(), None]
 
 
-def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
+async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
     """A result for each group in its place; one refusal does not touch the others."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1, 2, 3)
-            groups = [wire.Group(wire.Op.WRITE, id_, 1, write((b"k", b"%d" % id_))) for id_ in (1, 2, 3)]
-            groups.insert(1, wire.Group(wire.Op.WRITE, 2, 0, write((b"k", b"old route"))))
-            results = (await athens.manager.handle(wire.Request(9, 5000, groups), share())).results
-            assert [result.error is None for result in results] == [True, False, True, True]
-            read = [wire.Group(wire.Op.READ, id_, 1, wire.encode([b"k"])) for id_ in (3, 1, 2)]
-            response = await athens.manager.handle(wire.Request(10, 5000, read), share())
-            assert response.id == 10
-            bodies = [result.body for result in response.results]
-            assert [wire.decode_values(body) for body in bodies if body] == [[b"3"], [b"1"], [b"2"]]
-            assert (await athens.manager.handle(wire.Request(11, 5000, []), share())).results == []
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1, 2, 3)
+        groups = [wire.Group(wire.Op.WRITE, id_, 1, write((b"k", b"%d" % id_))) for id_ in (1, 2, 3)]
+        groups.insert(1, wire.Group(wire.Op.WRITE, 2, 0, write((b"k", b"old route"))))
+        results = (await athens.manager.handle(wire.Request(9, 5000, groups), share())).results
+        assert [result.error is None for result in results] == [True, False, True, True]
+        read = [wire.Group(wire.Op.READ, id_, 1, wire.encode([b"k"])) for id_ in (3, 1, 2)]
+        response = await athens.manager.handle(wire.Request(10, 5000, read), share())
+        assert response.id == 10
+        bodies = [result.body for result in response.results]
+        assert [wire.decode_values(body) for body in bodies if body] == [[b"3"], [b"1"], [b"2"]]
+        assert (await athens.manager.handle(wire.Request(11, 5000, []), share())).results == []
 
 
-def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
+async def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
     """Whatever their partitions and frames."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, *range(1, 9))
-            before = athens.log_db.counters.syncs
-            await asyncio.gather(*(athens.put(1 + i % 8, {b"%d" % i: b""}) for i in range(64)))
-            assert athens.log_db.counters.syncs - before <= 2
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, *range(1, 9))
+        before = athens.log_db.counters.syncs
+        await asyncio.gather(*(athens.put(1 + i % 8, {b"%d" % i: b""}) for i in range(64)))
+        assert athens.log_db.counters.syncs - before <= 2
 
 
 @pytest.mark.parametrize(
@@ -104,199 +92,151 @@ def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Code) else "",
 )
-def test_what_is_not_well_formed_is_refused_before_anything_is_done(
+async def test_what_is_not_well_formed_is_refused_before_anything_is_done(
     tmp_path: Path, op: wire.Op, body: bytes, code: Code
 ) -> None:
     """Nothing gets into the log."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1)
-            assert (await refusal(athens, op, body)).code is code
-            assert athens.manager.stats(changed_only=False)[0].log_end_offset == 0
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1)
+        assert (await refusal(athens, op, body)).code is code
+        assert athens.manager.stats(changed_only=False)[0].log_end_offset == 0
 
 
-def test_the_largest_are_taken(tmp_path: Path) -> None:
+async def test_the_largest_are_taken(tmp_path: Path) -> None:
     """At the limits themselves; a batch of many keys, too."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1)
-            key, value = b"k" * MAX_KEY_BYTES, b"v" * wire.MAX_VALUE_BYTES
-            await athens.put(1, {key: value})
-            assert await athens.get(1, key) == [value]
-            many: dict[bytes, bytes | None] = {b"%06d" % i: b"%d" % i for i in range(100_000)}
-            await athens.put(1, many, timeout_ms=20_000)
-            assert await athens.get(1, b"000000", b"099999") == [b"0", b"99999"]
-            assert await athens.count() == {1: 100_001}
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1)
+        key, value = b"k" * MAX_KEY_BYTES, b"v" * wire.MAX_VALUE_BYTES
+        await athens.put(1, {key: value})
+        assert await athens.get(1, key) == [value]
+        many: dict[bytes, bytes | None] = {b"%06d" % i: b"%d" % i for i in range(100_000)}
+        await athens.put(1, many, timeout_ms=20_000)
+        assert await athens.get(1, b"000000", b"099999") == [b"0", b"99999"]
+        assert await athens.count() == {1: 100_001}
 
 
-def test_without_clearance_nothing_is_served(tmp_path: Path) -> None:
+async def test_without_clearance_nothing_is_served(tmp_path: Path) -> None:
     """And nothing is done."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1)
-            await athens.put(1, {b"a": b"1"})
-            athens.clearance = False
-            assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]))).code is Code.NO_CLEARANCE
-            assert (await refusal(athens, wire.Op.WRITE, write((b"a", b"2")))).code is Code.NO_CLEARANCE
-            athens.clearance = True
-            assert await athens.get(1, b"a") == [b"1"]
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1)
+        await athens.put(1, {b"a": b"1"})
+        athens.clearance = False
+        assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]))).code is Code.NO_CLEARANCE
+        assert (await refusal(athens, wire.Op.WRITE, write((b"a", b"2")))).code is Code.NO_CLEARANCE
+        athens.clearance = True
+        assert await athens.get(1, b"a") == [b"1"]
 
 
-def test_a_write_under_way_is_acknowledged_whatever_becomes_of_the_clearance(tmp_path: Path) -> None:
+async def test_a_write_under_way_is_acknowledged_whatever_becomes_of_the_clearance(tmp_path: Path) -> None:
     """All in-sync replicas have it, so whoever leads by then has it, too. New ones are refused."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1)
-            writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
-            await asyncio.sleep(0)  # it is appended, and not durable
-            athens.clearance = False
-            await writing
-            assert (await refusal(athens, wire.Op.WRITE, write((b"a", b"2")))).code is Code.NO_CLEARANCE
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1)
+        writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
+        await asyncio.sleep(0)  # it is appended, and not durable
+        athens.clearance = False
+        await writing
+        assert (await refusal(athens, wire.Op.WRITE, write((b"a", b"2")))).code is Code.NO_CLEARANCE
 
 
-def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> None:
+async def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> None:
     """So that the client can go on."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1)
-            error = await refusal(athens, wire.Op.READ, wire.encode([b"a"]), generation=0)
-            assert error.code is Code.STALE_GENERATION
-            assert error.partitions == (c.rows[1],)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1)
+        error = await refusal(athens, wire.Op.READ, wire.encode([b"a"]), generation=0)
+        assert error.code is Code.STALE_GENERATION
+        assert error.partitions == (c.rows[1],)
 
 
-def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) -> None:
+async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) -> None:
     """The client may have heard of it first."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1)
-            row = c.change(1, lambda row: setattr(row, "generation", 2))
-            early = asyncio.create_task(athens.put(1, {b"a": b"1"}, generation=2))
-            assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]), 3)).code is Code.DEADLINE_EXCEEDED
-            assert not early.done()
-            await athens.tell(row)
-            await early
-            assert await athens.get(1, b"a", generation=2) == [b"1"]
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1)
+        row = c.change(1, lambda row: setattr(row, "generation", 2))
+        early = asyncio.create_task(athens.put(1, {b"a": b"1"}, generation=2))
+        assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]), 3)).code is Code.DEADLINE_EXCEEDED
+        assert not early.done()
+        await athens.tell(row)
+        await early
+        assert await athens.get(1, b"a", generation=2) == [b"1"]
 
 
-def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> None:
+async def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> None:
     """Waits, too, and is unknown in the end."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            (athens,) = await c.add("athens")
-            early = asyncio.create_task(athens.put(1, {b"a": b"1"}))
-            assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]))).code is Code.UNKNOWN_PARTITION
-            await c.create("athens", 1)
-            await early
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        early = asyncio.create_task(athens.put(1, {b"a": b"1"}))
+        assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]))).code is Code.UNKNOWN_PARTITION
+        await c.create("athens", 1)
+        await early
 
 
-def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
+async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
     """A follower, and a node that has let go."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await c.add("athens", "ephesus")
-            await c.create("athens", 1)
-            await ephesus.tell(c.add_target(1, "ephesus"))
-            error = await refusal(ephesus, wire.Op.READ, wire.encode([b"a"]))
-            assert (error.code, error.details["leader"]) == (Code.NOT_LEADER, "athens")
-            await ephesus.tell(c.cancel(1, "ephesus"))
-            error = await refusal(ephesus, wire.Op.READ, wire.encode([b"a"]))
-            assert (error.code, error.partitions) == (Code.NOT_LEADER, (c.rows[1],))
-            offline = c.change(1, lambda row: setattr(row, "leader", ""))
-            await athens.tell(offline)
-            assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]))).code is Code.PARTITION_OFFLINE
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await c.add("athens", "ephesus")
+        await c.create("athens", 1)
+        await ephesus.tell(c.add_target(1, "ephesus"))
+        error = await refusal(ephesus, wire.Op.READ, wire.encode([b"a"]))
+        assert (error.code, error.details["leader"]) == (Code.NOT_LEADER, "athens")
+        await ephesus.tell(c.cancel(1, "ephesus"))
+        error = await refusal(ephesus, wire.Op.READ, wire.encode([b"a"]))
+        assert (error.code, error.partitions) == (Code.NOT_LEADER, (c.rows[1],))
+        offline = c.change(1, lambda row: setattr(row, "leader", ""))
+        await athens.tell(offline)
+        assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]))).code is Code.PARTITION_OFFLINE
 
 
-def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
+async def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
     """Before anything is done; what came before is done."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, max_pending=MIB)) as c:
-            athens = await started(c, 1)
-            half = {b"k": b"v" * (MIB // 2)}
-            first, second = asyncio.create_task(athens.put(1, half)), asyncio.create_task(athens.put(1, half))
-            await asyncio.sleep(0)
-            with pytest.raises(Refused, match="OVERLOADED"):
-                await second
-            await first
-            await athens.put(1, half)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, max_pending=MIB)) as c:
+        athens = await started(c, 1)
+        half = {b"k": b"v" * (MIB // 2)}
+        first, second = asyncio.create_task(athens.put(1, half)), asyncio.create_task(athens.put(1, half))
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match="OVERLOADED"):
+            await second
+        await first
+        await athens.put(1, half)
 
 
-def test_an_older_controller_is_refused_and_an_older_row_ignored(tmp_path: Path) -> None:
+async def test_an_older_controller_is_refused_and_an_older_row_ignored(tmp_path: Path) -> None:
     """A row is acknowledged with the epoch that the node has."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1)
-            old = c.rows[1]
-            new = c.change(1, lambda row: setattr(row, "generation", 5))
-            await athens.tell(new, term=3)
-            with pytest.raises(MinkaError, match="NOT_CONTROLLER"):
-                await athens.tell(old, term=2)
-            (result,) = (await athens.tell(old, term=3)).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_HOSTED
-            assert result.partition_epoch == new.partition_epoch
-            await athens.put(1, {b"a": b"1"}, generation=5)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1)
+        old = c.rows[1]
+        new = c.change(1, lambda row: setattr(row, "generation", 5))
+        await athens.tell(new, term=3)
+        with pytest.raises(MinkaError, match="NOT_CONTROLLER"):
+            await athens.tell(old, term=2)
+        (result,) = (await athens.tell(old, term=3)).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_HOSTED
+        assert result.partition_epoch == new.partition_epoch
+        await athens.put(1, {b"a": b"1"}, generation=5)
 
 
-def test_stats(tmp_path: Path) -> None:
+async def test_stats(tmp_path: Path) -> None:
     """Of what is led, and only what changed if that is asked for."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1, 2)
-            assert {stats.partition_id for stats in athens.manager.stats(changed_only=True)} == {1, 2}
-            assert athens.manager.stats(changed_only=True) == []
-            await athens.put(2, {b"key": b"value", b"k": b"v"})
-            (stats,) = athens.manager.stats(changed_only=True)
-            assert (stats.partition_id, stats.keys, stats.log_end_offset, stats.applied_offset) == (2, 2, 1, 1)
-            assert 10 <= stats.bytes <= 100
-            assert len(athens.manager.stats(changed_only=False)) == 2
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1, 2)
+        assert {stats.partition_id for stats in athens.manager.stats(changed_only=True)} == {1, 2}
+        assert athens.manager.stats(changed_only=True) == []
+        await athens.put(2, {b"key": b"value", b"k": b"v"})
+        (stats,) = athens.manager.stats(changed_only=True)
+        assert (stats.partition_id, stats.keys, stats.log_end_offset, stats.applied_offset) == (2, 2, 1, 1)
+        assert 10 <= stats.bytes <= 100
+        assert len(athens.manager.stats(changed_only=False)) == 2
 
 
-def test_flushing_trims_the_log(tmp_path: Path) -> None:
+async def test_flushing_trims_the_log(tmp_path: Path) -> None:
     """While writes go on, and nothing is lost."""
-
-    async def scenario() -> None:
-        storage = StorageSettings(block_cache=MIB, flush=MIB // 4)
-        async with cluster(tmp_path, storage=storage) as c:
-            athens = await started(c, 1)
-            for i in range(40):
-                await athens.put(1, {b"%d-%d" % (i, j): b"v" * 1000 for j in range(50)})
-            assert (await athens.count())[1] == 2000
-        entries = await_log(tmp_path / "athens")
-        assert len(entries) == 0  # all flushed at the close
-
-    asyncio.run(scenario())
+    storage = StorageSettings(block_cache=MIB, flush=MIB // 4)
+    async with cluster(tmp_path, storage=storage) as c:
+        athens = await started(c, 1)
+        for i in range(40):
+            await athens.put(1, {b"%d-%d" % (i, j): b"v" * 1000 for j in range(50)})
+        assert (await athens.count())[1] == 2000
+    entries = await_log(tmp_path / "athens")
+    assert len(entries) == 0  # all flushed at the close
 
 
 def await_log(path: Path) -> list[tuple[bytes, bytes]]:
@@ -310,61 +250,49 @@ def await_log(path: Path) -> list[tuple[bytes, bytes]]:
         db.close()
 
 
-def test_1024_partitions_on_four_nodes(tmp_path: Path) -> None:
+async def test_1024_partitions_on_four_nodes(tmp_path: Path) -> None:
     """Empty ones cost no database."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            names = ["athens", "byzantium", "cyrene", "ephesus"]
-            await c.add(*names)
-            await asyncio.gather(*(c.create(name, *range(i, 1024, 4)) for i, name in enumerate(names)))
-            assert not any((tmp_path / name / "partitions").exists() for name in names)
-            await c.nodes["cyrene"].put(1022, {b"a": b"1"})
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        names = ["athens", "byzantium", "cyrene", "ephesus"]
+        await c.add(*names)
+        await asyncio.gather(*(c.create(name, *range(i, 1024, 4)) for i, name in enumerate(names)))
+        assert not any((tmp_path / name / "partitions").exists() for name in names)
+        await c.nodes["cyrene"].put(1022, {b"a": b"1"})
 
 
-def test_the_stream(tmp_path: Path) -> None:
+async def test_the_stream(tmp_path: Path) -> None:
     """Frames in flight together; what is no request ends the stream."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            await started(c, 1)
-            method: Any = c.channel_to("athens").stream_stream(wire.KV_BATCH_METHOD)
-            call = method()
-            for i in range(200):
-                group = wire.Group(wire.Op.WRITE, 1, 1, write((b"%d" % i, b"x")))
-                await call.write(wire.encode(wire.Request(i, 5000, [group])))
-            answered = {wire.decode_response(await call.read()).id for _ in range(200)}
-            assert answered == set(range(200))
-            await call.done_writing()
-            assert await call.read() is grpc.aio.EOF
-            call = method()
-            await call.write(b"\xc1")
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call.read()
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        await started(c, 1)
+        method: Any = c.channel_to("athens").stream_stream(wire.KV_BATCH_METHOD)
+        call = method()
+        for i in range(200):
+            group = wire.Group(wire.Op.WRITE, 1, 1, write((b"%d" % i, b"x")))
+            await call.write(wire.encode(wire.Request(i, 5000, [group])))
+        answered = {wire.decode_response(await call.read()).id for _ in range(200)}
+        assert answered == set(range(200))
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        call = method()
+        await call.write(b"\xc1")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Path) -> None:
+async def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Path) -> None:
     """Nobody is left with an unknown outcome by a node that stops gracefully."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens = await started(c, 1, 2)
-            athens.manager._replicas[2].fenced = True
-            waiting = asyncio.create_task(athens.ask(wire.Op.WRITE, 2, 1, write((b"waits", b"1"))))
-            begun = [asyncio.create_task(athens.put(1, {b"%d" % i: b"x"})) for i in range(50)]
-            await asyncio.sleep(0)
-            assert athens.manager._committer.pending_bytes > 0
-            await athens.manager.drain()
-            assert athens.manager._committer.pending_bytes == 0
-            await asyncio.gather(*begun)
-            with pytest.raises(Refused) as caught:
-                await waiting
-            assert caught.value.error.code is Code.SHUTTING_DOWN
-            assert (await refusal(athens, wire.Op.WRITE, write((b"k", b"v")))).code is Code.SHUTTING_DOWN
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1, 2)
+        athens.manager._replicas[2].fenced = True
+        waiting = asyncio.create_task(athens.ask(wire.Op.WRITE, 2, 1, write((b"waits", b"1"))))
+        begun = [asyncio.create_task(athens.put(1, {b"%d" % i: b"x"})) for i in range(50)]
+        await asyncio.sleep(0)
+        assert athens.manager._committer.pending_bytes > 0
+        await athens.manager.drain()
+        assert athens.manager._committer.pending_bytes == 0
+        await asyncio.gather(*begun)
+        with pytest.raises(Refused) as caught:
+            await waiting
+        assert caught.value.error.code is Code.SHUTTING_DOWN
+        assert (await refusal(athens, wire.Op.WRITE, write((b"k", b"v")))).code is Code.SHUTTING_DOWN

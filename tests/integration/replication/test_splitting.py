@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,16 +83,8 @@ def elect_both(c: Cluster, leader: str, without: tuple[str, ...] = ()) -> None:
         c.elect(id_, leader, without=without)
 
 
-def run(path: Path, scenario: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with cluster(path, **options) as c:
-            await scenario(c)
-
-    asyncio.run(main())
-
-
-def test_both_halves_are_served_and_nothing_else(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_both_halves_are_served_and_nothing_else(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         await athens.put(1, ROWS)
@@ -122,12 +114,10 @@ def test_both_halves_are_served_and_nothing_else(tmp_path: Path) -> None:
         await assert_halves(athens, lower, upper)
         assert await athens.count() == {1: len(lower), 2: len(upper)}
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("durability", [1, 2])
-def test_every_replica_makes_it(tmp_path: Path, durability: int) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_every_replica_makes_it(tmp_path: Path, durability: int) -> None:
+    async with cluster(tmp_path) as c:
         c.keyspace.durability = durability  # type: ignore[assignment]  # an enum by its number
         athens, *others = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -147,15 +137,12 @@ def test_every_replica_makes_it(tmp_path: Path, durability: int) -> None:
         await c.fail("athens")
         assert c.rows[1].leader == c.rows[2].leader == "byzantium"
         await assert_halves(others[0], upper=UPPER | {b"9": b"last"})
-
-    run(tmp_path, scenario)
     assert not list(tmp_path.glob("*/splitting/*"))
 
 
-def test_writes_go_on_meanwhile(tmp_path: Path) -> None:
+async def test_writes_go_on_meanwhile(tmp_path: Path) -> None:
     """By clients that learn of the split by refusals; nothing acknowledged is lost."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         athens, *_ = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
         acknowledged: dict[bytes, bytes | None] = {}
@@ -190,13 +177,12 @@ def test_writes_go_on_meanwhile(tmp_path: Path) -> None:
         upper = {key: value for key, value in acknowledged.items() if key >= KEY}
         await assert_halves(athens, lower, upper)
 
-    run(tmp_path, scenario)
 
-
-def test_what_is_in_memory_is_flushed_before_anybody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_in_memory_is_flushed_before_anybody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While the leader flushes, it serves all keys as before; behind that there is little left to flush."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         athens, *_ = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
         await athens.put(1, dict.fromkeys(ROWS, b"v" * 1000))
@@ -217,11 +203,9 @@ def test_what_is_in_memory_is_flushed_before_anybody_waits(tmp_path: Path, monke
         with pytest.raises(Refused):
             await athens.get(1, b"9", generation=1)
 
-    run(tmp_path, scenario)
 
-
-def test_an_empty_partition(tmp_path: Path) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_an_empty_partition(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
         athens, *_ = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
         await begin(c)
@@ -230,13 +214,10 @@ def test_an_empty_partition(tmp_path: Path) -> None:
         await athens.put(2, {b"9": b"last"}, generation=2)
         await assert_halves(athens, {}, {b"9": b"last"})
 
-    run(tmp_path, scenario)
 
-
-def test_one_split_after_the_other(tmp_path: Path) -> None:
+async def test_one_split_after_the_other(tmp_path: Path) -> None:
     """Of the same partition and of the new one; and all of it again after a restart."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         await athens.put(1, ROWS)
@@ -252,8 +233,6 @@ def test_one_split_after_the_other(tmp_path: Path) -> None:
         for row in c.rows.values():
             keys = [key for key in ROWS if key >= row.start_key and (not row.end_key or key < row.end_key)]
             assert await scanned(athens, row.id, row.generation) == keys
-
-    run(tmp_path, scenario)
 
 
 CRASH_POINTS = [
@@ -306,10 +285,11 @@ def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: Test
 
 @pytest.mark.parametrize("flush", [1000, 16 << 20])
 @pytest.mark.parametrize(("place", "when"), CRASH_POINTS)
-def test_a_crash_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int) -> None:
+async def test_a_crash_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int
+) -> None:
     """Of the only replica. The row is what the controller had at that time: splitting, led by nobody else."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path, storage=StorageSettings(block_cache=1 << 20, flush=flush)) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         for i in range(0, 1000, 100):
@@ -335,16 +315,13 @@ def test_a_crash_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place
         await c.tell_all(1, 2)
         await assert_halves(athens)
 
-    run(tmp_path, scenario, storage=StorageSettings(block_cache=1 << 20, flush=flush))
-
 
 @pytest.mark.parametrize(("place", "when"), CRASH_POINTS[:-1])
-def test_the_leader_dies_and_another_goes_on(
+async def test_the_leader_dies_and_another_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str
 ) -> None:
     """Whether the marker is in the new leader's log or not; and the old one comes back with what it had on disk."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
         athens, byzantium, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -377,8 +354,6 @@ def test_the_leader_dies_and_another_goes_on(
         await athens_leads(c, athens, byzantium)
         await assert_halves(athens, lower, upper)
 
-    run(tmp_path, scenario)
-
 
 async def athens_leads(c: Cluster, athens: TestNode, byzantium: TestNode) -> None:
     await byzantium.kill()
@@ -387,10 +362,9 @@ async def athens_leads(c: Cluster, athens: TestNode, byzantium: TestNode) -> Non
     await c.tell_all(1, 2)
 
 
-def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
+async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
     """The marker comes before the row: the follower waits with it, and says that what it has grows old."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1, followers=["byzantium"])
         await athens.put(1, ROWS)
@@ -413,13 +387,10 @@ def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
         await ended(c)
         await assert_halves(athens, LOWER | {b"0": b"first"})
 
-    run(tmp_path, scenario, settings=ReplicationSettings(lag_timeout=30))
 
-
-def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
+async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
     """It finds the marker in the log after the split has ended: it makes nothing, and takes the leader's checkpoint."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         athens, _, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
         await athens.put(1, ROWS)
@@ -440,13 +411,10 @@ def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
         await assert_halves(cyrene, upper=upper)
         assert (await cyrene.count())[2] == len(upper)
 
-    run(tmp_path, scenario)
 
-
-def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path) -> None:
+async def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path) -> None:
     """They come back, and join again: otherwise the split would wait for them, and they for the split."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -466,13 +434,10 @@ def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path) -> N
         await until(lambda: all(len(c.rows[id_].isr) == 3 for id_ in (1, 2)))
         await assert_halves(athens)
 
-    run(tmp_path, scenario)
 
-
-def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
+async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
     """A copy that is taken behind it has nothing of which to make the other half."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
         await athens.put(1, ROWS)
@@ -491,15 +456,12 @@ def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
         await until(lambda: all("cyrene" in c.rows[id_].isr for id_ in (1, 2)))
         await assert_halves(athens, LOWER | {b"0": b"last"})
 
-    run(tmp_path, scenario)
 
-
-def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the leader's own proposals, in the middle."""
     limit = 64 * 1024
     keys = [b"%05d" % i for i in range(2000)]
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=10)) as c:
         monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
         c.keyspace.max_bytes = limit
         athens, *_ = await c.add(*NODES)
@@ -521,11 +483,9 @@ def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkeypatch:
         assert max(sizes) <= 1.1 * min(sizes), sizes
         assert [key for row in rows for key in await scanned(athens, row.id, row.generation)] == keys
 
-    run(tmp_path, scenario, settings=ReplicationSettings(lag_timeout=10))
 
-
-def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(c: Cluster) -> None:
+async def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(tmp_path) as c:
         monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
         c.keyspace.max_bytes = 64 * 1024
         (athens,) = await c.add("athens")
@@ -544,13 +504,10 @@ def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         await until(lambda: len(c.proposed) == 1)
         assert c.proposed[0].key == b"o"
 
-    run(tmp_path, scenario)
 
-
-def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same keys again and again are not more data."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
         c.keyspace.max_bytes = 64 * 1024
         (athens,) = await c.add("athens")
@@ -563,13 +520,10 @@ def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert data.size() == await data.count() == await data.compact()
         assert not c.proposed
 
-    run(tmp_path, scenario)
 
-
-def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether there is a maximum or not."""
-
-    async def scenario(c: Cluster) -> None:
+    async with cluster(tmp_path) as c:
         monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
         monkeypatch.setattr(sizing, "_RECHECK_S", 0.05)
         (athens,) = await c.add("athens")
@@ -584,5 +538,3 @@ def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest.Monke
             assert data.size_error() > sizing.MAX_ERROR
         await until(lambda: data.size_error() == 0)
         assert data.size() == await data.count()
-
-    run(tmp_path, scenario)

@@ -10,71 +10,63 @@ from tests.integration.replication.harness import Refused, cluster, until
 from tests.integration.replication.replicas import applied, three, until_fresh
 
 
-def test_stale_reads(tmp_path: Path) -> None:
+async def test_stale_reads(tmp_path: Path) -> None:
     """From any replica, with a bound of their age that grows when the leader is gone."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            nodes = await three(c)
-            athens, byzantium, cyrene = nodes
-            many = {b"%d" % i: b"v%d" % i for i in range(200)}
-            await athens.put(1, {b"a": b"1", **many})
-            for node in nodes:
-                await applied(node, 1)
-                for keys in ([b"a", b"b"], [*many]):
-                    await until_fresh(node, 400)
-                    read = await node.get_stale(1, *keys)
-                    assert read.values == [{b"a": b"1", **many}.get(key) for key in keys]
-            assert (await athens.get_stale(1, b"a")).age_ms == 0
-            await athens.kill()
-            cyrene.clearance = False
-            ages = []
-            for _ in range(3):
-                ages.append((await cyrene.get_stale(1, b"a")).age_ms)
-                await asyncio.sleep(0.05)
-            assert ages[2] >= ages[0] + 100
-            await c.fail("athens")
-            await until(lambda: byzantium.replica().is_ready)
-            await byzantium.put(1, {b"a": b"2"})
-            await until(lambda: cyrene.replica().applied == 2)
-            assert (await cyrene.get_stale(1, b"a")).values == [b"2"]
-            await cyrene.kill()
-            await cyrene.start()
-            with pytest.raises(Refused) as caught:
-                await cyrene.get_stale(1, b"a")
-            assert caught.value.error.code is Code.AGE_UNKNOWN
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        nodes = await three(c)
+        athens, byzantium, cyrene = nodes
+        many = {b"%d" % i: b"v%d" % i for i in range(200)}
+        await athens.put(1, {b"a": b"1", **many})
+        for node in nodes:
+            await applied(node, 1)
+            for keys in ([b"a", b"b"], [*many]):
+                await until_fresh(node, 400)
+                read = await node.get_stale(1, *keys)
+                assert read.values == [{b"a": b"1", **many}.get(key) for key in keys]
+        assert (await athens.get_stale(1, b"a")).age_ms == 0
+        await athens.kill()
+        cyrene.clearance = False
+        ages = []
+        for _ in range(3):
+            ages.append((await cyrene.get_stale(1, b"a")).age_ms)
+            await asyncio.sleep(0.05)
+        assert ages[2] >= ages[0] + 100
+        await c.fail("athens")
+        await until(lambda: byzantium.replica().is_ready)
+        await byzantium.put(1, {b"a": b"2"})
+        await until(lambda: cyrene.replica().applied == 2)
+        assert (await cyrene.get_stale(1, b"a")).values == [b"2"]
+        await cyrene.kill()
+        await cyrene.start()
+        with pytest.raises(Refused) as caught:
+            await cyrene.get_stale(1, b"a")
+        assert caught.value.error.code is Code.AGE_UNKNOWN
 
 
-def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
+async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
     """A counter: what a follower answers was the newest at most so long ago."""
+    async with cluster(tmp_path) as c:
+        athens, _, cyrene = await three(c)
+        loop, history, done = asyncio.get_running_loop(), [(0.0, 0)], False
 
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, _, cyrene = await three(c)
-            loop, history, done = asyncio.get_running_loop(), [(0.0, 0)], False
+        async def count() -> None:
+            while not done:
+                await athens.put(1, {b"a": b"%d" % (history[-1][1] + 1)})
+                history.append((loop.time(), history[-1][1] + 1))
 
-            async def count() -> None:
-                while not done:
-                    await athens.put(1, {b"a": b"%d" % (history[-1][1] + 1)})
-                    history.append((loop.time(), history[-1][1] + 1))
-
-            counting = asyncio.create_task(count())
-            await until(lambda: len(history) > 10)
-            await until_fresh(cyrene, 1000)
-            advance = cyrene.manager._committer.advance
-            for i in range(200):
-                if i % 50 == 25:  # for a while it doesn't apply
-                    cyrene.manager._committer.advance = lambda replica: None  # type: ignore[method-assign]
-                if i % 50 == 35:
-                    cyrene.manager._committer.advance = advance  # type: ignore[method-assign]
-                await asyncio.sleep(0.005)
-                now = loop.time()
-                read = await cyrene.get_stale(1, b"a")
-                newest = max(number for at, number in history if at <= now - read.age_ms / 1000)
-                assert int(read.values[0] or b"0") >= newest
-            done = True
-            await counting
-
-    asyncio.run(scenario())
+        counting = asyncio.create_task(count())
+        await until(lambda: len(history) > 10)
+        await until_fresh(cyrene, 1000)
+        advance = cyrene.manager._committer.advance
+        for i in range(200):
+            if i % 50 == 25:  # for a while it doesn't apply
+                cyrene.manager._committer.advance = lambda replica: None  # type: ignore[method-assign]
+            if i % 50 == 35:
+                cyrene.manager._committer.advance = advance  # type: ignore[method-assign]
+            await asyncio.sleep(0.005)
+            now = loop.time()
+            read = await cyrene.get_stale(1, b"a")
+            newest = max(number for at, number in history if at <= now - read.age_ms / 1000)
+            assert int(read.values[0] or b"0") >= newest
+        done = True
+        await counting

@@ -1,6 +1,5 @@
 """How a new replica gets its data: by a checkpoint and the log, over links that break, while nodes restart."""
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -21,79 +20,71 @@ from tests.integration.replication.writers import Writers
 MIB = 1024 * 1024
 
 
-def test_a_replica_is_added_and_removed_under_load(tmp_path: Path) -> None:
+async def test_a_replica_is_added_and_removed_under_load(tmp_path: Path) -> None:
     """By checkpoint and log into the in-sync set; and nothing of it is left."""
-
-    async def scenario() -> None:
-        storage = StorageSettings(block_cache=MIB, flush=50_000)
-        async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000), storage) as c:
-            nodes = await three(c)
-            (ephesus,) = await c.add("ephesus")
-            writers = Writers(c)
-            await writers.more(300)
-            c.add_replica(1, "ephesus")
-            await c.tell_all(1)
-            await until(lambda: "ephesus" in c.rows[1].isr and not c.rows[1].adding_replicas)
-            await writers.more(50)
-            c.remove_replica(1, "cyrene")
-            await c.tell_all(1)
-            (result,) = (await nodes[2].tell(c.rows[1])).results
-            assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
-            assert await nodes[2].count() == {}
-            await writers.more(50)
-            await writers.stop()
-            assert not writers.unknown
-            await same_everywhere(c)
-            assert "cyrene/partitions/1" not in c.folders()
-            await c.fail("athens")
-            await c.fail("byzantium")
-            assert c.rows[1].leader == "ephesus"
-            await writers.check(ephesus)
-
-    asyncio.run(scenario())
+    storage = StorageSettings(block_cache=MIB, flush=50_000)
+    async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000), storage) as c:
+        nodes = await three(c)
+        (ephesus,) = await c.add("ephesus")
+        writers = Writers(c)
+        await writers.more(300)
+        c.add_replica(1, "ephesus")
+        await c.tell_all(1)
+        await until(lambda: "ephesus" in c.rows[1].isr and not c.rows[1].adding_replicas)
+        await writers.more(50)
+        c.remove_replica(1, "cyrene")
+        await c.tell_all(1)
+        (result,) = (await nodes[2].tell(c.rows[1])).results
+        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert await nodes[2].count() == {}
+        await writers.more(50)
+        await writers.stop()
+        assert not writers.unknown
+        await same_everywhere(c)
+        assert "cyrene/partitions/1" not in c.folders()
+        await c.fail("athens")
+        await c.fail("byzantium")
+        assert c.rows[1].leader == "ephesus"
+        await writers.check(ephesus)
 
 
-def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
+async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
     """Whole files that came do not come again."""
+    storage = StorageSettings(block_cache=MIB, flush=100_000)
+    async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000), storage) as c:
+        athens, ephesus = await c.add("athens", "ephesus")
+        await c.create("athens", 1)
+        rng = random.Random(1)
+        rows: dict[bytes, bytes | None] = {}
+        for i in range(3):  # a file each; with four they would be merged
+            rows.update({b"%d/%d" % (i, j): rng.randbytes(1000) for j in range(800)})
+            await athens.put(1, {key: rows[key] for key in list(rows)[-800:]})
+            await until(lambda: not athens.replica().flushing)
+        sizes: list[int] = []
+        ship = athens.links.ship
 
-    async def scenario() -> None:
-        storage = StorageSettings(block_cache=MIB, flush=100_000)
-        async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000), storage) as c:
-            athens, ephesus = await c.add("athens", "ephesus")
-            await c.create("athens", 1)
-            rng = random.Random(1)
-            rows: dict[bytes, bytes | None] = {}
-            for i in range(3):  # a file each; with four they would be merged
-                rows.update({b"%d/%d" % (i, j): rng.randbytes(1000) for j in range(800)})
-                await athens.put(1, {key: rows[key] for key in list(rows)[-800:]})
-                await until(lambda: not athens.replica().flushing)
-            sizes: list[int] = []
-            ship = athens.links.ship
+        async def broken(node_id: str, messages: AsyncIterator[bytes]) -> bytes:
+            sizes.append(0)
 
-            async def broken(node_id: str, messages: AsyncIterator[bytes]) -> bytes:
-                sizes.append(0)
+            async def counted() -> AsyncIterator[bytes]:
+                async for message in messages:
+                    if len(sizes) == 1 and sizes[0] > 1_900_000:
+                        await until(lambda: len(list((ephesus.path / "incoming" / "1").glob("*"))) > 1)
+                        raise MinkaError(Code.UNREACHABLE, "broke")
+                    yield message
+                    sizes[-1] += len(message)
 
-                async def counted() -> AsyncIterator[bytes]:
-                    async for message in messages:
-                        if len(sizes) == 1 and sizes[0] > 1_900_000:
-                            await until(lambda: len(list((ephesus.path / "incoming" / "1").glob("*"))) > 1)
-                            raise MinkaError(Code.UNREACHABLE, "broke")
-                        yield message
-                        sizes[-1] += len(message)
+            return await ship(node_id, counted())
 
-                return await ship(node_id, counted())
-
-            athens.links.ship = broken  # type: ignore[method-assign]
-            c.add_replica(1, "ephesus")
-            await c.tell_all(1)
-            await same_everywhere(c)
-            assert sizes[0] > 1_900_000
-            assert sum(sizes[1:]) < 1_700_000
-            assert c.folders() == {"athens/partitions/1", "ephesus/partitions/1"}
-            await c.fail("athens")
-            assert await ephesus.get(1, *rows) == list(rows.values())
-
-    asyncio.run(scenario())
+        athens.links.ship = broken  # type: ignore[method-assign]
+        c.add_replica(1, "ephesus")
+        await c.tell_all(1)
+        await same_everywhere(c)
+        assert sizes[0] > 1_900_000
+        assert sum(sizes[1:]) < 1_700_000
+        assert c.folders() == {"athens/partitions/1", "ephesus/partitions/1"}
+        await c.fail("athens")
+        assert await ephesus.get(1, *rows) == list(rows.values())
 
 
 class Interfering:
@@ -133,174 +124,142 @@ class Interfering:
         return await self.inner.ship(node_id, changed())
 
 
-def test_damage_on_the_way_is_refused_and_sent_again(tmp_path: Path) -> None:
+async def test_damage_on_the_way_is_refused_and_sent_again(tmp_path: Path) -> None:
     """Nothing of it is used."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, ReplicationSettings(chunk_bytes=1000)) as c:
-            athens, ephesus = await two(c, ROWS)
-            links = Interfering(athens)
-            links.on_ship = lambda ship, number, data: (
-                bytes([data[0] ^ 1]) + data[1:] if ship == 1 and number == 5 else data
-            )
-            await c.move("ephesus", 1)
-            await until(lambda: links.ships == 1 and any("CRC" in m.blocked_by for m in athens.manager.migrations()))
-            await arrived(c)
-            assert links.ships == 2
-            await check(ephesus, ROWS)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, ReplicationSettings(chunk_bytes=1000)) as c:
+        athens, ephesus = await two(c, ROWS)
+        links = Interfering(athens)
+        links.on_ship = lambda ship, number, data: (
+            bytes([data[0] ^ 1]) + data[1:] if ship == 1 and number == 5 else data
+        )
+        await c.move("ephesus", 1)
+        await until(lambda: links.ships == 1 and any("CRC" in m.blocked_by for m in athens.manager.migrations()))
+        await arrived(c)
+        assert links.ships == 2
+        await check(ephesus, ROWS)
 
 
-def test_a_transfer_that_breaks_starts_again(tmp_path: Path) -> None:
+async def test_a_transfer_that_breaks_starts_again(tmp_path: Path) -> None:
     """At any message."""
+    async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000, longest_backoff=0.05)) as c:
+        athens, ephesus = await two(c, ROWS)
+        links = Interfering(athens)
 
-    async def scenario() -> None:
-        async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000, longest_backoff=0.05)) as c:
-            athens, ephesus = await two(c, ROWS)
-            links = Interfering(athens)
+        def broken(ship: int, number: int, data: bytes) -> bytes:
+            if ship < 5 and number == 2 * ship - 2:
+                raise MinkaError(Code.UNREACHABLE, "broke")
+            return data
 
-            def broken(ship: int, number: int, data: bytes) -> bytes:
-                if ship < 5 and number == 2 * ship - 2:
-                    raise MinkaError(Code.UNREACHABLE, "broke")
-                return data
-
-            links.on_ship = broken
-            await c.move("ephesus", 1)
-            await arrived(c)
-            assert links.ships >= 5
-            await check(ephesus, ROWS)
-            assert c.folders() == {"ephesus/partitions/1"}
-
-    asyncio.run(scenario())
+        links.on_ship = broken
+        await c.move("ephesus", 1)
+        await arrived(c)
+        assert links.ships >= 5
+        await check(ephesus, ROWS)
+        assert c.folders() == {"ephesus/partitions/1"}
 
 
-def test_a_target_that_restarts_goes_on_from_what_it_has(tmp_path: Path) -> None:
+async def test_a_target_that_restarts_goes_on_from_what_it_has(tmp_path: Path) -> None:
     """No second checkpoint, and only the rest of the log."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await two(c, ROWS)
-            links = Interfering(athens)
-            c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 1)
-            await athens.put(1, {b"c": b"3"})
-            await until(lambda: athens.manager.migrations()[0].lag == 0)
-            await ephesus.stop()
-            await athens.put(1, {b"d": b"4"})
-            await ephesus.start()
-            links.appends.clear()
-            await ephesus.tell(c.rows[1])
-            c.before_hand_over.clear()
-            await arrived(c)
-            assert links.ships == 1
-            assert sum(len(append.entries) for append in links.appends) <= 1
-            await check(ephesus, {**ROWS, b"c": b"3", b"d": b"4"})
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await two(c, ROWS)
+        links = Interfering(athens)
+        c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 1)
+        await athens.put(1, {b"c": b"3"})
+        await until(lambda: athens.manager.migrations()[0].lag == 0)
+        await ephesus.stop()
+        await athens.put(1, {b"d": b"4"})
+        await ephesus.start()
+        links.appends.clear()
+        await ephesus.tell(c.rows[1])
+        c.before_hand_over.clear()
+        await arrived(c)
+        assert links.ships == 1
+        assert sum(len(append.entries) for append in links.appends) <= 1
+        await check(ephesus, {**ROWS, b"c": b"3", b"d": b"4"})
 
 
-def test_a_source_that_restarts_goes_on(tmp_path: Path) -> None:
+async def test_a_source_that_restarts_goes_on(tmp_path: Path) -> None:
     """At a new leader_epoch, from where both logs part: what the target has need not come again."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await two(c, ROWS)
-            c.hold_hand_over()
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 1)
-            await athens.stop()
-            await athens.start()
-            links = Interfering(athens)
-            c.before_hand_over.clear()
-            c.elect(1, "athens")
-            c.succeed(1, "ephesus")
-            await c.tell_all(1)
-            await arrived(c)
-            assert links.ships == 0
-            await check(ephesus, ROWS)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await two(c, ROWS)
+        c.hold_hand_over()
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 1)
+        await athens.stop()
+        await athens.start()
+        links = Interfering(athens)
+        c.before_hand_over.clear()
+        c.elect(1, "athens")
+        c.succeed(1, "ephesus")
+        await c.tell_all(1)
+        await arrived(c)
+        assert links.ships == 0
+        await check(ephesus, ROWS)
 
 
-def test_a_target_that_is_told_later_than_asked(tmp_path: Path) -> None:
+async def test_a_target_that_is_told_later_than_asked(tmp_path: Path) -> None:
     """It answers once it knows; the source says what it waits for."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await two(c, ROWS)
-            row = c.add_target(1, "ephesus")
-            await athens.tell(row)
-            links = Interfering(athens)
-            await until(lambda: len(ephesus.manager._following._asked) == 1)
-            assert links.ships == 0
-            await ephesus.tell(row)
-            await arrived(c)
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await two(c, ROWS)
+        row = c.add_target(1, "ephesus")
+        await athens.tell(row)
+        links = Interfering(athens)
+        await until(lambda: len(ephesus.manager._following._asked) == 1)
+        assert links.ships == 0
+        await ephesus.tell(row)
+        await arrived(c)
 
 
-def test_a_target_that_is_down(tmp_path: Path) -> None:
+async def test_a_target_that_is_down(tmp_path: Path) -> None:
     """The source serves, says what is wrong, and goes on when it is back."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, ephesus = await two(c, ROWS)
-            await ephesus.stop()
-            row = c.add_target(1, "ephesus")
-            await athens.tell(row)
-            await until(lambda: athens.manager.migrations()[0].blocked_by != "")
-            await athens.put(1, {b"c": b"3"})
-            await ephesus.start()
-            await ephesus.tell(row)
-            await arrived(c)
-            await check(ephesus, {**ROWS, b"c": b"3"})
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path) as c:
+        athens, ephesus = await two(c, ROWS)
+        await ephesus.stop()
+        row = c.add_target(1, "ephesus")
+        await athens.tell(row)
+        await until(lambda: athens.manager.migrations()[0].blocked_by != "")
+        await athens.put(1, {b"c": b"3"})
+        await ephesus.start()
+        await ephesus.tell(row)
+        await arrived(c)
+        await check(ephesus, {**ROWS, b"c": b"3"})
 
 
 @pytest.mark.parametrize(("writes", "ships"), [(4, 1), (50, 2)])
-def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: int, ships: int) -> None:
+async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: int, ships: int) -> None:
     """For a few flushes; who stays away longer gets a checkpoint."""
-
-    async def scenario() -> None:
-        async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=1000)) as c:
-            athens, ephesus = await two(c, ROWS)
-            links = Interfering(athens)
-            c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000
-            await c.move("ephesus", 1)
-            await until(lambda: len(c.hand_overs) >= 1)
-            await ephesus.stop()
-            more: dict[bytes, bytes | None] = {b"more %d" % i: b"x" * 500 for i in range(writes)}
-            for key, value in more.items():
-                await athens.put(1, {key: value})
-            await ephesus.start()
-            await ephesus.tell(c.rows[1])
-            c.before_hand_over.clear()
-            await arrived(c)
-            assert links.ships == ships
-            await check(ephesus, {**ROWS, **more})
-
-    asyncio.run(scenario())
+    async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=1000)) as c:
+        athens, ephesus = await two(c, ROWS)
+        links = Interfering(athens)
+        c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000
+        await c.move("ephesus", 1)
+        await until(lambda: len(c.hand_overs) >= 1)
+        await ephesus.stop()
+        more: dict[bytes, bytes | None] = {b"more %d" % i: b"x" * 500 for i in range(writes)}
+        for key, value in more.items():
+            await athens.put(1, {key: value})
+        await ephesus.start()
+        await ephesus.tell(c.rows[1])
+        c.before_hand_over.clear()
+        await arrived(c)
+        assert links.ships == ships
+        await check(ephesus, {**ROWS, **more})
 
 
-def test_streams_of_others_are_refused(tmp_path: Path) -> None:
+async def test_streams_of_others_are_refused(tmp_path: Path) -> None:
     """A frame that is none, and a checkpoint that nobody asked for."""
+    async with cluster(tmp_path) as c:
+        athens, _ = await c.add("athens", "ephesus")
 
-    async def scenario() -> None:
-        async with cluster(tmp_path) as c:
-            athens, _ = await c.add("athens", "ephesus")
+        async def frames(*data: bytes) -> AsyncIterator[bytes]:
+            for frame in data:
+                yield frame
 
-            async def frames(*data: bytes) -> AsyncIterator[bytes]:
-                for frame in data:
-                    yield frame
-
-            with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
-                async for _ in athens.links.append("ephesus", frames(b"\xc1")):
-                    pass
-            for messages in ((), (b"\xc1",), (wire.encode([1, 1, []]),)):
-                with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT|NOT_LEADER"):
-                    await athens.links.ship("ephesus", frames(*messages))
-
-    asyncio.run(scenario())
+        with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
+            async for _ in athens.links.append("ephesus", frames(b"\xc1")):
+                pass
+        for messages in ((), (b"\xc1",), (wire.encode([1, 1, []]),)):
+            with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT|NOT_LEADER"):
+                await athens.links.ship("ephesus", frames(*messages))

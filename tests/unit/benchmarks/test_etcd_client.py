@@ -39,32 +39,28 @@ class Recorder:
             await server.stop(0)
 
 
-def load_from(recorder: Recorder, message: bytes, concurrency: int, connections: int) -> Load:
+async def load_from(recorder: Recorder, message: bytes, concurrency: int, connections: int) -> Load:
     """Some load, over at once when everything is answered for the first time after 0.05 s."""
     load = Load(PUT, lambda number: message + put_request(b"%d" % number, b""))
-
-    async def run() -> None:
-        async with recorder.serve() as address, asyncio.timeout(30):
-            await load.run(address, concurrency, connections, 0.05)
-
-    asyncio.run(run())
+    async with recorder.serve() as address, asyncio.timeout(30):
+        await load.run(address, concurrency, connections, 0.05)
     return load
 
 
 @pytest.mark.parametrize(("size", "concurrency", "connections"), [(0, 1, 1), (100, 16, 4), (40_000, 8, 1)])
-def test_every_call_arrives_once_and_whole(size: int, concurrency: int, connections: int) -> None:
+async def test_every_call_arrives_once_and_whole(size: int, concurrency: int, connections: int) -> None:
     """40,000 bytes are several frames, and 8 of them more than the window of a connection."""
     recorder, message = Recorder(), put_request(b"k", b"v" * size)
-    load = load_from(recorder, message, concurrency, connections)
+    load = await load_from(recorder, message, concurrency, connections)
     numbers = range(1, len(load.latencies) + 1)
     assert sorted(recorder.requests) == sorted(message + put_request(b"%d" % n, b"") for n in numbers)
     assert len(load.latencies) >= concurrency
     assert all(0 < latency < 30 for latency in load.latencies)
 
 
-def test_refused_call_is_an_error() -> None:
+async def test_refused_call_is_an_error() -> None:
     with pytest.raises(ConnectionError, match="refused"):
-        load_from(Recorder(refuse=True), b"", 4, 2)
+        await load_from(Recorder(refuse=True), b"", 4, 2)
 
 
 def test_messages_are_those_of_etcd() -> None:

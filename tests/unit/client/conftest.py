@@ -1,7 +1,6 @@
 """Counterparts of the client library: real gRPC servers on 127.0.0.1 that behave as a test tells them."""
 
 import asyncio
-import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -306,13 +305,3 @@ def data_cluster() -> Callable[..., DataCluster]:
         return DataCluster(names, partitions)
 
     return make
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function in an event loop of its own."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    asyncio.run(pyfuncitem.obj(**arguments))
-    return True

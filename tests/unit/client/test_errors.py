@@ -1,6 +1,5 @@
 """The kinds of errors: what `except` catches, and what `import minka` offers."""
 
-import asyncio
 import pickle
 import subprocess
 import sys
@@ -88,13 +87,10 @@ def test_a_batch_is_of_the_kind_of_its_gravest_failure() -> None:
     assert str(late).startswith("DEADLINE_EXCEEDED: 1 of 9 keys failed")
 
 
-def test_the_client_raises_them() -> None:
-    async def ask() -> None:
+async def test_the_client_raises_them() -> None:
+    with pytest.raises(minka.Unavailable) as caught:
         async with minka.aio.Client(["127.0.0.1:1"], keyspace="flights", timeout=1) as client:
             await client.get("UA1545")
-
-    with pytest.raises(minka.Unavailable) as caught:
-        asyncio.run(ask())
     assert caught.value.code is minka.Code.UNREACHABLE
     with pytest.raises(ValueError, match="is not of the form host:port"):
         minka.Client(["nowhere"])

@@ -151,134 +151,116 @@ async def until(probe: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_alter_isr_answers_each_change_by_itself() -> None:
-    async def run() -> None:
-        h = Harness()
-        await h.begin("a", "b", "c", replicas=3)
-        mine = next(p for p in h.state.partitions.values() if p.leader == "a")
-        other = next(p for p in h.state.partitions.values() if p.leader != "a")
+async def test_alter_isr_answers_each_change_by_itself() -> None:
+    h = Harness()
+    await h.begin("a", "b", "c", replicas=3)
+    mine = next(p for p in h.state.partitions.values() if p.leader == "a")
+    other = next(p for p in h.state.partitions.values() if p.leader != "a")
 
-        def change(partition_id: int, epoch: int) -> IsrChange:
-            return IsrChange(partition_id=partition_id, leader_epoch=1, partition_epoch=epoch, isr=["a", "b"])
+    def change(partition_id: int, epoch: int) -> IsrChange:
+        return IsrChange(partition_id=partition_id, leader_epoch=1, partition_epoch=epoch, isr=["a", "b"])
 
-        changes = [change(mine.id, mine.partition_epoch), change(other.id, other.partition_epoch), change(99, 1)]
-        answer = await h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=changes))
-        assert [(r.partition_id, r.error) for r in answer.results] == [
-            (mine.id, ""),
-            (other.id, "NOT_LEADER"),
-            (99, "UNKNOWN_PARTITION"),
-        ]
-        assert [list(r.partition.isr) for r in answer.results[:1]] == [["a", "b"]]
-        assert answer.results[1].partition == h.state.partitions[other.id]
-        assert not answer.results[2].HasField("partition")
-        again = await h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=changes[:1]))
-        assert again.results[0].error == "STALE_EPOCH"
-        with pytest.raises(MinkaError) as refusal:
-            await h.controller.alter_isr(AlterIsrRequest(node_id="z", changes=changes))
-        assert refusal.value.code is Code.NOT_REGISTERED
-        h.controller.close()
-
-    asyncio.run(run())
+    changes = [change(mine.id, mine.partition_epoch), change(other.id, other.partition_epoch), change(99, 1)]
+    answer = await h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=changes))
+    assert [(r.partition_id, r.error) for r in answer.results] == [
+        (mine.id, ""),
+        (other.id, "NOT_LEADER"),
+        (99, "UNKNOWN_PARTITION"),
+    ]
+    assert [list(r.partition.isr) for r in answer.results[:1]] == [["a", "b"]]
+    assert answer.results[1].partition == h.state.partitions[other.id]
+    assert not answer.results[2].HasField("partition")
+    again = await h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=changes[:1]))
+    assert again.results[0].error == "STALE_EPOCH"
+    with pytest.raises(MinkaError) as refusal:
+        await h.controller.alter_isr(AlterIsrRequest(node_id="z", changes=changes))
+    assert refusal.value.code is Code.NOT_REGISTERED
+    h.controller.close()
 
 
-def test_a_refusal_waits_until_the_rows_that_it_carries_are_recorded() -> None:
-    async def run() -> None:
-        h = Harness()
-        await h.begin("a", "b", replicas=2)
-        row = next(p for p in h.state.partitions.values() if p.leader == "a")
-        change = IsrChange(
-            partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=row.partition_epoch, isr=["a"]
-        )
-        h.hold()
-        shrinks = asyncio.create_task(h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=[change])))
-        hands_over = asyncio.create_task(h.controller.submit(HandOver("a", row.id, row.partition_epoch, "b")))
-        await until(lambda: bool(h.held))
-        await h.look_around()
-        assert not hands_over.done()
-        h.release()
-        with pytest.raises(MinkaError) as refusal:
-            await hands_over
-        assert refusal.value.partitions == (h.state.partitions[row.id],)
-        await shrinks
-        h.controller.close()
-
-    asyncio.run(run())
+async def test_a_refusal_waits_until_the_rows_that_it_carries_are_recorded() -> None:
+    h = Harness()
+    await h.begin("a", "b", replicas=2)
+    row = next(p for p in h.state.partitions.values() if p.leader == "a")
+    change = IsrChange(
+        partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=row.partition_epoch, isr=["a"]
+    )
+    h.hold()
+    shrinks = asyncio.create_task(h.controller.alter_isr(AlterIsrRequest(node_id="a", changes=[change])))
+    hands_over = asyncio.create_task(h.controller.submit(HandOver("a", row.id, row.partition_epoch, "b")))
+    await until(lambda: bool(h.held))
+    await h.look_around()
+    assert not hands_over.done()
+    h.release()
+    with pytest.raises(MinkaError) as refusal:
+        await hands_over
+    assert refusal.value.partitions == (h.state.partitions[row.id],)
+    await shrinks
+    h.controller.close()
 
 
-def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for() -> None:
-    async def run() -> None:
-        h = Harness()
-        await h.begin("a", replicas=1)
-        await h.register("b")
-        operation = await h.reassign()
-        await until(lambda: any(p.adding_replicas for p in h.state.partitions.values()))
-        await h.look_around()
-        h.now += 59
-        await h.look_around()
-        assert h.state.operations[operation].state == OperationState.OPERATION_STATE_RUNNING
-        h.now += 2
-        await until(lambda: h.state.operations[operation].state == OperationState.OPERATION_STATE_FAILED)
-        assert "no progress for 60 s" in h.state.operations[operation].outcome
-        assert not any(p.adding_replicas for p in h.state.partitions.values())
-        h.controller.close()
-
-    asyncio.run(run())
+async def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for() -> None:
+    h = Harness()
+    await h.begin("a", replicas=1)
+    await h.register("b")
+    operation = await h.reassign()
+    await until(lambda: any(p.adding_replicas for p in h.state.partitions.values()))
+    await h.look_around()
+    h.now += 59
+    await h.look_around()
+    assert h.state.operations[operation].state == OperationState.OPERATION_STATE_RUNNING
+    h.now += 2
+    await until(lambda: h.state.operations[operation].state == OperationState.OPERATION_STATE_FAILED)
+    assert "no progress for 60 s" in h.state.operations[operation].outcome
+    assert not any(p.adding_replicas for p in h.state.partitions.values())
+    h.controller.close()
 
 
-def test_a_busy_node_gives_up_a_leadership() -> None:
+async def test_a_busy_node_gives_up_a_leadership() -> None:
     """Of what the leaders report, once it has lasted."""
-
-    async def run() -> None:
-        h = Harness()
-        await h.begin("a", "b", "c", replicas=3)
-        nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
-        await h.controller.submit(CreateKeyspace("authors", 0, nothing, 3, split_points=[b"k"], max_ops=100))
-        await until(lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in h.state.partitions.values()))
-        low, high = (p for p in h.state.partitions.values() if p.start_key or p.end_key)
-        await h.controller.submit(
-            SpreadLoad(high.id, [low.leader, *(n for n in high.replicas if n != low.leader)], "", "", "test")
-        )
-        await until(lambda: h.state.partitions[high.id].successor == low.leader)
-        await h.controller.submit(
-            HandOver(high.leader, high.id, h.state.partitions[high.id].partition_epoch, low.leader)
-        )
-        await until(lambda: not h.state.running_operations())
-        stats = [ReplicaStats(partition_id=p.id, ops=1000) for p in (low, high)]
-        h.controller.heartbeat(HeartbeatRequest(node_id=low.leader, incarnation="1", replicas=stats))
-        await h.look_around()
-        h.now += 2
-        await h.look_around()
-        h.now += 4
-        await h.look_around()
-        assert not h.state.running_operations()
-        h.now += 2
-        await until(lambda: bool(h.state.running_operations()))
-        (operation,) = h.state.running_operations()
-        assert operation.automatic
-        assert "has 1,000 operations a second" in operation.reason
-        h.controller.close()
-
-    asyncio.run(run())
+    h = Harness()
+    await h.begin("a", "b", "c", replicas=3)
+    nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
+    await h.controller.submit(CreateKeyspace("authors", 0, nothing, 3, split_points=[b"k"], max_ops=100))
+    await until(lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in h.state.partitions.values()))
+    low, high = (p for p in h.state.partitions.values() if p.start_key or p.end_key)
+    await h.controller.submit(
+        SpreadLoad(high.id, [low.leader, *(n for n in high.replicas if n != low.leader)], "", "", "test")
+    )
+    await until(lambda: h.state.partitions[high.id].successor == low.leader)
+    await h.controller.submit(HandOver(high.leader, high.id, h.state.partitions[high.id].partition_epoch, low.leader))
+    await until(lambda: not h.state.running_operations())
+    stats = [ReplicaStats(partition_id=p.id, ops=1000) for p in (low, high)]
+    h.controller.heartbeat(HeartbeatRequest(node_id=low.leader, incarnation="1", replicas=stats))
+    await h.look_around()
+    h.now += 2
+    await h.look_around()
+    h.now += 4
+    await h.look_around()
+    assert not h.state.running_operations()
+    h.now += 2
+    await until(lambda: bool(h.state.running_operations()))
+    (operation,) = h.state.running_operations()
+    assert operation.automatic
+    assert "has 1,000 operations a second" in operation.reason
+    h.controller.close()
 
 
-def test_a_new_controller_elects_where_its_predecessor_did_not_come_to_it() -> None:
-    async def run() -> None:
-        first = Harness()
-        await first.begin("a", "b", "c", replicas=3)
-        first.controller.close()
-        state = State.from_snapshot(first.state.to_snapshot())
-        for row in list(state.partitions.values()):  # as after the first of the two records of its creation
-            new = type(row)()
-            new.CopyFrom(row)
-            new.ClearField("isr")
-            new.leader, new.leader_epoch, new.state = "", 0, PartitionState.PARTITION_STATE_NEW
-            state.put(new)
-        second = Harness(state)
-        await until(lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in state.partitions.values()))
-        assert all(len(p.isr) == 3 for p in state.partitions.values())
-        second.controller.close()
-
-    asyncio.run(run())
+async def test_a_new_controller_elects_where_its_predecessor_did_not_come_to_it() -> None:
+    first = Harness()
+    await first.begin("a", "b", "c", replicas=3)
+    first.controller.close()
+    state = State.from_snapshot(first.state.to_snapshot())
+    for row in list(state.partitions.values()):  # as after the first of the two records of its creation
+        new = type(row)()
+        new.CopyFrom(row)
+        new.ClearField("isr")
+        new.leader, new.leader_epoch, new.state = "", 0, PartitionState.PARTITION_STATE_NEW
+        state.put(new)
+    second = Harness(state)
+    await until(lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in state.partitions.values()))
+    assert all(len(p.isr) == 3 for p in state.partitions.values())
+    second.controller.close()
 
 
 # Verdicts: the timeout is 0.8 s
@@ -301,98 +283,79 @@ def failed(h: Harness) -> list[str]:
     return [node.id for node in h.state.nodes.values() if node.state == NodeState.NODE_STATE_FAILED]
 
 
-def test_who_is_silent_at_once_is_failed_by_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        h = await judge(monkeypatch)
-        await h.pass_time(0.75, "b", "c")
-        assert failed(h) == []
-        del h.batches[:]
-        await h.pass_time(0.1, "b", "c")
-        await until(lambda: failed(h) == ["b", "c"])
-        first = next(batch for batch in h.batches if any(r.HasField("node_changed") for r in batch.records))
-        assert [r.node_changed.id for r in first.records if r.HasField("node_changed")] == ["b", "c"]
-        assert not [p for p in h.state.partitions.values() if p.leader in ("b", "c", "")]
-        h.controller.close()
-
-    asyncio.run(run())
+async def test_who_is_silent_at_once_is_failed_by_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = await judge(monkeypatch)
+    await h.pass_time(0.75, "b", "c")
+    assert failed(h) == []
+    del h.batches[:]
+    await h.pass_time(0.1, "b", "c")
+    await until(lambda: failed(h) == ["b", "c"])
+    first = next(batch for batch in h.batches if any(r.HasField("node_changed") for r in batch.records))
+    assert [r.node_changed.id for r in first.records if r.HasField("node_changed")] == ["b", "c"]
+    assert not [p for p in h.state.partitions.values() if p.leader in ("b", "c", "")]
+    h.controller.close()
 
 
-def test_an_active_controller_does_not_fail_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        h = await judge(monkeypatch, raft_id=1)
-        assert h.state.nodes["a"].raft_id == 1
-        await h.pass_time(10.0, "a")
-        assert failed(h) == []
-        h.controller.close()
-
-    asyncio.run(run())
+async def test_an_active_controller_does_not_fail_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = await judge(monkeypatch, raft_id=1)
+    assert h.state.nodes["a"].raft_id == 1
+    await h.pass_time(10.0, "a")
+    assert failed(h) == []
+    h.controller.close()
 
 
-def test_nobody_is_failed_by_a_controller_that_can_not_confirm_that_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_is_failed_by_a_controller_that_can_not_confirm_that_it_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As after a pause in which another one was elected."""
-
-    async def run() -> None:
-        h = await judge(monkeypatch)
-        h.confirms = False
-        await h.pass_time(2.0, "b")
-        assert failed(h) == []
-        h.confirms = True
-        await h.pass_time(STEP, "b")
-        await until(lambda: failed(h) == ["b"])
-        h.controller.close()
-
-    asyncio.run(run())
+    h = await judge(monkeypatch)
+    h.confirms = False
+    await h.pass_time(2.0, "b")
+    assert failed(h) == []
+    h.confirms = True
+    await h.pass_time(STEP, "b")
+    await until(lambda: failed(h) == ["b"])
+    h.controller.close()
 
 
-def test_a_controller_that_stood_still_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        h = await judge(monkeypatch)
-        for pause in (0.92, 6.0, 60.0):
-            h.now += pause
-            await h.look_around()
-            await h.pass_time(0.5)
-        assert failed(h) == []
-        h.controller.close()
-
-    asyncio.run(run())
+async def test_a_controller_that_stood_still_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = await judge(monkeypatch)
+    for pause in (0.92, 6.0, 60.0):
+        h.now += pause
+        await h.look_around()
+        await h.pass_time(0.5)
+    assert failed(h) == []
+    h.controller.close()
 
 
-def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     """The voters have not heard it for 0.7 s. Nobody else was heard either, yet."""
-
-    async def run() -> None:
-        h = await judge(monkeypatch)
-        h.controller.close()
-        second = Harness(h.state, JUDGING, raft_id=2, former=1, silent_for=0.7)
-        second.controller.detector.tick = STEP
-        await second.pass_time(0.1, *"abcde")
-        assert failed(second) == [], "it has a moment to appear"
-        await second.pass_time(0.1, *"abcde")
-        await until(lambda: failed(second) == ["a"])
-        await second.pass_time(1.0, *"ab")
-        assert failed(second) == ["a"]
-        second.controller.close()
-
-    asyncio.run(run())
+    h = await judge(monkeypatch)
+    h.controller.close()
+    second = Harness(h.state, JUDGING, raft_id=2, former=1, silent_for=0.7)
+    second.controller.detector.tick = STEP
+    await second.pass_time(0.1, *"abcde")
+    assert failed(second) == [], "it has a moment to appear"
+    await second.pass_time(0.1, *"abcde")
+    await until(lambda: failed(second) == ["a"])
+    await second.pass_time(1.0, *"ab")
+    assert failed(second) == ["a"]
+    second.controller.close()
 
 
-def test_nobody_is_failed_whose_registration_is_not_recorded_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_is_failed_whose_registration_is_not_recorded_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends no heartbeat before it has the answer; the disks of a quorum may be slow."""
-
-    async def run() -> None:
-        h = await judge(monkeypatch)
-        await h.pass_time(1.0, "c")
-        await until(lambda: failed(h) == ["c"])
-        h.hold()
-        registers = asyncio.create_task(h.controller.register(Node(id="c", data_id="c", incarnation="2")))
-        await until(lambda: bool(h.held))
-        await h.pass_time(2.0, "c")
-        h.release()
-        await registers
-        await h.pass_time(0.7, "c")
-        assert failed(h) == []
-        await h.pass_time(0.2, "c")
-        await until(lambda: failed(h) == ["c"])
-        h.controller.close()
-
-    asyncio.run(run())
+    h = await judge(monkeypatch)
+    await h.pass_time(1.0, "c")
+    await until(lambda: failed(h) == ["c"])
+    h.hold()
+    registers = asyncio.create_task(h.controller.register(Node(id="c", data_id="c", incarnation="2")))
+    await until(lambda: bool(h.held))
+    await h.pass_time(2.0, "c")
+    h.release()
+    await registers
+    await h.pass_time(0.7, "c")
+    assert failed(h) == []
+    await h.pass_time(0.2, "c")
+    await until(lambda: failed(h) == ["c"])
+    h.controller.close()

@@ -1,6 +1,5 @@
 """Who has a change before it is acknowledged."""
 
-import asyncio
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import cast
@@ -29,7 +28,7 @@ class Controller:
 @pytest.mark.parametrize(
     ("consistency", "members"), [(_C.CONSISTENCY_VOTERS, {1, 2, 3}), (_C.CONSISTENCY_ALL, {1, 2, 3, 4})]
 )
-def test_while_the_voters_change_both_sets_have_it(consistency: Consistency.ValueType, members: set[int]) -> None:
+async def test_while_the_voters_change_both_sets_have_it(consistency: Consistency.ValueType, members: set[int]) -> None:
     """One of the former voters becomes a learner when the change ends."""
     asked: set[int] = set()
 
@@ -41,5 +40,5 @@ def test_while_the_voters_change_both_sets_have_it(consistency: Consistency.Valu
     coordinator = SimpleNamespace(driver=driver, controller=Controller)
     change = DutyChange(delete=DutyName(pallet="feeds", id="bbc"))
     request = ChangeDutiesRequest(changes=[change], consistency=consistency)
-    asyncio.run(DutyRequests(cast("Coordinator", coordinator)).change_duties(request))
+    await DutyRequests(cast("Coordinator", coordinator)).change_duties(request)
     assert asked == members

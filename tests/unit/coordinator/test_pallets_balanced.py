@@ -36,7 +36,7 @@ async def at_once(function: Any, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of its duties and shards has changed: it is the node's row that lets its shard have some."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
     monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
@@ -48,21 +48,17 @@ def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeypatch: 
     world.create("feeds", [f"d{number}" for number in range(10)])
     world.settle()
     assert world.counts() == {"s1": 10, "s2": 0}
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        controller = Controller(world.state)
-        control = ShardControl(
-            controller, ShardSettings(), unconfirmed_since=0.0, tick=0.05, now=loop.time, in_thread=at_once
-        )
-        async with asyncio.timeout(10):
-            while "feeds" not in control._balanced:  # noqa: ASYNC110 - nothing is to be moved, so nothing is said
-                await asyncio.sleep(0.001)
-            assert controller.begun.empty()
-            world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
-            command = await controller.begun.get()
-        control.close()
-        assert isinstance(command, BalancePallet)
-        assert {move.target for move in command.plan.moves} == {"s2"}
-
-    asyncio.run(scenario())
+    loop = asyncio.get_running_loop()
+    controller = Controller(world.state)
+    control = ShardControl(
+        controller, ShardSettings(), unconfirmed_since=0.0, tick=0.05, now=loop.time, in_thread=at_once
+    )
+    async with asyncio.timeout(10):
+        while "feeds" not in control._balanced:  # noqa: ASYNC110 - nothing is to be moved, so nothing is said
+            await asyncio.sleep(0.001)
+        assert controller.begun.empty()
+        world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
+        command = await controller.begun.get()
+    control.close()
+    assert isinstance(command, BalancePallet)
+    assert {move.target for move in command.plan.moves} == {"s2"}

@@ -1,7 +1,7 @@
 """Commands over thousands of rows: the loop has its turn in between, and each piece is a state to go on from."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -49,26 +49,22 @@ def rows_in(batch: RecordBatch) -> int:
     )
 
 
-def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> None:
+async def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> None:
     """It is proposed at once, so all or nothing, and applied piece by piece."""
-
-    async def run() -> None:
-        h = Watched()
-        await h.begin("a", "b", "c", replicas=3)
-        answered = 0
-        create = asyncio.create_task(h.controller.submit(CreateKeyspace("large", MANY, MURMUR3, 3)))
-        while not create.done():
-            h.controller.heartbeat(HeartbeatRequest(node_id="a", incarnation="1"))
-            answered += 1
-            await asyncio.sleep(0)
-        await create
-        assert answered > 3 * MANY // ROWS_A_RECORD, "placing, making and recording has turns in between"
-        (proposed,) = [batches for batches in h.proposed if len(batches) > 1]
-        assert [rows_in(batch) for batch in proposed] == [ROWS_A_RECORD] * (MANY // ROWS_A_RECORD)
-        await until(h.all_online)
-        h.controller.close()
-
-    asyncio.run(run())
+    h = Watched()
+    await h.begin("a", "b", "c", replicas=3)
+    answered = 0
+    create = asyncio.create_task(h.controller.submit(CreateKeyspace("large", MANY, MURMUR3, 3)))
+    while not create.done():
+        h.controller.heartbeat(HeartbeatRequest(node_id="a", incarnation="1"))
+        answered += 1
+        await asyncio.sleep(0)
+    await create
+    assert answered > 3 * MANY // ROWS_A_RECORD, "placing, making and recording has turns in between"
+    (proposed,) = [batches for batches in h.proposed if len(batches) > 1]
+    assert [rows_in(batch) for batch in proposed] == [ROWS_A_RECORD] * (MANY // ROWS_A_RECORD)
+    await until(h.all_online)
+    h.controller.close()
 
 
 def test_a_keyspace_is_not_seen_before_it_has_all_its_partitions() -> None:
@@ -86,66 +82,57 @@ def test_a_keyspace_is_not_seen_before_it_has_all_its_partitions() -> None:
     assert [row.slot for row in table.partitions] == list(range(MANY))
 
 
-def test_who_gave_up_waiting_has_asked_for_nothing() -> None:
-    async def run() -> None:
-        h = Watched()
-        await h.begin("a", "b", "c", replicas=3)
-        async with h.controller._turn:
-            late = asyncio.create_task(h.controller.submit(CreateKeyspace("late", 3, MURMUR3, 3)))
-            for _ in range(10):
-                await asyncio.sleep(0)
-            late.cancel()
-            await asyncio.gather(late, return_exceptions=True)
-        await h.look_around()
-        assert h.state.keyspace_named("late") is None
-        h.controller.close()
-
-    asyncio.run(run())
-
-
-def test_what_a_controller_that_is_over_was_asked_is_dropped() -> None:
-    async def run() -> None:
-        h = Watched()
-        await h.begin("a", "b", "c", replicas=3)
-        async with h.controller._turn:
-            waiting = asyncio.create_task(h.controller.submit(CreateKeyspace("late", 3, MURMUR3, 3)))
+async def test_who_gave_up_waiting_has_asked_for_nothing() -> None:
+    h = Watched()
+    await h.begin("a", "b", "c", replicas=3)
+    async with h.controller._turn:
+        late = asyncio.create_task(h.controller.submit(CreateKeyspace("late", 3, MURMUR3, 3)))
+        for _ in range(10):
             await asyncio.sleep(0)
-            h.controller.close()
-            proposed = len(h.proposed)
-        with pytest.raises(MinkaError) as refusal:
-            await waiting
-        assert refusal.value.code is Code.NOT_CONTROLLER
-        assert len(h.proposed) == proposed
-
-    asyncio.run(run())
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+    await h.look_around()
+    assert h.state.keyspace_named("late") is None
+    h.controller.close()
 
 
-def test_a_node_that_was_failed_wrongly_is_told_only_what_has_changed() -> None:
-    async def run() -> None:
-        h = Watched()
-        await h.begin("a", "b", "c", replicas=3)
-        await h.controller.submit(CreateKeyspace("large", MANY, MURMUR3, 3))
-        await until(h.all_online)
-        await h.controller.submit(FailNodes({"c": "no heartbeat"}))
-        led = [row.id for row in h.state.partitions.values() if row.leader == "c"]
-        assert not led
-        h.requests.clear()
-        await h.controller.register(Node(id="c", data_id="c", incarnation="1.2", address="c:1"))
-        await until(lambda: sum(len(request.known_ids) for node, request in h.requests if node == "c") == MANY + 2)
-        assert not any(request.partitions for node, request in h.requests if node == "c")
+async def test_what_a_controller_that_is_over_was_asked_is_dropped() -> None:
+    h = Watched()
+    await h.begin("a", "b", "c", replicas=3)
+    async with h.controller._turn:
+        waiting = asyncio.create_task(h.controller.submit(CreateKeyspace("late", 3, MURMUR3, 3)))
+        await asyncio.sleep(0)
         h.controller.close()
+        proposed = len(h.proposed)
+    with pytest.raises(MinkaError) as refusal:
+        await waiting
+    assert refusal.value.code is Code.NOT_CONTROLLER
+    assert len(h.proposed) == proposed
 
-    asyncio.run(run())
+
+async def test_a_node_that_was_failed_wrongly_is_told_only_what_has_changed() -> None:
+    h = Watched()
+    await h.begin("a", "b", "c", replicas=3)
+    await h.controller.submit(CreateKeyspace("large", MANY, MURMUR3, 3))
+    await until(h.all_online)
+    await h.controller.submit(FailNodes({"c": "no heartbeat"}))
+    led = [row.id for row in h.state.partitions.values() if row.leader == "c"]
+    assert not led
+    h.requests.clear()
+    await h.controller.register(Node(id="c", data_id="c", incarnation="1.2", address="c:1"))
+    await until(lambda: sum(len(request.known_ids) for node, request in h.requests if node == "c") == MANY + 2)
+    assert not any(request.partitions for node, request in h.requests if node == "c")
+    h.controller.close()
 
 
-def prefixes(c: Controller, command: Command, go_on: Callable[[State], None]) -> int:
+async def prefixes(c: Controller, command: Command, go_on: Callable[[State], Awaitable[None]]) -> int:
     """Let the controller die after each of the command's records, and go on from there. How many there are."""
     snapshot = c.state.to_snapshot()
     count = len(list(_applied(State.from_snapshot(snapshot), command, 10**9)))
     for length in range(count + 1):
         state = State.from_snapshot(snapshot)
         list(_applied(state, command, length))
-        go_on(state)
+        await go_on(state)
     return count
 
 
@@ -161,36 +148,30 @@ def _applied(state: State, command: Command, count: int) -> list[None]:
 
 @pytest.mark.parametrize("durability", [Durability.DURABILITY_SYNC, Durability.DURABILITY_ASYNC])
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_the_next_controller_goes_on_from_each_piece(replicas: int, durability: Durability.ValueType) -> None:
+async def test_the_next_controller_goes_on_from_each_piece(replicas: int, durability: Durability.ValueType) -> None:
     c = Controller()
     c.register("a", "b", "c")
     c.run(CreateKeyspace("large", MANY, MURMUR3, replicas, durability=durability))
 
-    def no_dead_leader(state: State) -> None:
-        async def run() -> None:
-            h = Watched(state)
-            await until(lambda: all(not row.leader or is_up(state.nodes[row.leader]) for row in rows(state)))
-            orphans = [row for row in rows(state) if list(row.replicas) == ["b"] and not is_up(state.nodes["b"])]
-            assert [row for row in rows(state) if not row.leader] == orphans
-            h.controller.close()
+    async def no_dead_leader(state: State) -> None:
+        h = Watched(state)
+        await until(lambda: all(not row.leader or is_up(state.nodes[row.leader]) for row in rows(state)))
+        orphans = [row for row in rows(state) if list(row.replicas) == ["b"] and not is_up(state.nodes["b"])]
+        assert [row for row in rows(state) if not row.leader] == orphans
+        h.controller.close()
 
-        asyncio.run(run())
-
-    assert prefixes(c, FailNodes({"b": "silent"}), no_dead_leader) > 2
+    assert await prefixes(c, FailNodes({"b": "silent"}), no_dead_leader) > 2
     again = Register(Node(id="b", data_id="data-b", incarnation="2", address="b:7400"), False)
 
-    def all_lead(state: State) -> None:
-        async def run() -> None:
-            h = Watched(state)
-            await h.controller.submit(again)
-            await until(h.all_online)
-            assert state.nodes["b"].incarnation == "2"
-            assert all(row.leader_epoch > 1 for row in rows(state) if row.replicas[0] == "b")
-            h.controller.close()
+    async def all_lead(state: State) -> None:
+        h = Watched(state)
+        await h.controller.submit(again)
+        await until(h.all_online)
+        assert state.nodes["b"].incarnation == "2"
+        assert all(row.leader_epoch > 1 for row in rows(state) if row.replicas[0] == "b")
+        h.controller.close()
 
-        asyncio.run(run())
-
-    assert prefixes(c, again, all_lead) > 2
+    assert await prefixes(c, again, all_lead) > 2
 
 
 def rows(state: State) -> list[Partition]:

@@ -1,6 +1,5 @@
 """A node that looks for the active controller at several addresses hears what that one says of it."""
 
-import asyncio
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -32,8 +31,8 @@ class Controllers:
 
 
 @pytest.mark.parametrize("verdict", [Code.NOT_REGISTERED, Code.NODE_REMOVED, Code.WRONG_DATA_DIRECTORY])
-def test_the_verdict_counts_whoever_is_asked_after_it(verdict: Code) -> None:
+async def test_the_verdict_counts_whoever_is_asked_after_it(verdict: Code) -> None:
     stub = cast("ControllerStub", Controllers(verdict))
     with pytest.raises(MinkaError) as error:
-        asyncio.run(register_patiently(stub, [FOLLOWER, DEAD], Node(id="athens"), 0.0, 1.0, lambda: 0.0))
+        await register_patiently(stub, [FOLLOWER, DEAD], Node(id="athens"), 0.0, 1.0, lambda: 0.0)
     assert error.value.code is verdict

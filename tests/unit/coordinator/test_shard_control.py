@@ -1,8 +1,10 @@
 """Clearances of shards, and what history says of hand-overs."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
+
+import pytest
 
 from minka.v1.cluster_pb2 import Operation
 from minka.v1.duties_pb2 import AssignmentState, DutiesChanged, Duty, Pallet, Shard, ShardState
@@ -81,84 +83,61 @@ async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def run(test: Callable[[Harness], Awaitable[None]]) -> None:
+@pytest.fixture
+async def h() -> AsyncIterator[Harness]:
     """With a loop, on which tasks get their turns."""
-
-    async def main() -> None:
-        harness = Harness()
-        try:
-            await test(harness)
-        finally:
-            harness.control.close()
-
-    asyncio.run(main())
+    harness = Harness()
+    yield harness
+    harness.control.close()
 
 
-def test_a_grant_ends_with_the_last_confirmation() -> None:
-    async def test(h: Harness) -> None:
-        assert h.beat().clearance_ms == 3000
-        h.clock.now += 1.0
-        assert h.beat().clearance_ms == 2000
-        h.clock.now += 2.5
-        assert h.beat().clearance_ms == 0
-
-    run(test)
+async def test_a_grant_ends_with_the_last_confirmation(h: Harness) -> None:
+    assert h.beat().clearance_ms == 3000
+    h.clock.now += 1.0
+    assert h.beat().clearance_ms == 2000
+    h.clock.now += 2.5
+    assert h.beat().clearance_ms == 0
 
 
-def test_another_process_is_refused() -> None:
-    async def test(h: Harness) -> None:
-        answer = h.beat("b")
-        assert list(answer.refused) == ["s1"]
-
-    run(test)
+async def test_another_process_is_refused(h: Harness) -> None:
+    answer = h.beat("b")
+    assert list(answer.refused) == ["s1"]
 
 
-def test_a_silent_shard_is_failed_after_its_clearance_and_not_before() -> None:
-    async def test(h: Harness) -> None:
-        h.beat()
-        h.pass_time(3.5)
-        await asyncio.sleep(0)
-        assert not h.failed()
-        h.pass_time(0.2)
-        await asyncio.sleep(0)
-        assert h.failed()
-
-    run(test)
+async def test_a_silent_shard_is_failed_after_its_clearance_and_not_before(h: Harness) -> None:
+    h.beat()
+    h.pass_time(3.5)
+    await asyncio.sleep(0)
+    assert not h.failed()
+    h.pass_time(0.2)
+    await asyncio.sleep(0)
+    assert h.failed()
 
 
-def test_no_shard_is_failed_while_many_nodes_are_silent_or_nobody_confirms() -> None:
-    async def test(h: Harness) -> None:
-        h.beat()
-        h.nodes_are_silent = True
-        h.pass_time(10)
-        h.nodes_are_silent = False
-        h.pass_time(10, confirmed=False)
-        await asyncio.sleep(0)
-        assert not h.failed()
-
-    run(test)
+async def test_no_shard_is_failed_while_many_nodes_are_silent_or_nobody_confirms(h: Harness) -> None:
+    h.beat()
+    h.nodes_are_silent = True
+    h.pass_time(10)
+    h.nodes_are_silent = False
+    h.pass_time(10, confirmed=False)
+    await asyncio.sleep(0)
+    assert not h.failed()
 
 
-def test_a_late_heartbeat_is_a_flap() -> None:
-    async def test(h: Harness) -> None:
-        h.beat()
-        h.pass_time(2.0)
-        h.beat()
-        h.pass_time(2.6)
-        h.beat()
-        await asyncio.sleep(0)
-        assert h.submitted == [NoteFlap("s1", "a")]
-
-    run(test)
+async def test_a_late_heartbeat_is_a_flap(h: Harness) -> None:
+    h.beat()
+    h.pass_time(2.0)
+    h.beat()
+    h.pass_time(2.6)
+    h.beat()
+    await asyncio.sleep(0)
+    assert h.submitted == [NoteFlap("s1", "a")]
 
 
-def test_a_new_controller_gives_every_shard_the_time_to_find_it() -> None:
-    async def test(h: Harness) -> None:
-        h.pass_time(3.5)
-        await asyncio.sleep(0)
-        assert not h.failed()
-
-    run(test)
+async def test_a_new_controller_gives_every_shard_the_time_to_find_it(h: Harness) -> None:
+    h.pass_time(3.5)
+    await asyncio.sleep(0)
+    assert not h.failed()
 
 
 def test_history_measures_planned_hand_overs_without_the_delegates_time() -> None:

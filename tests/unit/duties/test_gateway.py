@@ -75,7 +75,7 @@ class Shelf(PayloadStore):
         self.doomed += ids
 
 
-def asked(
+async def asked(
     controller: Controller, use: Callable[[DutyGateway], Awaitable[T]], shelf: Shelf | None = None, *rows: Duty
 ) -> T:
     """What the gateway answers, at a node that knows the pallet feeds and these rows."""
@@ -88,18 +88,14 @@ def asked(
     state.duties.pallets["feeds"] = Pallet(id="feeds")
     for number, row in enumerate(rows, 1):
         state.duties.duties[number], state.duties.numbers[row.pallet, row.id] = row, number
-
-    async def run() -> T:
+    try:
         async with grpc.aio.insecure_channel(address) as channel:
             return await use(DutyGateway(lambda _: channel, (), lambda: address, lambda: state, shelf or Shelf()))
-
-    try:
-        return asyncio.run(run())
     finally:
         server.stop(None)
 
 
-def change(
+async def change(
     controller: Controller,
     *wanted: DutyChange,
     shelf: Shelf | None = None,
@@ -107,12 +103,12 @@ def change(
     level: Consistency.ValueType = Consistency.CONSISTENCY_QUORUM,
 ) -> ChangeDutiesResponse:
     request = ChangeDutiesRequest(changes=wanted, consistency=level)
-    return asked(controller, lambda gateway: gateway.change_duties(request, 5.0), shelf, *rows)
+    return await asked(controller, lambda gateway: gateway.change_duties(request, 5.0), shelf, *rows)
 
 
-def test_a_payload_is_stored_and_the_controller_gets_its_id() -> None:
+async def test_a_payload_is_stored_and_the_controller_gets_its_id() -> None:
     controller, shelf = Controller(ChangeDutiesResponse()), Shelf()
-    change(controller, changes.create("feeds", "bbc", b"https://"), changes.create("feeds", "ft"), shelf=shelf)
+    await change(controller, changes.create("feeds", "bbc", b"https://"), changes.create("feeds", "ft"), shelf=shelf)
     first, second = (one.create for one in controller.asked[0].changes)
     assert shelf.content == {first.payload_id: b"https://"}
     assert (first.payload_bytes, first.HasField("payload")) == (8, False)
@@ -120,54 +116,54 @@ def test_a_payload_is_stored_and_the_controller_gets_its_id() -> None:
     assert second.payload_bytes == 0
 
 
-def test_what_a_client_says_of_payload_ids_counts_for_nothing() -> None:
+async def test_what_a_client_says_of_payload_ids_counts_for_nothing() -> None:
     controller = Controller(ChangeDutiesResponse())
     forged = changes.update("feeds", "bbc", weight=3)
     forged.update.payload_id, forged.update.payload_bytes = b"x" * 16, 7
-    change(controller, forged)
+    await change(controller, forged)
     assert controller.asked[0].changes[0].update.payload_id == b""
 
 
-def test_payloads_that_are_too_large_together() -> None:
+async def test_payloads_that_are_too_large_together() -> None:
     controller = Controller()
     wanted = [changes.create("feeds", str(number), b"x" * 1024 * 1024) for number in range(9)]
     with pytest.raises(MinkaError) as caught:
-        change(controller, *wanted)
+        await change(controller, *wanted)
     assert caught.value.code is Code.TOO_LARGE
     assert not controller.asked
 
 
-def test_nothing_is_stored_for_a_pallet_that_is_not_there() -> None:
+async def test_nothing_is_stored_for_a_pallet_that_is_not_there() -> None:
     controller, shelf = Controller(MinkaError(Code.UNKNOWN_PALLET, "none")), Shelf()
     with pytest.raises(MinkaError) as caught:
-        change(controller, changes.create("maps", "x", b"content"), shelf=shelf)
+        await change(controller, changes.create("maps", "x", b"content"), shelf=shelf)
     assert caught.value.code is Code.UNKNOWN_PALLET
     assert not shelf.content
     assert list(controller.asked[0].ids) == ["maps"]
 
 
-def test_a_pallet_that_this_node_has_yet_to_hear_of() -> None:
+async def test_a_pallet_that_this_node_has_yet_to_hear_of() -> None:
     controller = Controller(GetPalletsResponse(), ChangeDutiesResponse())
-    change(controller, changes.create("maps", "x", b"content"))
+    await change(controller, changes.create("maps", "x", b"content"))
     assert len(controller.asked) == 2
 
 
-def test_a_refusal_that_passes_is_repeated() -> None:
+async def test_a_refusal_that_passes_is_repeated() -> None:
     controller = Controller(MinkaError(Code.NOT_CONTROLLER, "not me"), ChangeDutiesResponse())
-    change(controller, changes.update("feeds", "bbc", weight=3))
+    await change(controller, changes.update("feeds", "bbc", weight=3))
     assert len(controller.asked) == 2
 
 
-def test_creations_whose_answer_is_lost_are_asked_for_once_more_with_the_same_ids() -> None:
+async def test_creations_whose_answer_is_lost_are_asked_for_once_more_with_the_same_ids() -> None:
     row = Duty(pallet="feeds", id="bbc", version=1)
     controller = Controller(LOST, ChangeDutiesResponse(duties=[row]))
-    assert list(change(controller, changes.create("feeds", "bbc", b"https://")).duties) == [row]
+    assert list((await change(controller, changes.create("feeds", "bbc", b"https://"))).duties) == [row]
     assert controller.asked[0] == controller.asked[1]
 
 
-def test_an_update_of_a_known_version_is_asked_for_once_more() -> None:
+async def test_an_update_of_a_known_version_is_asked_for_once_more() -> None:
     controller = Controller(LOST, ChangeDutiesResponse())
-    change(controller, changes.update("feeds", "bbc", b"new", if_version=3))
+    await change(controller, changes.update("feeds", "bbc", b"new", if_version=3))
     assert len(controller.asked) == 2
 
 
@@ -182,19 +178,19 @@ def test_an_update_of_a_known_version_is_asked_for_once_more() -> None:
     ],
     ids=["update", "weight", "delete", "mixed", "pin"],
 )
-def test_what_could_be_done_twice_is_not_repeated(wanted: list[DutyChange]) -> None:
+async def test_what_could_be_done_twice_is_not_repeated(wanted: list[DutyChange]) -> None:
     controller = Controller(LOST, ChangeDutiesResponse())
     with pytest.raises(MinkaError) as caught:
-        change(controller, *wanted)
+        await change(controller, *wanted)
     assert caught.value.code is Code.OUTCOME_UNKNOWN
     assert len(controller.asked) == 1
 
 
 @pytest.mark.parametrize("refusal", [Code.DUTY_EXISTS, Code.VERSION_MISMATCH])
-def test_a_repetition_that_settles_nothing_leaves_the_outcome_open(refusal: Code) -> None:
+async def test_a_repetition_that_settles_nothing_leaves_the_outcome_open(refusal: Code) -> None:
     controller = Controller(LOST, MinkaError(refusal, "somebody was faster"))
     with pytest.raises(MinkaError) as caught:
-        change(controller, changes.create("feeds", "bbc", b"https://"))
+        await change(controller, changes.create("feeds", "bbc", b"https://"))
     assert caught.value.code is Code.OUTCOME_UNKNOWN
 
 
@@ -204,35 +200,35 @@ def status(number: int, payload_id: bytes, size: int) -> DutyStatus:
     )
 
 
-def read(controller: Controller, shelf: Shelf) -> GetDutiesResponse:
+async def read(controller: Controller, shelf: Shelf) -> GetDutiesResponse:
     request = GetDutiesRequest(pallet="feeds", with_payloads=True)
-    return asked(controller, lambda gateway: gateway.get_duties(request, 5.0), shelf)
+    return await asked(controller, lambda gateway: gateway.get_duties(request, 5.0), shelf)
 
 
-def test_payloads_are_added_and_an_empty_one_is_not_looked_for() -> None:
+async def test_payloads_are_added_and_an_empty_one_is_not_looked_for() -> None:
     shelf = Shelf()
     shelf.content[b"a"] = b"content"
-    found = read(Controller(GetDutiesResponse(duties=[status(1, b"a", 7), status(2, b"b", 0)])), shelf)
+    found = await read(Controller(GetDutiesResponse(duties=[status(1, b"a", 7), status(2, b"b", 0)])), shelf)
     assert [one.payload for one in found.duties] == [b"content", b""]
     assert not found.more
 
 
-def test_no_more_payloads_than_fit_into_an_answer() -> None:
+async def test_no_more_payloads_than_fit_into_an_answer() -> None:
     shelf = Shelf()
     size = MAX_REQUEST_BYTES // 2
     shelf.content = {bytes([number]): b"x" for number in range(1, 4)}
-    found = read(Controller(GetDutiesResponse(duties=[status(n, bytes([n]), size) for n in range(1, 4)])), shelf)
+    found = await read(Controller(GetDutiesResponse(duties=[status(n, bytes([n]), size) for n in range(1, 4)])), shelf)
     assert len(found.duties) == 2
     assert found.more
 
 
-def test_a_payload_that_was_replaced_meanwhile_is_read_again() -> None:
+async def test_a_payload_that_was_replaced_meanwhile_is_read_again() -> None:
     shelf = Shelf()
     shelf.content[b"new"] = b"content"
     controller = Controller(
         GetDutiesResponse(duties=[status(1, b"old", 3)]), GetDutiesResponse(duties=[status(1, b"new", 7)])
     )
-    assert read(controller, shelf).duties[0].payload == b"content"
+    assert (await read(controller, shelf)).duties[0].payload == b"content"
 
 
 def row_of(version: int, payload_id: bytes) -> Duty:
@@ -247,39 +243,37 @@ def row_of(version: int, payload_id: bytes) -> Duty:
         (4, Consistency.CONSISTENCY_LEADER, []),  # it may be lost again
     ],
 )
-def test_the_payload_that_was_replaced_is_deleted_later(
+async def test_the_payload_that_was_replaced_is_deleted_later(
     after: int, level: Consistency.ValueType, doomed: list[bytes]
 ) -> None:
     shelf = Shelf()
     controller = Controller(ChangeDutiesResponse(duties=[row_of(after, b"new")]))
-    change(controller, changes.update("feeds", "bbc", b"new"), shelf=shelf, rows=(row_of(3, b"old"),), level=level)
+    update = changes.update("feeds", "bbc", b"new")
+    await change(controller, update, shelf=shelf, rows=(row_of(3, b"old"),), level=level)
     assert shelf.doomed == doomed
 
 
-def test_the_payload_of_a_deleted_duty_is_deleted_later() -> None:
+async def test_the_payload_of_a_deleted_duty_is_deleted_later() -> None:
     shelf = Shelf()
     controller = Controller(ChangeDutiesResponse(duties=[row_of(3, b"old")]))
-    change(controller, changes.delete("feeds", "bbc"), shelf=shelf)
+    await change(controller, changes.delete("feeds", "bbc"), shelf=shelf)
     assert shelf.doomed == [b"old"]
 
 
-def test_a_call_to_a_controller_that_is_not_it_any_more_is_given_up() -> None:
-    async def run() -> MinkaError:
-        addresses = iter(["127.0.0.1:1", "127.0.0.1:2"])
+async def test_a_call_to_a_controller_that_is_not_it_any_more_is_given_up() -> None:
+    addresses = iter(["127.0.0.1:1", "127.0.0.1:2"])
 
-        class Silent:
-            def unary_unary(self, *_: Any, **__: Any) -> Any:
-                return lambda *_, **__: asyncio.sleep(30)
+    class Silent:
+        def unary_unary(self, *_: Any, **__: Any) -> Any:
+            return lambda *_, **__: asyncio.sleep(30)
 
-        channel = cast(grpc.aio.Channel, Silent())
-        state = cast(Any, lambda: SimpleNamespace(duties=State().duties))
-        last = "127.0.0.1:2"
-        gateway = DutyGateway(lambda _: channel, (), lambda: next(addresses, last), state, Shelf())
-        with pytest.raises(MinkaError) as caught:
-            await gateway.change_duties(ChangeDutiesRequest(changes=[changes.delete("feeds", "bbc")]), 20.0)
-        return caught.value
-
-    assert asyncio.run(run()).code is Code.OUTCOME_UNKNOWN
+    channel = cast(grpc.aio.Channel, Silent())
+    state = cast(Any, lambda: SimpleNamespace(duties=State().duties))
+    last = "127.0.0.1:2"
+    gateway = DutyGateway(lambda _: channel, (), lambda: next(addresses, last), state, Shelf())
+    with pytest.raises(MinkaError) as caught:
+        await gateway.change_duties(ChangeDutiesRequest(changes=[changes.delete("feeds", "bbc")]), 20.0)
+    assert caught.value.code is Code.OUTCOME_UNKNOWN
 
 
 def test_keys_begin_at_random_and_ids_with_the_time() -> None:

@@ -25,51 +25,39 @@ class Store:
         return {id_: b"payload of " + id_ for id_ in self.calls[-1]}
 
 
-def test_what_is_wanted_at_the_same_time_is_one_call() -> None:
-    async def run() -> None:
-        store = Store()
-        reads = PayloadReads(store)
-        a, b = await asyncio.gather(reads.get_many([b"1", b"2"], 20), reads.get_many([b"3"], 20))
-        assert store.calls == [{b"1", b"2", b"3"}]
-        assert (a[b"2"], b[b"3"]) == (b"payload of 2", b"payload of 3")
-        await reads.get_many([b"4"], 10)
-        assert store.calls[1:] == [{b"4"}]
-
-    asyncio.run(run())
+async def test_what_is_wanted_at_the_same_time_is_one_call() -> None:
+    store = Store()
+    reads = PayloadReads(store)
+    a, b = await asyncio.gather(reads.get_many([b"1", b"2"], 20), reads.get_many([b"3"], 20))
+    assert store.calls == [{b"1", b"2", b"3"}]
+    assert (a[b"2"], b[b"3"]) == (b"payload of 2", b"payload of 3")
+    await reads.get_many([b"4"], 10)
+    assert store.calls[1:] == [{b"4"}]
 
 
-def test_a_call_has_no_more_bytes_than_a_message_may_have() -> None:
-    async def run() -> None:
-        store = Store()
-        reads = PayloadReads(store)
-        half = MAX_BYTES // 2
-        await asyncio.gather(*(reads.get_many([b"%d" % n], half) for n in range(5)))
-        assert sorted(map(len, store.calls)) == [1, 2, 2]
-
-    asyncio.run(run())
+async def test_a_call_has_no_more_bytes_than_a_message_may_have() -> None:
+    store = Store()
+    reads = PayloadReads(store)
+    half = MAX_BYTES // 2
+    await asyncio.gather(*(reads.get_many([b"%d" % n], half) for n in range(5)))
+    assert sorted(map(len, store.calls)) == [1, 2, 2]
 
 
-def test_what_cannot_be_read_fails_those_that_were_read_with_it() -> None:
-    async def run() -> None:
-        store = Store(broken=b"2")
-        reads = PayloadReads(store)
-        outcomes = await asyncio.gather(reads.get_many([b"1"], 1), reads.get_many([b"2"], 1), return_exceptions=True)
-        assert [type(one) for one in outcomes] == [type(outcomes[1])] * 2
-        with pytest.raises(MinkaError, match="its leader is away"):
-            raise outcomes[0]  # type: ignore[misc]
-        assert await reads.get_many([b"1"], 1) == {b"1": b"payload of 1"}
-
-    asyncio.run(run())
+async def test_what_cannot_be_read_fails_those_that_were_read_with_it() -> None:
+    store = Store(broken=b"2")
+    reads = PayloadReads(store)
+    outcomes = await asyncio.gather(reads.get_many([b"1"], 1), reads.get_many([b"2"], 1), return_exceptions=True)
+    assert [type(one) for one in outcomes] == [type(outcomes[1])] * 2
+    with pytest.raises(MinkaError, match="its leader is away"):
+        raise outcomes[0]  # type: ignore[misc]
+    assert await reads.get_many([b"1"], 1) == {b"1": b"payload of 1"}
 
 
-def test_a_session_that_ends_meanwhile_harms_nobody() -> None:
-    async def run() -> None:
-        store = Store()
-        reads = PayloadReads(store)
-        gone, stays = asyncio.create_task(reads.get_many([b"1"], 1)), asyncio.create_task(reads.get_many([b"2"], 1))
-        await asyncio.sleep(0)
-        gone.cancel()
-        assert await stays == {b"2": b"payload of 2"}
-        assert store.calls == [{b"2"}]
-
-    asyncio.run(run())
+async def test_a_session_that_ends_meanwhile_harms_nobody() -> None:
+    store = Store()
+    reads = PayloadReads(store)
+    gone, stays = asyncio.create_task(reads.get_many([b"1"], 1)), asyncio.create_task(reads.get_many([b"2"], 1))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert await stays == {b"2": b"payload of 2"}
+    assert store.calls == [{b"2"}]

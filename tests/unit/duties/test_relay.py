@@ -60,43 +60,37 @@ async def _ask(call: Any) -> Any:
     return await call("address", 1.0)
 
 
-def test_reports_wait_for_no_more_calls_than_may_be_under_way() -> None:
-    async def run() -> None:
-        stub = Stub()
-        relay = Relay(_ask, stub, 0.01)  # type: ignore[arg-type]
-        running = asyncio.create_task(relay.run())
-        said = ShardReport(sequence=1, attached=[Holding(duty=1, epoch=1)])
-        answers = []
-        for number in range(REPORT_CALLS + 2):
-            answers.append(asyncio.create_task(relay.report(Shard(name=f"s{number}"), said)))
-            for _ in range(10):
-                await asyncio.sleep(0)
-        assert stub.reports == [[f"s{number}"] for number in range(REPORT_CALLS)]
-        stub.recorded[-1].set_result(None)  # the last one first
-        assert await answers[REPORT_CALLS - 1] == REPORT_CALLS
+async def test_reports_wait_for_no_more_calls_than_may_be_under_way() -> None:
+    stub = Stub()
+    relay = Relay(_ask, stub, 0.01)  # type: ignore[arg-type]
+    running = asyncio.create_task(relay.run())
+    said = ShardReport(sequence=1, attached=[Holding(duty=1, epoch=1)])
+    answers = []
+    for number in range(REPORT_CALLS + 2):
+        answers.append(asyncio.create_task(relay.report(Shard(name=f"s{number}"), said)))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert stub.reports[-1] == [f"s{REPORT_CALLS}", f"s{REPORT_CALLS + 1}"], "those that waited go together"
-        for one in stub.recorded:
-            if not one.done():
-                one.set_result(None)
-        assert await asyncio.gather(*answers) == [*range(1, REPORT_CALLS + 1), REPORT_CALLS + 1, REPORT_CALLS + 1]
-        running.cancel()
+    assert stub.reports == [[f"s{number}"] for number in range(REPORT_CALLS)]
+    stub.recorded[-1].set_result(None)  # the last one first
+    assert await answers[REPORT_CALLS - 1] == REPORT_CALLS
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert stub.reports[-1] == [f"s{REPORT_CALLS}", f"s{REPORT_CALLS + 1}"], "those that waited go together"
+    for one in stub.recorded:
+        if not one.done():
+            one.set_result(None)
+    assert await asyncio.gather(*answers) == [*range(1, REPORT_CALLS + 1), REPORT_CALLS + 1, REPORT_CALLS + 1]
+    running.cancel()
 
-    asyncio.run(run())
 
-
-def test_heartbeats_that_come_one_after_the_other_go_together() -> None:
-    async def run() -> None:
-        stub = Stub()
-        relay = Relay(_ask, stub, 0.01)  # type: ignore[arg-type]
-        running = asyncio.create_task(relay.run())
-        heard = [Heard() for _ in range(3)]
-        for number, session in enumerate(heard):
-            relay.beat(Shard(name=f"s{number}", incarnation="p"), 7, session)
-            await asyncio.sleep(0)
-        assert [await session.granted_at for session in heard] == [7, 7, 7]
-        assert stub.signs == [["s0", "s1", "s2"]]
-        running.cancel()
-
-    asyncio.run(run())
+async def test_heartbeats_that_come_one_after_the_other_go_together() -> None:
+    stub = Stub()
+    relay = Relay(_ask, stub, 0.01)  # type: ignore[arg-type]
+    running = asyncio.create_task(relay.run())
+    heard = [Heard() for _ in range(3)]
+    for number, session in enumerate(heard):
+        relay.beat(Shard(name=f"s{number}", incarnation="p"), 7, session)
+        await asyncio.sleep(0)
+    assert [await session.granted_at for session in heard] == [7, 7, 7]
+    assert stub.signs == [["s0", "s1", "s2"]]
+    running.cancel()

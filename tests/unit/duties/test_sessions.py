@@ -1,6 +1,5 @@
 """Which processes a node begins a session with."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -25,7 +24,7 @@ class Relay:
         raise MinkaError(Code.SHARD_NAME_TAKEN, "it was asked")
 
 
-def begin(row: Shard | None, holdings: list[Holding]) -> Code:
+async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
     """What a process p1 of shard s is told that has these duties, by a node with this row."""
     state, relay = State(), Relay()
     if row is not None:
@@ -40,15 +39,12 @@ def begin(row: Shard | None, holdings: list[Holding]) -> Code:
         has_clearance=lambda: True,
     )
 
-    async def run() -> None:
-        async def messages() -> AsyncIterator[ShardMessage]:
-            shard = Shard(name="s", incarnation="p1")
-            yield ShardMessage(hello=ShardHello(shard=shard, known_index=7, holdings=holdings))
-
-        await sessions.serve(messages(), cast(Any, None), cast(Any, None))
+    async def messages() -> AsyncIterator[ShardMessage]:
+        shard = Shard(name="s", incarnation="p1")
+        yield ShardMessage(hello=ShardHello(shard=shard, known_index=7, holdings=holdings))
 
     with pytest.raises(MinkaError) as caught:
-        asyncio.run(run())
+        await sessions.serve(messages(), cast(Any, None), cast(Any, None))
     assert relay.asked == (caught.value.code is Code.SHARD_NAME_TAKEN)
     return caught.value.code
 
@@ -58,11 +54,11 @@ GONE = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_GONE)
 ANOTHER = Shard(name="s", incarnation="p0", state=ShardState.SHARD_STATE_LIVE)
 
 
-def test_a_process_that_has_duties_and_is_known_no_more_is_fenced() -> None:
-    assert begin(None, HAS) is Code.SHARD_FENCED
-    assert begin(ANOTHER, HAS) is Code.SHARD_FENCED
+async def test_a_process_that_has_duties_and_is_known_no_more_is_fenced() -> None:
+    assert await begin(None, HAS) is Code.SHARD_FENCED
+    assert await begin(ANOTHER, HAS) is Code.SHARD_FENCED
 
 
 @pytest.mark.parametrize(("row", "holdings"), [(None, []), (ANOTHER, []), (GONE, HAS), (GONE, [])])
-def test_others_are_for_the_controller_to_judge(row: Shard | None, holdings: list[Holding]) -> None:
-    assert begin(row, holdings) is Code.SHARD_NAME_TAKEN
+async def test_others_are_for_the_controller_to_judge(row: Shard | None, holdings: list[Holding]) -> None:
+    assert await begin(row, holdings) is Code.SHARD_NAME_TAKEN

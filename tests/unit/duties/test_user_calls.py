@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -97,22 +98,19 @@ class Harness:
         await asyncio.gather(*others, return_exceptions=True)
 
 
-def run(delegate: Recording, course: Any) -> None:
-    async def whole() -> None:
-        harness = Harness(delegate)
-        try:
-            await course(harness)
-        finally:
-            delegate.go_on.set()
-            harness.close()
-
-    asyncio.run(whole())
+@contextmanager
+def calling(delegate: Recording) -> Iterator[Harness]:
+    harness = Harness(delegate)
+    try:
+        yield harness
+    finally:
+        delegate.go_on.set()
+        harness.close()
 
 
-def test_functions_run_on_threads_and_what_they_raise_is_told() -> None:
+async def test_functions_run_on_threads_and_what_they_raise_is_told() -> None:
     delegate = Plain()
-
-    async def course(harness: Harness) -> None:
+    with calling(delegate) as harness:
         harness.begin(Method.ATTACH, "a", "b")
         assert await harness.event() == CallEnded(1)
         assert delegate.calls == [("attach", ["a", "b"], "minka attach feeds")]
@@ -121,57 +119,44 @@ def test_functions_run_on_threads_and_what_they_raise_is_told() -> None:
         harness.begin(Method.REPORT)
         assert await harness.event() == CallEnded(3, None, {(7, 17): 12, (8, 18): None})
 
-    run(delegate, course)
 
-
-def test_coroutines_run_on_the_users_loop_and_a_report_beside_them_too() -> None:
+async def test_coroutines_run_on_the_users_loop_and_a_report_beside_them_too() -> None:
     delegate = Asynchronous()
-
-    async def course(harness: Harness) -> None:
+    with calling(delegate) as harness:
         harness.begin(Method.ATTACH, "a")
         assert await harness.event() == CallEnded(1)
         harness.begin(Method.REPORT)
         assert await harness.event() == CallEnded(2, None, {(7, 17): None})
         assert [thread for _, _, thread in delegate.calls] == ["user loop"] * 2
 
-    run(delegate, course)
 
-
-def test_a_coroutine_that_takes_too_long_is_cancelled() -> None:
-    async def course(harness: Harness) -> None:
+async def test_a_coroutine_that_takes_too_long_is_cancelled() -> None:
+    with calling(Asynchronous()) as harness:
         harness.begin(Method.DETACH, "a", timeout=0.05)
         assert await harness.event() == CallEnded(1, "it took longer than 0.05 s")
         harness.begin(Method.DETACH, "a")
         harness.calls.cancel(2)
         assert await harness.event() == CallEnded(2, "the duties have to be released")
 
-    run(Asynchronous(), course)
 
-
-def test_what_can_not_be_ended_is_told_and_ends_when_it_returns() -> None:
+async def test_what_can_not_be_ended_is_told_and_ends_when_it_returns() -> None:
     delegate = Plain()
-
-    async def plain(harness: Harness) -> None:
+    with calling(delegate) as harness:
         harness.begin(Method.DETACH, "a", timeout=0.05)
         assert await harness.event() == CallOverdue(1)
         delegate.go_on.set()
         assert await harness.event() == CallEnded(1)
-
-    run(delegate, plain)
     stubborn = Asynchronous()
-
-    async def coroutine(harness: Harness) -> None:
+    with calling(stubborn) as harness:
         harness.begin(Method.UPDATE, "a", timeout=0.05)
         assert await harness.event() == CallOverdue(1)
         stubborn.go_on.set()
         harness.calls.cancel(1)
         assert await harness.event() == CallEnded(1, "it took longer than 0.05 s")
 
-    run(stubborn, coroutine)
 
-
-def test_a_loop_of_the_users_that_blocks_keeps_nobody_waiting() -> None:
-    async def course(harness: Harness) -> None:
+async def test_a_loop_of_the_users_that_blocks_keeps_nobody_waiting() -> None:
+    with calling(Asynchronous()) as harness:
         blocked = threading.Event()
         harness.user_loop.call_soon_threadsafe(blocked.wait, DEADLINE)
         began = time.monotonic()
@@ -181,32 +166,26 @@ def test_a_loop_of_the_users_that_blocks_keeps_nobody_waiting() -> None:
         blocked.set()
         assert isinstance(await harness.event(), CallEnded)
 
-    run(Asynchronous(), course)
 
-
-def test_a_loop_that_is_closed_is_a_failed_call() -> None:
-    async def course(harness: Harness) -> None:
+async def test_a_loop_that_is_closed_is_a_failed_call() -> None:
+    closed = asyncio.new_event_loop()
+    closed.close()
+    with calling(Asynchronous()) as harness:
         harness.calls = Calls(Asynchronous(), closed, harness.events.put_nowait, lambda *_: True)
         harness.begin(Method.ATTACH, "a")
         event = await harness.event()
         assert isinstance(event, CallEnded)
         assert event.error == "RuntimeError: Event loop is closed"
 
-    closed = asyncio.new_event_loop()
-    closed.close()
-    run(Asynchronous(), course)
-
 
 @pytest.mark.parametrize("answer", [None, 3, ["bbc"], {duty(7): "heavy"}])
-def test_a_report_that_is_none_fails(answer: object) -> None:
+async def test_a_report_that_is_none_fails(answer: object) -> None:
     class Odd(Plain):
         def report(self) -> Any:
             return answer
 
-    async def course(harness: Harness) -> None:
+    with calling(Odd()) as harness:
         harness.begin(Method.REPORT)
         event = await harness.event()
         assert isinstance(event, CallEnded)
         assert event.error is not None
-
-    run(Odd(), course)

@@ -1,6 +1,5 @@
 """The files of the history: bounded, whole after a kill, and a week of them in a second."""
 
-import asyncio
 import resource
 import signal
 import zlib
@@ -203,57 +202,45 @@ class Node:
             await self.recorder.record()
 
 
-def test_each_interval_has_the_node_and_its_partitions(tmp_path: Path) -> None:
-    async def run() -> None:
-        node = Node(tmp_path / "history")
-        await node.record(1)
-        node.rows = rows(2500, 3)
-        await node.record(1)
-        found = [HistoryBlock.FromString(raw) async for raw in node.recorder.read(0, 0)]
-        assert [(block.start_ms, block.part, block.rows) for block in found] == [
-            (START, 0, 0),
-            (START + MINUTE, 0, 1000),
-            (START + MINUTE, 1, 1000),
-            (START + MINUTE, 2, 500),
-        ]
-        assert {(b.interval_ms, b.cpu_ms, b.free_bytes, b.total_bytes, b.capacity_bytes) for b in found} == {
-            (MINUTE, MINUTE // 2, 40 * GIB, 100 * GIB, 50 * GIB)
-        }
-        assert [row for block in found for row in unpack(block.packed, block.rows)] == node.rows
-        first, second = intervals_of("athens", found)
-        assert (first.start_ms, first.partitions) == (START, [])
-        assert (second.node, second.start_ms, second.partitions) == ("athens", START + MINUTE, node.rows)
-
-    asyncio.run(run())
+async def test_each_interval_has_the_node_and_its_partitions(tmp_path: Path) -> None:
+    node = Node(tmp_path / "history")
+    await node.record(1)
+    node.rows = rows(2500, 3)
+    await node.record(1)
+    found = [HistoryBlock.FromString(raw) async for raw in node.recorder.read(0, 0)]
+    assert [(block.start_ms, block.part, block.rows) for block in found] == [
+        (START, 0, 0),
+        (START + MINUTE, 0, 1000),
+        (START + MINUTE, 1, 1000),
+        (START + MINUTE, 2, 500),
+    ]
+    assert {(b.interval_ms, b.cpu_ms, b.free_bytes, b.total_bytes, b.capacity_bytes) for b in found} == {
+        (MINUTE, MINUTE // 2, 40 * GIB, 100 * GIB, 50 * GIB)
+    }
+    assert [row for block in found for row in unpack(block.packed, block.rows)] == node.rows
+    first, second = intervals_of("athens", found)
+    assert (first.start_ms, first.partitions) == (START, [])
+    assert (second.node, second.start_ms, second.partitions) == ("athens", START + MINUTE, node.rows)
 
 
-def test_each_file_begins_with_the_sizes_of_all(tmp_path: Path) -> None:
-    async def run() -> None:
-        node = Node(tmp_path / "history")
-        await node.record(130)
-        assert [at for at, whole in enumerate(node.whole) if whole] == [0, 60, 120]
-
-    asyncio.run(run())
+async def test_each_file_begins_with_the_sizes_of_all(tmp_path: Path) -> None:
+    node = Node(tmp_path / "history")
+    await node.record(130)
+    assert [at for at, whole in enumerate(node.whole) if whole] == [0, 60, 120]
 
 
-def test_a_disk_that_takes_nothing_does_not_end_the_node(tmp_path: Path) -> None:
-    async def run() -> None:
-        (tmp_path / "history").write_text("a file where the folder should be")
-        node = Node(tmp_path / "history")
-        await node.record(2)
-        (tmp_path / "history").unlink()
-        await node.record(1)
-        assert starts(node.store) == [START + 2 * MINUTE]
-
-    asyncio.run(run())
+async def test_a_disk_that_takes_nothing_does_not_end_the_node(tmp_path: Path) -> None:
+    (tmp_path / "history").write_text("a file where the folder should be")
+    node = Node(tmp_path / "history")
+    await node.record(2)
+    (tmp_path / "history").unlink()
+    await node.record(1)
+    assert starts(node.store) == [START + 2 * MINUTE]
 
 
-def test_a_busy_node_keeps_within_its_bound(tmp_path: Path) -> None:
-    async def run() -> None:
-        node = Node(tmp_path / "history", max_bytes=1 << 20)
-        node.rows = rows(200, 5)
-        await node.record(1000)
-        assert size(tmp_path / "history") <= 1 << 20
-        assert len(starts(node.store)) > 100
-
-    asyncio.run(run())
+async def test_a_busy_node_keeps_within_its_bound(tmp_path: Path) -> None:
+    node = Node(tmp_path / "history", max_bytes=1 << 20)
+    node.rows = rows(200, 5)
+    await node.record(1000)
+    assert size(tmp_path / "history") <= 1 << 20
+    assert len(starts(node.store)) > 100

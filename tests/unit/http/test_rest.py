@@ -1,6 +1,5 @@
 """REST as far as it needs no cluster: what is refused, and the description."""
 
-import asyncio
 import io
 from typing import Any, cast
 
@@ -18,28 +17,24 @@ from tests.unit.http.test_server import FakeNode, free_address
 JSON = {"Content-Type": "application/json"}
 
 
-def ask(method: str, path: str, **named: Any) -> tuple[int, str, Any]:
+async def ask(method: str, path: str, **named: Any) -> tuple[int, str, Any]:
     """Status, content type and document of one request."""
-
-    async def run() -> tuple[int, str, Any]:
-        node, address = FakeNode(), free_address()
-        rest = Rest(cast(Any, None), check, is_local=True).app()
-        runner = await start(create_app(node, create_registry(node), rest), address)
-        try:
-            async with (
-                aiohttp.ClientSession(f"http://{address}", timeout=aiohttp.ClientTimeout(10)) as session,
-                session.request(method, path, **named) as response,
-            ):
-                return response.status, response.content_type, await response.json(content_type=None)
-        finally:
-            await runner.cleanup()
-
-    return asyncio.run(run())
+    node, address = FakeNode(), free_address()
+    rest = Rest(cast(Any, None), check, is_local=True).app()
+    runner = await start(create_app(node, create_registry(node), rest), address)
+    try:
+        async with (
+            aiohttp.ClientSession(f"http://{address}", timeout=aiohttp.ClientTimeout(10)) as session,
+            session.request(method, path, **named) as response,
+        ):
+            return response.status, response.content_type, await response.json(content_type=None)
+    finally:
+        await runner.cleanup()
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:7401", "127.0.0.1:80", "127.3.2.1", "[::1]:7401"])
-def test_it_is_reached_by_the_names_of_this_machine(host: str) -> None:
-    status, _, errors = ask("GET", "/v1/errors", headers={"Host": host})
+async def test_it_is_reached_by_the_names_of_this_machine(host: str) -> None:
+    status, _, errors = await ask("GET", "/v1/errors", headers={"Host": host})
     assert status == 200
     assert errors
 
@@ -82,21 +77,21 @@ def test_it_is_reached_by_the_names_of_this_machine(host: str) -> None:
         ("PATCH", "/v1/duties", {}, 405, "Method Not Allowed"),
     ],
 )
-def test_what_is_refused_and_how(method: str, path: str, named: dict[str, Any], status: int, said: str) -> None:
-    answer, content_type, document = ask(method, path, **named)
+async def test_what_is_refused_and_how(method: str, path: str, named: dict[str, Any], status: int, said: str) -> None:
+    answer, content_type, document = await ask(method, path, **named)
     assert (answer, content_type) == (status, MEDIA_TYPE)
     assert said in document["detail"]
     assert document["status"] == status
     assert {"type", "title", "code", "remedy", "retriable"} <= document.keys()
 
 
-def test_a_bug_is_a_problem_document_too() -> None:
-    status, content_type, document = ask("GET", "/v1/pallets")  # there is no gateway
+async def test_a_bug_is_a_problem_document_too() -> None:
+    status, content_type, document = await ask("GET", "/v1/pallets")  # there is no gateway
     assert (status, content_type, document["code"]) == (500, MEDIA_TYPE, "INTERNAL")
 
 
-def test_every_code_has_a_status_and_an_entry() -> None:
-    _, _, entries = ask("GET", "/v1/errors")
+async def test_every_code_has_a_status_and_an_entry() -> None:
+    _, _, entries = await ask("GET", "/v1/errors")
     assert {entry["code"] for entry in entries} == {code.name for code in Code}
     assert all(400 <= status_of(code) < 600 for code in Code)
     assert (status_of(Code.VERSION_MISMATCH), status_of(Code.UNKNOWN_DUTY), status_of(Code.DUTY_EXISTS)) == (
@@ -107,8 +102,8 @@ def test_every_code_has_a_status_and_an_entry() -> None:
     assert (status_of(Code.NO_CONTROLLER), status_of(Code.OUTCOME_UNKNOWN)) == (503, 504)
 
 
-def test_the_description_is_of_what_is_there() -> None:
-    status, _, document = ask("GET", "/v1/openapi.json")
+async def test_the_description_is_of_what_is_there() -> None:
+    status, _, document = await ask("GET", "/v1/openapi.json")
     assert status == 200
     routes = Rest(cast(Any, None), check, is_local=True).routes
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
@@ -130,14 +125,11 @@ def test_the_description_is_of_what_is_there() -> None:
     assert "pallet" not in schemas["DutyContent"]["properties"]
 
 
-def test_without_rest_there_is_no_v1() -> None:
-    async def run() -> int:
-        node, address = FakeNode(), free_address()
-        runner = await start(create_app(node, create_registry(node)), address)
-        try:
-            async with aiohttp.ClientSession(f"http://{address}") as session, session.get("/v1/pallets") as response:
-                return response.status
-        finally:
-            await runner.cleanup()
-
-    assert asyncio.run(run()) == 404
+async def test_without_rest_there_is_no_v1() -> None:
+    node, address = FakeNode(), free_address()
+    runner = await start(create_app(node, create_registry(node)), address)
+    try:
+        async with aiohttp.ClientSession(f"http://{address}") as session, session.get("/v1/pallets") as response:
+            assert response.status == 404
+    finally:
+        await runner.cleanup()

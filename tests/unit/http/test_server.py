@@ -1,6 +1,5 @@
 """The HTTP endpoints, asked through a real socket."""
 
-import asyncio
 import random
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -89,79 +88,66 @@ async def served(node: FakeNode, address: str) -> AsyncIterator[aiohttp.ClientSe
         await runner.cleanup()
 
 
-def get(path: str, node: FakeNode | None = None, accept: str = "*/*") -> tuple[int, str, str]:
+async def get(path: str, node: FakeNode | None = None, accept: str = "*/*") -> tuple[int, str, str]:
     """Status, content type and text of one request to a node that serves just for it."""
-
-    async def run() -> tuple[int, str, str]:
-        async with (
-            served(node or FakeNode(), free_address()) as session,
-            session.get(path, headers={"Accept": accept}) as response,
-        ):
-            return response.status, response.headers["Content-Type"], await response.text()
-
-    return asyncio.run(run())
+    async with (
+        served(node or FakeNode(), free_address()) as session,
+        session.get(path, headers={"Accept": accept}) as response,
+    ):
+        return response.status, response.headers["Content-Type"], await response.text()
 
 
-def test_the_index_names_the_endpoints() -> None:
-    status, content_type, text = get("/")
+async def test_the_index_names_the_endpoints() -> None:
+    status, content_type, text = await get("/")
     assert (status, content_type) == (200, "text/plain; charset=utf-8")
     assert all(path in text for path in ("/metrics", "/livez", "/readyz"))
 
 
-def test_healthy() -> None:
-    assert get("/livez")[::2] == (200, "ok\n")
-    assert get("/readyz")[::2] == (200, "ok\n")
-    assert get("/readyz?verbose")[::2] == (200, "[+]clearance ok\n[+]log ok\nreadyz check passed\n")
-    assert get("/livez?verbose")[::2] == (200, "[+]log ok\nlivez check passed\n")
+async def test_healthy() -> None:
+    assert (await get("/livez"))[::2] == (200, "ok\n")
+    assert (await get("/readyz"))[::2] == (200, "ok\n")
+    assert (await get("/readyz?verbose"))[::2] == (200, "[+]clearance ok\n[+]log ok\nreadyz check passed\n")
+    assert (await get("/livez?verbose"))[::2] == (200, "[+]log ok\nlivez check passed\n")
 
 
-def test_a_node_that_is_not_ready_is_still_live() -> None:
+async def test_a_node_that_is_not_ready_is_still_live() -> None:
     node = FakeNode()
     node.current = (replace(READY, ok=False, reason="no active controller"), LIVE)
     text = "[-]clearance failed: no active controller\n[+]log ok\nreadyz check failed\n"
-    assert get("/readyz", node)[::2] == (503, text)
-    assert get("/livez", node)[::2] == (200, "ok\n")
+    assert (await get("/readyz", node))[::2] == (503, text)
+    assert (await get("/livez", node))[::2] == (200, "ok\n")
 
 
-def test_a_node_that_is_not_live_is_not_ready() -> None:
+async def test_a_node_that_is_not_live_is_not_ready() -> None:
     node = FakeNode()
     node.current = (READY, replace(LIVE, ok=False, reason="disk full"))
-    assert get("/livez", node)[::2] == (503, "[-]log failed: disk full\nlivez check failed\n")
-    assert get("/readyz", node)[0] == 503
+    assert (await get("/livez", node))[::2] == (503, "[-]log failed: disk full\nlivez check failed\n")
+    assert (await get("/readyz", node))[0] == 503
 
 
-def test_only_these_paths_and_only_reading() -> None:
-    async def run() -> tuple[int, int, int]:
-        async with (
-            served(FakeNode(), free_address()) as session,
-            session.get("/etc/passwd") as unknown,
-            session.post("/livez") as writing,
-            session.head("/livez") as head,
-        ):
-            return unknown.status, writing.status, head.status
-
-    assert asyncio.run(run()) == (404, 405, 200)
+async def test_only_these_paths_and_only_reading() -> None:
+    async with (
+        served(FakeNode(), free_address()) as session,
+        session.get("/etc/passwd") as unknown,
+        session.post("/livez") as writing,
+        session.head("/livez") as head,
+    ):
+        assert (unknown.status, writing.status, head.status) == (404, 405, 200)
 
 
-def test_a_port_in_use_is_a_named_error() -> None:
-    async def run() -> str:
-        address = free_address()
-        async with served(FakeNode(), address):
-            with pytest.raises(MinkaError) as caught:
-                await start(create_app(FakeNode(), create_registry(FakeNode())), address)
-        assert caught.value.code is Code.ADDRESS_IN_USE
-        return caught.value.message.replace(address, "HERE").replace(address.rpartition(":")[2], "PORT")
-
-    message = asyncio.run(run())
+async def test_a_port_in_use_is_a_named_error() -> None:
+    address = free_address()
+    async with served(FakeNode(), address):
+        with pytest.raises(MinkaError) as caught:
+            await start(create_app(FakeNode(), create_registry(FakeNode())), address)
+    assert caught.value.code is Code.ADDRESS_IN_USE
+    message = caught.value.message.replace(address, "HERE").replace(address.rpartition(":")[2], "PORT")
     assert message == "listen.http: another process listens on HERE; ss -ltnp 'sport = :PORT' names it"
 
 
-def test_ipv6() -> None:
-    async def run() -> int:
-        async with served(FakeNode(), free_address("::1")) as session, session.get("/livez") as response:
-            return response.status
-
-    assert asyncio.run(run()) == 200
+async def test_ipv6() -> None:
+    async with served(FakeNode(), free_address("::1")) as session, session.get("/livez") as response:
+        assert response.status == 200
 
 
 def busy_node() -> FakeNode:
@@ -188,8 +174,8 @@ def samples(text: str) -> dict[str, float]:
     }
 
 
-def test_metrics_are_the_nodes_numbers() -> None:
-    status, content_type, text = get("/metrics", busy_node())
+async def test_metrics_are_the_nodes_numbers() -> None:
+    status, content_type, text = await get("/metrics", busy_node())
     assert status == 200
     assert content_type.startswith("text/plain; version=")
     found = samples(text)
@@ -238,9 +224,9 @@ def test_metrics_are_the_nodes_numbers() -> None:
     assert found["process_resident_memory_bytes"] > 1 << 20
 
 
-def test_metrics_as_openmetrics() -> None:
+async def test_metrics_as_openmetrics() -> None:
     accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
-    status, content_type, text = get("/metrics", busy_node(), accept)
+    status, content_type, text = await get("/metrics", busy_node(), accept)
     assert status == 200
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     families = parse_openmetrics(text)  # type: ignore[no-untyped-call]  # the library leaves it untyped

@@ -25,21 +25,17 @@ def test_a_limit_that_changes_counts_from_the_next_piece_on() -> None:
     assert [len(part) for part in parts] == [1024, 2000, 6976]
 
 
-def test_a_large_chunk_takes_its_time() -> None:
+async def test_a_large_chunk_takes_its_time() -> None:
     """At any limit, not just at those that let it through within a second."""
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        limit = RateLimit(loop.time, lambda _: Operation(rate_limit=50_000))
-        started = loop.time()
-        for part in limit.parts(1, bytes(25_000)):
-            await limit.take(1, len(part))
-        assert loop.time() - started >= 0.39, "half a second, and a tenth of it is saved up"
-
-    asyncio.run(scenario())
+    loop = asyncio.get_running_loop()
+    limit = RateLimit(loop.time, lambda _: Operation(rate_limit=50_000))
+    started = loop.time()
+    for part in limit.parts(1, bytes(25_000)):
+        await limit.take(1, len(part))
+    assert loop.time() - started >= 0.39, "half a second, and a tenth of it is saved up"
 
 
-def test_an_operation_has_its_limit_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_operation_has_its_limit_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that it moves shares it, and nothing else does."""
     operations = {1: Operation(id=7, rate_limit=50_000), 2: Operation(id=8, rate_limit=50_000)}
     operations[3] = operations[1]
@@ -48,11 +44,8 @@ def test_an_operation_has_its_limit_to_itself(monkeypatch: pytest.MonkeyPatch) -
     async def sleep(seconds: float) -> None:
         waits.append(round(seconds, 3))
 
-    async def scenario() -> None:
-        limit = RateLimit(lambda: 0.0, operations.get)
-        for partition_id in (1, 2, 3, 4):
-            await limit.take(partition_id, 15_000)
-
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    asyncio.run(scenario())
+    limit = RateLimit(lambda: 0.0, operations.get)
+    for partition_id in (1, 2, 3, 4):
+        await limit.take(partition_id, 15_000)
     assert waits == [0.2, 0.2, 0.5], "a tenth of a second is saved up"

@@ -26,10 +26,6 @@ def plenty(_: int) -> None:
     """There is room for everything."""
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
-
-
 def written(path: Path, rows: int, start: int = 0) -> tuple[LoadFile, bytes]:
     """A file of rows with the keys from this number on."""
     found: Written | None = write_sst(path, ((b"%06d" % i, b"value %d" % i) for i in range(start, start + rows)))
@@ -55,91 +51,78 @@ async def refused(code: Code, call: Coroutine[Any, Any, object]) -> MinkaError:
     return caught.value
 
 
-def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        file, data = written(tmp_path / "one.sst", 1000)
-        spool = Spool(tmp_path / "spool", plenty)
-        await spool.start()
-        await refused(Code.INVALID_ARGUMENT, spool.receive(7, file, chunks(data[:-1])))
-        await refused(Code.INVALID_ARGUMENT, spool.receive(7, file, chunks(data + b"x")))
-        await refused(Code.CORRUPT_DATA, spool.receive(7, file, chunks(b"x" + data[1:])))
-        assert on_disk(spool.folder) == []
-        await spool.receive(7, file, chunks(data))
-        assert spool.has(7, "one", file.checksum)
-        assert b"".join([part async for part in spool.read(7, "one")]) == data
-        (spool.folder / "parts" / "torn").write_bytes(b"half of it")
-        (spool.folder / "7" / "gone.sst.about").write_bytes(b"")
-        await spool.close()
-        again = Spool(tmp_path / "spool", plenty)
-        await again.start()
-        assert [one.name for one in again.files(7)] == ["one"]
-        assert again.find(7, "one") == file
-        assert on_disk(again.folder) == ["7/one.sst", "7/one.sst.about"]
-
-    run(scenario())
+async def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    file, data = written(tmp_path / "one.sst", 1000)
+    spool = Spool(tmp_path / "spool", plenty)
+    await spool.start()
+    await refused(Code.INVALID_ARGUMENT, spool.receive(7, file, chunks(data[:-1])))
+    await refused(Code.INVALID_ARGUMENT, spool.receive(7, file, chunks(data + b"x")))
+    await refused(Code.CORRUPT_DATA, spool.receive(7, file, chunks(b"x" + data[1:])))
+    assert on_disk(spool.folder) == []
+    await spool.receive(7, file, chunks(data))
+    assert spool.has(7, "one", file.checksum)
+    assert b"".join([part async for part in spool.read(7, "one")]) == data
+    (spool.folder / "parts" / "torn").write_bytes(b"half of it")
+    (spool.folder / "7" / "gone.sst.about").write_bytes(b"")
+    await spool.close()
+    again = Spool(tmp_path / "spool", plenty)
+    await again.start()
+    assert [one.name for one in again.files(7)] == ["one"]
+    assert again.find(7, "one") == file
+    assert on_disk(again.folder) == ["7/one.sst", "7/one.sst.about"]
 
 
-def test_no_room_is_said_at_once(tmp_path: Path) -> None:
+async def test_no_room_is_said_at_once(tmp_path: Path) -> None:
     """16 hours of retries against a full disk are what users of others complain of: tidb 33446."""
 
     def small(size: int) -> None:
         if size > 100:
             raise MinkaError(Code.DISK_LOW, f"{size} bytes more are too much")
 
-    async def scenario() -> None:
-        file, data = written(tmp_path / "one.sst", 1000)
-        spool = Spool(tmp_path / "spool", small)
-        content = chunks(data)
-        error = await refused(Code.DISK_FULL, spool.receive(7, file, content))
-        assert await anext(content) == data[:1000], "nothing of it was read"
-        assert not error.code.info.retriable
-        assert on_disk(spool.folder) == []
-
-    run(scenario())
+    file, data = written(tmp_path / "one.sst", 1000)
+    spool = Spool(tmp_path / "spool", small)
+    content = chunks(data)
+    error = await refused(Code.DISK_FULL, spool.receive(7, file, content))
+    assert await anext(content) == data[:1000], "nothing of it was read"
+    assert not error.code.info.retriable
+    assert on_disk(spool.folder) == []
 
 
-def test_damage_is_found_and_the_file_is_gone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        file, data = written(tmp_path / "one.sst", 1000)
-        spool = Spool(tmp_path / "spool", plenty)
-        await spool.receive(7, file, chunks(data), is_checked=True)
-        path = spool.path(7, "one")
-        path.write_bytes(data[:500] + bytes([data[500] ^ 1]) + data[501:])
-        await refused(Code.CORRUPT_DATA, spool.link(7, "one", file.checksum))
-        assert not spool.files(7)
-        await refused(Code.UNKNOWN_FILE, spool.link(7, "one", file.checksum))
-        assert on_disk(spool.folder) == []
-
-    run(scenario())
+async def test_damage_is_found_and_the_file_is_gone(tmp_path: Path) -> None:
+    file, data = written(tmp_path / "one.sst", 1000)
+    spool = Spool(tmp_path / "spool", plenty)
+    await spool.receive(7, file, chunks(data), is_checked=True)
+    path = spool.path(7, "one")
+    path.write_bytes(data[:500] + bytes([data[500] ^ 1]) + data[501:])
+    await refused(Code.CORRUPT_DATA, spool.link(7, "one", file.checksum))
+    assert not spool.files(7)
+    await refused(Code.UNKNOWN_FILE, spool.link(7, "one", file.checksum))
+    assert on_disk(spool.folder) == []
 
 
-def test_a_file_comes_from_who_has_it(tmp_path: Path) -> None:
+async def test_a_file_comes_from_who_has_it(tmp_path: Path) -> None:
     """The first that is asked has none, the second a damaged one, the third is whole."""
+    file, data = written(tmp_path / "one.sst", 1000)
+    asked: list[str] = []
 
-    async def scenario() -> None:
-        file, data = written(tmp_path / "one.sst", 1000)
-        asked: list[str] = []
+    async def fetch(node: str, request: FetchRequest) -> AsyncIterator[bytes]:
+        asked.append(node)
+        if node == "byzantium":
+            raise MinkaError(Code.UNKNOWN_FILE, "not here")
+        yield file.SerializeToString()
+        async for chunk in chunks(data if node == "delphi" else data[:-1] + b"?"):
+            yield chunk
 
-        async def fetch(node: str, request: FetchRequest) -> AsyncIterator[bytes]:
-            asked.append(node)
-            if node == "byzantium":
-                raise MinkaError(Code.UNKNOWN_FILE, "not here")
-            yield file.SerializeToString()
-            async for chunk in chunks(data if node == "delphi" else data[:-1] + b"?"):
-                yield chunk
-
-        spool = Spool(tmp_path / "spool", plenty)
-        nodes = ["athens", "byzantium", "cyrene", "delphi"]
-        fetching = Fetching("athens", spool, fetch, lambda: nodes)
-        await asyncio.gather(*(fetching.ensure(7, file, ["cyrene"]) for _ in range(3)))
-        assert asked == ["cyrene", "byzantium", "delphi"], "once for all three, and not from itself"
-        assert spool.has(7, "one", file.checksum)
-        nodes[:] = ["athens", "byzantium"]
-        await refused(Code.UNKNOWN_FILE, fetching.ensure(8, file))
-        nodes.append("cyrene")
-        await refused(Code.UNREACHABLE, fetching.ensure(8, file))
-
-    run(scenario())
+    spool = Spool(tmp_path / "spool", plenty)
+    nodes = ["athens", "byzantium", "cyrene", "delphi"]
+    fetching = Fetching("athens", spool, fetch, lambda: nodes)
+    await asyncio.gather(*(fetching.ensure(7, file, ["cyrene"]) for _ in range(3)))
+    assert asked == ["cyrene", "byzantium", "delphi"], "once for all three, and not from itself"
+    assert spool.has(7, "one", file.checksum)
+    nodes[:] = ["athens", "byzantium"]
+    await refused(Code.UNKNOWN_FILE, fetching.ensure(8, file))
+    nodes.append("cyrene")
+    await refused(Code.UNREACHABLE, fetching.ensure(8, file))
 
 
 def uploading(spool: Spool, *loads: Load, parts: Sequence[LoadPart] = ()) -> Uploading:
@@ -150,134 +133,116 @@ def uploading(spool: Spool, *loads: Load, parts: Sequence[LoadPart] = ()) -> Upl
     return Uploading(spool, lambda: table, throttle)
 
 
-def test_only_what_is_staged_takes_files(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        file, data = written(tmp_path / "one.sst", 10)
-        other, other_data = written(tmp_path / "other.sst", 20)
-        spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
-        uploads = uploading(spool, load, parts=[LoadPart(load_number=7, partition_id=1, name="one", checksum=9)])
-        await uploads.upload(7, file, chunks(data))
-        await uploads.upload(7, file, chunks(b""))  # it is there
-        other.name = "one"
-        await refused(Code.INVALID_ARGUMENT, uploads.upload(7, other, chunks(other_data)))
-        await uploads.upload(9, other, chunks(other_data))  # of which this node has not heard yet
-        await refused(Code.UNKNOWN_LOAD, uploads.upload(3, file, chunks(data)))
-        load.state = _S.LOAD_STATE_COMMITTED
-        await refused(Code.LOAD_ENDED, uploads.upload(7, other, chunks(other_data)))
-        await spool.close()
-
-    run(scenario())
+async def test_only_what_is_staged_takes_files(tmp_path: Path) -> None:
+    file, data = written(tmp_path / "one.sst", 10)
+    other, other_data = written(tmp_path / "other.sst", 20)
+    spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
+    uploads = uploading(spool, load, parts=[LoadPart(load_number=7, partition_id=1, name="one", checksum=9)])
+    await uploads.upload(7, file, chunks(data))
+    await uploads.upload(7, file, chunks(b""))  # it is there
+    other.name = "one"
+    await refused(Code.INVALID_ARGUMENT, uploads.upload(7, other, chunks(other_data)))
+    await uploads.upload(9, other, chunks(other_data))  # of which this node has not heard yet
+    await refused(Code.UNKNOWN_LOAD, uploads.upload(3, file, chunks(data)))
+    load.state = _S.LOAD_STATE_COMMITTED
+    await refused(Code.LOAD_ENDED, uploads.upload(7, other, chunks(other_data)))
+    await spool.close()
 
 
-def test_an_upload_ends_with_its_load(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        file, data = written(tmp_path / "one.sst", 1000)
-        spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
-        sent = 0
+async def test_an_upload_ends_with_its_load(tmp_path: Path) -> None:
+    file, data = written(tmp_path / "one.sst", 1000)
+    spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
+    sent = 0
 
-        async def slowly() -> AsyncIterator[bytes]:
-            nonlocal sent
-            async for chunk in chunks(data):
-                sent += 1
-                if sent == 2:
-                    load.state = _S.LOAD_STATE_ABORTED
-                yield chunk
+    async def slowly() -> AsyncIterator[bytes]:
+        nonlocal sent
+        async for chunk in chunks(data):
+            sent += 1
+            if sent == 2:
+                load.state = _S.LOAD_STATE_ABORTED
+            yield chunk
 
-        await refused(Code.LOAD_ENDED, uploading(spool, load).upload(7, file, slowly()))
-        assert sent == 2
-        await spool.close()
-
-    run(scenario())
+    await refused(Code.LOAD_ENDED, uploading(spool, load).upload(7, file, slowly()))
+    assert sent == 2
+    await spool.close()
 
 
-def test_a_file_that_all_nodes_have_lost_can_be_uploaded_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        file, data = written(tmp_path / "one.sst", 10)
-        part = LoadPart(load_number=7, partition_id=1, name="one", checksum=file.checksum)
-        spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_COMMITTED)
-        await uploading(spool, load, parts=[part]).upload(7, file, chunks(data))
-        assert spool.has(7, "one", file.checksum)
-        await spool.close()
-
-    run(scenario())
+async def test_a_file_that_all_nodes_have_lost_can_be_uploaded_again(tmp_path: Path) -> None:
+    file, data = written(tmp_path / "one.sst", 10)
+    part = LoadPart(load_number=7, partition_id=1, name="one", checksum=file.checksum)
+    spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_COMMITTED)
+    await uploading(spool, load, parts=[part]).upload(7, file, chunks(data))
+    assert spool.has(7, "one", file.checksum)
+    await spool.close()
 
 
-def test_files_are_cut_and_joined_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
-        uploads = uploading(spool, load)
-        for name, rows, start in (("low", 500, 0), ("high", 300, 500)):
-            file, data = written(tmp_path / f"{name}.sst", rows, start)
-            await spool.receive(7, file, chunks(data), is_checked=True)
-        bounds = [b"", b"000100", b"000600", b"000700", b"000700x", b""]
-        targets = [
-            LoadFile(partition_id=place, name=f"cut-{place}", start_key=start, end_key=end)
-            for place, (start, end) in enumerate(pairwise(bounds), 1)
-        ]
-        made = await uploads.cut(7, ["low", "high"], targets)
-        assert [(one.partition_id, one.rows) for one in made] == [(1, 100), (2, 500), (3, 100), (4, 1), (5, 99)]
-        total = Digest()
-        for one in made:
-            total.join(Digest.of(one.rows, one.digest))
-            assert spool.has(7, one.name, one.checksum)
-        (whole,) = await uploads.cut(7, [one.name for one in made], [LoadFile(partition_id=9, name="whole")])
-        assert Digest.of(whole.rows, whole.digest) == total
-        await refused(Code.INVALID_ARGUMENT, uploads.cut(7, ["low"], targets[:1]))
-        await refused(Code.UNKNOWN_FILE, uploads.cut(7, ["none"], targets))
-        names = {one.name for one in spool.files(7)}
-        assert names == {"low", "high", "whole", *(f"cut-{place}" for place in range(1, 6))}, "the originals stay"
-        assert not [name for name in on_disk(spool.folder) if name.startswith("parts/")]
-        await uploads.close()
-
-    run(scenario())
-
-
-def test_rows_that_are_lost_in_a_cut_are_noticed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
-        uploads = uploading(spool, load)
-        file, data = written(tmp_path / "one.sst", 100)
-        file.digest.sum += 1  # what it was uploaded with
+async def test_files_are_cut_and_joined_again(tmp_path: Path) -> None:
+    spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
+    uploads = uploading(spool, load)
+    for name, rows, start in (("low", 500, 0), ("high", 300, 500)):
+        file, data = written(tmp_path / f"{name}.sst", rows, start)
         await spool.receive(7, file, chunks(data), is_checked=True)
-        await refused(Code.CORRUPT_DATA, uploads.cut(7, ["one"], [LoadFile(partition_id=1, name="new")]))
-        assert [one.name for one in spool.files(7)] == ["one"]
-        await uploads.close()
-
-    run(scenario())
-
-
-def test_what_nobody_needs_is_collected(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        spool, table = Spool(tmp_path / "spool", plenty), LoadTable(next_number=6)
-        states = {
-            1: _S.LOAD_STATE_STAGING,
-            2: _S.LOAD_STATE_COMMITTED,
-            3: _S.LOAD_STATE_ABORTED,
-            4: _S.LOAD_STATE_DONE,
-        }
-        for number, state in states.items():
-            table.rows[number] = Load(id=f"load-{number}", number=number, state=state)
-        file, data = written(tmp_path / "one.sst", 10)
-        other, other_data = written(tmp_path / "other.sst", 10)
-        table.parts[2] = {1: LoadPart(load_number=2, partition_id=1, name="one")}
-        for number in (1, 2, 3, 4, 5, 6):  # of 5 it has forgotten, of 6 not heard
-            await spool.receive(number, file, chunks(data), is_checked=True)
-            await spool.receive(number, other, chunks(other_data), is_checked=True)
-        in_log = {(1, 4)}
-        collecting = Collecting(spool, lambda: table, lambda *asked: asked in in_log)
-        await collecting.collect()
-        left = {number: sorted(one.name for one in spool.files(number)) for number in spool.numbers()}
-        both = ["one", "other"]
-        assert left == {1: both, 2: ["one"], 4: both, 6: both}
-        in_log.clear()
-        await collecting.collect()
-        assert sorted(spool.numbers()) == [1, 2, 6]
-        assert {name.split("/")[0] for name in on_disk(spool.folder)} == {"1", "2", "6"}
-
-    run(scenario())
+    bounds = [b"", b"000100", b"000600", b"000700", b"000700x", b""]
+    targets = [
+        LoadFile(partition_id=place, name=f"cut-{place}", start_key=start, end_key=end)
+        for place, (start, end) in enumerate(pairwise(bounds), 1)
+    ]
+    made = await uploads.cut(7, ["low", "high"], targets)
+    assert [(one.partition_id, one.rows) for one in made] == [(1, 100), (2, 500), (3, 100), (4, 1), (5, 99)]
+    total = Digest()
+    for one in made:
+        total.join(Digest.of(one.rows, one.digest))
+        assert spool.has(7, one.name, one.checksum)
+    (whole,) = await uploads.cut(7, [one.name for one in made], [LoadFile(partition_id=9, name="whole")])
+    assert Digest.of(whole.rows, whole.digest) == total
+    await refused(Code.INVALID_ARGUMENT, uploads.cut(7, ["low"], targets[:1]))
+    await refused(Code.UNKNOWN_FILE, uploads.cut(7, ["none"], targets))
+    names = {one.name for one in spool.files(7)}
+    assert names == {"low", "high", "whole", *(f"cut-{place}" for place in range(1, 6))}, "the originals stay"
+    assert not [name for name in on_disk(spool.folder) if name.startswith("parts/")]
+    await uploads.close()
 
 
-def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
+async def test_rows_that_are_lost_in_a_cut_are_noticed(tmp_path: Path) -> None:
+    spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
+    uploads = uploading(spool, load)
+    file, data = written(tmp_path / "one.sst", 100)
+    file.digest.sum += 1  # what it was uploaded with
+    await spool.receive(7, file, chunks(data), is_checked=True)
+    await refused(Code.CORRUPT_DATA, uploads.cut(7, ["one"], [LoadFile(partition_id=1, name="new")]))
+    assert [one.name for one in spool.files(7)] == ["one"]
+    await uploads.close()
+
+
+async def test_what_nobody_needs_is_collected(tmp_path: Path) -> None:
+    spool, table = Spool(tmp_path / "spool", plenty), LoadTable(next_number=6)
+    states = {
+        1: _S.LOAD_STATE_STAGING,
+        2: _S.LOAD_STATE_COMMITTED,
+        3: _S.LOAD_STATE_ABORTED,
+        4: _S.LOAD_STATE_DONE,
+    }
+    for number, state in states.items():
+        table.rows[number] = Load(id=f"load-{number}", number=number, state=state)
+    file, data = written(tmp_path / "one.sst", 10)
+    other, other_data = written(tmp_path / "other.sst", 10)
+    table.parts[2] = {1: LoadPart(load_number=2, partition_id=1, name="one")}
+    for number in (1, 2, 3, 4, 5, 6):  # of 5 it has forgotten, of 6 not heard
+        await spool.receive(number, file, chunks(data), is_checked=True)
+        await spool.receive(number, other, chunks(other_data), is_checked=True)
+    in_log = {(1, 4)}
+    collecting = Collecting(spool, lambda: table, lambda *asked: asked in in_log)
+    await collecting.collect()
+    left = {number: sorted(one.name for one in spool.files(number)) for number in spool.numbers()}
+    both = ["one", "other"]
+    assert left == {1: both, 2: ["one"], 4: both, 6: both}
+    in_log.clear()
+    await collecting.collect()
+    assert sorted(spool.numbers()) == [1, 2, 6]
+    assert {name.split("/")[0] for name in on_disk(spool.folder)} == {"1", "2", "6"}
+
+
+async def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
     """And slower while clients wait three times as long as usual, by the mean of their requests."""
     now, seconds, count = 0.0, 0.0, 0
     throttle = Throttle(lambda: now, lambda: (seconds, count))
@@ -300,7 +265,8 @@ def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
             seconds += wait
         return taken / (now - began)
 
-    async def scenario() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minkad.spool.throttle.asyncio.sleep", sleep)
         assert 9e6 < await upload(5, 10_000_000, 0.001) < 11e6
         assert max(slept) <= 1.0
         assert 9e4 < await upload(50, 100_000, 0.001) < 11e4, "also where a chunk takes ten seconds"
@@ -309,7 +275,3 @@ def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
         busy = await upload(5, 0, 0.01)
         assert busy < free / 4
         assert await upload(20, 0, 0.001) > free / 2
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minkad.spool.throttle.asyncio.sleep", sleep)
-        run(scenario())

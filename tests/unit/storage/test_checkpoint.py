@@ -56,98 +56,78 @@ async def read(taken: Checkpoint, chunk_bytes: int = 1000) -> tuple[list[bytes],
 
 
 @pytest.mark.parametrize("chunk_bytes", [100, 4096, 1 << 20])
-def test_the_copy_is_as_the_original_was(tmp_path: Path, chunk_bytes: int) -> None:
+async def test_the_copy_is_as_the_original_was(tmp_path: Path, chunk_bytes: int) -> None:
     """While that goes on."""
-
-    async def scenario() -> None:
-        data = await filled(tmp_path / "source")
-        taken = await checkpoint.take(data, tmp_path / "out" / "1")
-        data.write([WriteBody([KEYS[0]], [b"later"])], Applied(6, 2))
-        chunks, checksums = await read(taken, chunk_bytes)
-        assert sum(map(len, chunks)) == taken.size
-        incoming = Incoming(tmp_path / "in" / "1", taken.files)
-        incoming.check(checksums, await receive(incoming, chunks))
-        await incoming.install(tmp_path / "target" / "1")
-        await taken.remove()
-        copy = new(tmp_path / "target" / "1")
-        copy.open()
-        assert copy.applied == Applied(5, 2)
-        assert copy.get(KEYS) == KEYS
-        assert not (tmp_path / "out" / "1").exists()
-        assert not (tmp_path / "in" / "1").exists()
-        # The two are independent of each other.
-        copy.write([WriteBody([KEYS[1]], [b"copy"])], Applied(6, 3))
-        await copy.flush()
-        assert data.get(KEYS[:2]) == [b"later", KEYS[1]]
-        await copy.close()
-        await data.close()
-
-    asyncio.run(scenario())
+    data = await filled(tmp_path / "source")
+    taken = await checkpoint.take(data, tmp_path / "out" / "1")
+    data.write([WriteBody([KEYS[0]], [b"later"])], Applied(6, 2))
+    chunks, checksums = await read(taken, chunk_bytes)
+    assert sum(map(len, chunks)) == taken.size
+    incoming = Incoming(tmp_path / "in" / "1", taken.files)
+    incoming.check(checksums, await receive(incoming, chunks))
+    await incoming.install(tmp_path / "target" / "1")
+    await taken.remove()
+    copy = new(tmp_path / "target" / "1")
+    copy.open()
+    assert copy.applied == Applied(5, 2)
+    assert copy.get(KEYS) == KEYS
+    assert not (tmp_path / "out" / "1").exists()
+    assert not (tmp_path / "in" / "1").exists()
+    # The two are independent of each other.
+    copy.write([WriteBody([KEYS[1]], [b"copy"])], Applied(6, 3))
+    await copy.flush()
+    assert data.get(KEYS[:2]) == [b"later", KEYS[1]]
+    await copy.close()
+    await data.close()
 
 
-def test_an_older_folder_is_replaced(tmp_path: Path) -> None:
+async def test_an_older_folder_is_replaced(tmp_path: Path) -> None:
     """Of the checkpoint, of what came, and of the database."""
-
-    async def scenario() -> None:
-        data = await filled(tmp_path / "source")
-        for folder in ("out", "in", "target"):
-            (tmp_path / folder).mkdir()
-            (tmp_path / folder / "000099.sst").write_bytes(b"old")
-        taken = await checkpoint.take(data, tmp_path / "out")
-        chunks, checksums = await read(taken)
-        incoming = Incoming(tmp_path / "in", taken.files)
-        incoming.check(checksums, await receive(incoming, chunks))
-        await incoming.install(tmp_path / "target")
-        assert sorted(file.name for file in (tmp_path / "target").iterdir()) == [file.name for file in taken.files]
-        await data.close()
-
-    asyncio.run(scenario())
+    data = await filled(tmp_path / "source")
+    for folder in ("out", "in", "target"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "000099.sst").write_bytes(b"old")
+    taken = await checkpoint.take(data, tmp_path / "out")
+    chunks, checksums = await read(taken)
+    incoming = Incoming(tmp_path / "in", taken.files)
+    incoming.check(checksums, await receive(incoming, chunks))
+    await incoming.install(tmp_path / "target")
+    assert sorted(file.name for file in (tmp_path / "target").iterdir()) == [file.name for file in taken.files]
+    await data.close()
 
 
-def test_files_of_any_size(tmp_path: Path) -> None:
+async def test_files_of_any_size(tmp_path: Path) -> None:
     """Empty ones, first, last and in between."""
     sizes = [0, 5, 0, 0, 1, 3, 0]
     files = [CheckpointFile(f"f{i}", size) for i, size in enumerate(sizes)]
-
-    async def scenario() -> None:
-        incoming = Incoming(tmp_path / "in", files)
-        checksums = await receive(incoming, [b"ab", b"cdefgh", b"i"])
-        assert len(checksums) == len(files)
-        assert [(tmp_path / "in" / file.name).read_bytes() for file in files] == [
-            b"", b"abcde", b"", b"", b"f", b"ghi", b"",
-        ]  # fmt: skip
-
-    asyncio.run(scenario())
+    incoming = Incoming(tmp_path / "in", files)
+    checksums = await receive(incoming, [b"ab", b"cdefgh", b"i"])
+    assert len(checksums) == len(files)
+    assert [(tmp_path / "in" / file.name).read_bytes() for file in files] == [
+        b"", b"abcde", b"", b"", b"f", b"ghi", b"",
+    ]  # fmt: skip
 
 
-def test_damage_on_the_way_is_noticed(tmp_path: Path) -> None:
+async def test_damage_on_the_way_is_noticed(tmp_path: Path) -> None:
     """By the checksum of the file."""
-
-    async def scenario() -> None:
-        data = await filled(tmp_path / "source")
-        taken = await checkpoint.take(data, tmp_path / "out")
-        chunks, checksums = await read(taken)
-        chunks[3] = bytes([chunks[3][0] ^ 1]) + chunks[3][1:]
-        incoming = Incoming(tmp_path / "in", taken.files)
-        found = await receive(incoming, chunks)
-        with pytest.raises(MinkaError, match="CRC-32") as caught:
-            incoming.check(checksums, found)
-        assert caught.value.code is Code.CORRUPT_DATA
-        await data.close()
-
-    asyncio.run(scenario())
+    data = await filled(tmp_path / "source")
+    taken = await checkpoint.take(data, tmp_path / "out")
+    chunks, checksums = await read(taken)
+    chunks[3] = bytes([chunks[3][0] ^ 1]) + chunks[3][1:]
+    incoming = Incoming(tmp_path / "in", taken.files)
+    found = await receive(incoming, chunks)
+    with pytest.raises(MinkaError, match="CRC-32") as caught:
+        incoming.check(checksums, found)
+    assert caught.value.code is Code.CORRUPT_DATA
+    await data.close()
 
 
 @pytest.mark.parametrize("content", [[], [b"1234"], [b"123456"], [b"123", b"45", b"6"]])
-def test_more_or_less_than_announced(tmp_path: Path, content: list[bytes]) -> None:
+async def test_more_or_less_than_announced(tmp_path: Path, content: list[bytes]) -> None:
     """Is refused."""
-
-    async def scenario() -> None:
-        incoming = Incoming(tmp_path / "in", [CheckpointFile("a", 2), CheckpointFile("b", 3)])
-        with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
-            await receive(incoming, content)
-
-    asyncio.run(scenario())
+    incoming = Incoming(tmp_path / "in", [CheckpointFile("a", 2), CheckpointFile("b", 3)])
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
+        await receive(incoming, content)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b"])
@@ -157,7 +137,7 @@ def test_names_that_lead_elsewhere(tmp_path: Path, name: str) -> None:
         Incoming(tmp_path, [CheckpointFile(name, 1)])
 
 
-def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing else, though more of it was written by then."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abcde"]
     synced: list[int] = []
@@ -167,17 +147,14 @@ def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypatch: p
             raise OSError("Input/output error")
         synced.append(handle)
 
-    async def scenario() -> None:
-        incoming = Incoming(tmp_path / "in", files)
-        with pytest.raises(MinkaError, match=r"STORAGE_FAILED.*Input/output error"):
-            await receive(incoming, [bytes(MIB)] * 10)
-        assert incoming.finished() == dict.fromkeys("ab", zlib.crc32(bytes(2 * MIB)))
-
     monkeypatch.setattr("os.fsync", fsync)
-    asyncio.run(scenario())
+    incoming = Incoming(tmp_path / "in", files)
+    with pytest.raises(MinkaError, match=r"STORAGE_FAILED.*Input/output error"):
+        await receive(incoming, [bytes(MIB)] * 10)
+    assert incoming.finished() == dict.fromkeys("ab", zlib.crc32(bytes(2 * MIB)))
 
 
-def test_nothing_runs_on_behind_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_runs_on_behind_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither writing nor syncing: the folder may be removed, or used by the next try."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abc"]
     syncing, go_on = threading.Event(), threading.Event()
@@ -188,37 +165,31 @@ def test_nothing_runs_on_behind_who_is_cancelled(tmp_path: Path, monkeypatch: py
         assert go_on.wait(10)
         synced.append(handle)
 
-    async def scenario() -> None:
-        incoming = Incoming(tmp_path / "in", files)
-        receiving = asyncio.create_task(receive(incoming, [bytes(MIB)] * 6))
-        await asyncio.to_thread(syncing.wait, 10)
-        receiving.cancel()
-        asyncio.get_running_loop().call_soon(go_on.set)
-        with pytest.raises(asyncio.CancelledError):
-            await receiving
-        assert list(incoming.finished()) == ["a", "b"][: len(synced)]
-        assert synced, "the sync that was under way was waited for"
-        count = len(synced)
-        await incoming.discard()
-        assert not (tmp_path / "in").exists()
-        assert len(synced) == count
-
     monkeypatch.setattr("os.fsync", fsync)
-    asyncio.run(scenario())
+    incoming = Incoming(tmp_path / "in", files)
+    receiving = asyncio.create_task(receive(incoming, [bytes(MIB)] * 6))
+    await asyncio.to_thread(syncing.wait, 10)
+    receiving.cancel()
+    asyncio.get_running_loop().call_soon(go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    assert list(incoming.finished()) == ["a", "b"][: len(synced)]
+    assert synced, "the sync that was under way was waited for"
+    count = len(synced)
+    await incoming.discard()
+    assert not (tmp_path / "in").exists()
+    assert len(synced) == count
 
 
-def test_whoever_stops_reading_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_whoever_stops_reading_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The checkpoint may be removed at once, though the next of it was to be read."""
-
-    async def scenario() -> None:
-        (tmp_path / "a").write_bytes(b"content")
-        chunks = Checkpoint(tmp_path, (CheckpointFile("a", 7), CheckpointFile("removed", 7))).read(MIB)
-        assert isinstance(chunks, AsyncGenerator)
-        assert await anext(chunks) == (b"content", zlib.crc32(b"content"))
-        executor = asyncio.get_running_loop().run_in_executor
-        await asyncio.gather(*(executor(None, bool) for _ in range(100)))  # the read before them has ended
-        await chunks.aclose()
-
-    asyncio.run(scenario())
+    (tmp_path / "a").write_bytes(b"content")
+    chunks = Checkpoint(tmp_path, (CheckpointFile("a", 7), CheckpointFile("removed", 7))).read(MIB)
+    assert isinstance(chunks, AsyncGenerator)
+    assert await anext(chunks) == (b"content", zlib.crc32(b"content"))
+    executor = asyncio.get_running_loop().run_in_executor
+    await asyncio.gather(*(executor(None, bool) for _ in range(100)))  # the read before them has ended
+    await chunks.aclose()
+    del chunks
     gc.collect()
     assert not caplog.records

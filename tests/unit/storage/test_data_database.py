@@ -2,9 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rocksdict import Cache
@@ -19,83 +19,62 @@ from tests.unit.storage.crash import crashed_copy
 MIB = 1024 * 1024
 
 
-def run(path: Path, scenario: Callable[[DataDatabase], Coroutine[Any, Any, None]]) -> None:
-    """With a database that is closed in the end."""
-
-    async def opened() -> None:
-        data = DataDatabase(path, Cache(MIB))
-        try:
-            await scenario(data)
-        finally:
-            await data.close()
-
-    asyncio.run(opened())
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[DataDatabase]:
+    """A database that is closed in the end."""
+    data = DataDatabase(path, Cache(MIB))
+    try:
+        yield data
+    finally:
+        await data.close()
 
 
-def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
+async def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
     """Reading does not make one."""
-
-    async def scenario(data: DataDatabase) -> None:
+    async with opened(tmp_path / "1") as data:
         assert data.get([b"a"]) == await data.get_many([b"a"]) == [None]
         assert await data.count() == data.size() == Size()
         assert not data.exists()
         assert not (tmp_path / "1").exists()
 
-    run(tmp_path / "1", scenario)
 
-
-def test_writes_apply_in_order(tmp_path: Path) -> None:
+async def test_writes_apply_in_order(tmp_path: Path) -> None:
     """Within a batch, too; the offset goes with them."""
-
-    async def scenario(data: DataDatabase) -> None:
+    async with opened(tmp_path) as data:
         body = WriteBody([b"a", b"b", b"a", b"c", b"c"], [b"1", b"2", b"3", b"4", None])
         data.write([body, WriteBody([b"b"], [b""])], Applied(7, 3))
         assert data.get([b"a", b"b", b"c"]) == await data.get_many([b"a", b"b", b"c"]) == [b"3", b"", None]
         assert data.applied == Applied(7, 3)
 
-    run(tmp_path, scenario)
 
-
-def test_keys_are_any_bytes(tmp_path: Path) -> None:
+async def test_keys_are_any_bytes(tmp_path: Path) -> None:
     """What it keeps for itself is neither among them nor in their way."""
     keys = [bytes([first]) + rest for first in range(256) for rest in (b"", b"\x00", b"\xff" * 20)]
-
-    async def scenario(data: DataDatabase) -> None:
+    async with opened(tmp_path) as data:
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
         await data.flush()
         assert data.get(keys) == keys
         assert (await data.count()).keys == len(keys)
         assert data.applied == Applied(1, 1)
 
-    run(tmp_path, scenario)
 
-
-def test_a_crash_leaves_what_was_flushed_with_its_offset(tmp_path: Path) -> None:
+async def test_a_crash_leaves_what_was_flushed_with_its_offset(tmp_path: Path) -> None:
     """Never one without the other."""
-
-    async def scenario(data: DataDatabase) -> None:
+    async with opened(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         assert await data.flush() == Applied(1, 1)
         data.write([WriteBody([b"a", b"b"], [b"2", b"2"])], Applied(2, 1))
         crashed_copy(tmp_path / "1", tmp_path / "crashed")
-
-    run(tmp_path / "1", scenario)
-
-    async def after(data: DataDatabase) -> None:
+    async with opened(tmp_path / "crashed") as data:
         data.open()
         assert data.applied == Applied(1, 1)
         assert data.get([b"a", b"b"]) == [b"1", None]
-
-    run(tmp_path / "crashed", after)
-
-    async def closed_in_order(data: DataDatabase) -> None:
+    async with opened(tmp_path / "1") as data:
         data.open()
         assert data.applied == Applied(2, 1)
 
-    run(tmp_path / "1", closed_in_order)
 
-
-def test_size_is_within_ten_percent(tmp_path: Path) -> None:
+async def test_size_is_within_ten_percent(tmp_path: Path) -> None:
     """In memory, flushed, and opened again; deletions count."""
     rng = random.Random(1)
     keys = [rng.randbytes(16) for _ in range(20_000)]
@@ -104,7 +83,7 @@ def test_size_is_within_ten_percent(tmp_path: Path) -> None:
         assert abs(estimate.keys - exact.keys) <= 0.1 * exact.keys
         assert abs(estimate.bytes - exact.bytes) <= 0.1 * exact.bytes
 
-    async def scenario(data: DataDatabase) -> None:
+    async with opened(tmp_path) as data:
         for start in range(0, len(keys), 1000):
             values: list[bytes | None] = [rng.randbytes(100) for _ in range(1000)]
             data.write([WriteBody(keys[start : start + 1000], values)], Applied(start, 1))
@@ -114,14 +93,9 @@ def test_size_is_within_ten_percent(tmp_path: Path) -> None:
         assert (await data.count()).keys == 20_000
         data.write([WriteBody(keys[:500], [None] * 500)], Applied(30_000, 1))
         check(data.size(), await data.count())
-
-    run(tmp_path, scenario)
-
-    async def again(data: DataDatabase) -> None:
+    async with opened(tmp_path) as data:
         data.open()
         check(data.size(), await data.count())
-
-    run(tmp_path, again)
 
 
 def test_size_of_a_closed_one_is_what_it_was_told(tmp_path: Path) -> None:
@@ -131,10 +105,9 @@ def test_size_of_a_closed_one_is_what_it_was_told(tmp_path: Path) -> None:
     assert not data.is_open
 
 
-def test_counting_lets_the_loop_run(tmp_path: Path) -> None:
+async def test_counting_lets_the_loop_run(tmp_path: Path) -> None:
     """Every few thousand keys."""
-
-    async def scenario(data: DataDatabase) -> None:
+    async with opened(tmp_path) as data:
         keys = [b"%06d" % i for i in range(10_000)]
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
         turns = 0
@@ -150,13 +123,10 @@ def test_counting_lets_the_loop_run(tmp_path: Path) -> None:
         task.cancel()
         assert turns >= 8
 
-    run(tmp_path, scenario)
 
-
-def test_closing_waits_for_readers(tmp_path: Path) -> None:
+async def test_closing_waits_for_readers(tmp_path: Path) -> None:
     """And nothing opens it again."""
-
-    async def scenario(data: DataDatabase) -> None:
+    async with opened(tmp_path) as data:
         keys = [b"%06d" % i for i in range(10_000)]
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
         counting = asyncio.create_task(data.count())
@@ -167,24 +137,18 @@ def test_closing_waits_for_readers(tmp_path: Path) -> None:
         with pytest.raises(MinkaError, match="SHUTTING_DOWN"):
             data.get([b"000001"])
 
-    run(tmp_path, scenario)
 
-
-def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
+async def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
     """By gets and by counting, which would otherwise end early and say nothing."""
     keys = [b"%06d" % i for i in range(20_000)]
-
-    async def fill(data: DataDatabase) -> None:
+    async with opened(tmp_path) as data:
         data.write([WriteBody(keys, [random.Random(1).randbytes(50) for _ in keys])], Applied(1, 1))
         await data.flush()
-
-    run(tmp_path, fill)
     (table,) = tmp_path.glob("*.sst")
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 1
     table.write_bytes(content)
-
-    async def damaged(data: DataDatabase) -> None:
+    async with opened(tmp_path) as data:
         with pytest.raises(MinkaError) as counting:
             await data.count()
         with pytest.raises(MinkaError) as getting:
@@ -198,5 +162,3 @@ def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
             assert again.value is counting.value, "also where the block is whole"
         with pytest.raises(MinkaError):
             data.write([WriteBody([b"a"], [b"1"])], Applied(2, 1))
-
-    run(tmp_path, damaged)

@@ -1,6 +1,5 @@
 """A partition's data takes in files: once, wherever a crash comes in between."""
 
-import asyncio
 import os
 import random
 from collections.abc import Sequence
@@ -97,7 +96,7 @@ async def recovered(copy: Path, log: Sequence[Entry], links: Path) -> Rows:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_crash_at_any_moment(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crash_at_any_moment(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between the file and what is said of it; a mark that comes twice changes nothing that was written since."""
     rng = random.Random(seed)
     rows_of: dict[int, Rows] = {}
@@ -111,95 +110,81 @@ def test_a_crash_at_any_moment(tmp_path: Path, seed: int, monkeypatch: pytest.Mo
     def copy_now(entries: int) -> None:
         copies.append((crashed_copy(tmp_path / "data", tmp_path / f"copy-{len(copies)}"), entries))
 
-    async def scenario() -> None:
-        data = opened(tmp_path / "data")
-        write = DataDatabase._write
+    data = opened(tmp_path / "data")
+    write = DataDatabase._write
 
-        def between(self: DataDatabase, *arguments: object) -> None:
-            if log and isinstance(log[-1], Load):
-                copy_now(len(log))
-            write(self, *arguments)  # type: ignore[arg-type]
+    def between(self: DataDatabase, *arguments: object) -> None:
+        if log and isinstance(log[-1], Load):
+            copy_now(len(log))
+        write(self, *arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(DataDatabase, "_write", between)
-        for offset in range(1, 40):
-            if rng.random() < 0.25:
-                number = rng.choice((1, 2, 3))
-                log.append(Load(number, 1, files[number]))
-            else:
-                keys = [b"%03d" % rng.randrange(300) for _ in range(5)]
-                values = [rng.choice((None, b"write %d" % offset)) for _ in keys]
-                log.append(WriteBody(keys, values))
-            await apply(data, offset, log[-1], tmp_path)
-            if rng.random() < 0.2:
-                await data.flush()
-            if rng.random() < 0.2:
-                copy_now(len(log))
-            assert content(data) == expected(log, rows_of)
-        monkeypatch.undo()
-        await data.close()
-        for path, entries in copies:
-            assert await recovered(path, log[:entries], tmp_path) == expected(log[:entries], rows_of)
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(DataDatabase, "_write", between)
+    for offset in range(1, 40):
+        if rng.random() < 0.25:
+            number = rng.choice((1, 2, 3))
+            log.append(Load(number, 1, files[number]))
+        else:
+            keys = [b"%03d" % rng.randrange(300) for _ in range(5)]
+            values = [rng.choice((None, b"write %d" % offset)) for _ in keys]
+            log.append(WriteBody(keys, values))
+        await apply(data, offset, log[-1], tmp_path)
+        if rng.random() < 0.2:
+            await data.flush()
+        if rng.random() < 0.2:
+            copy_now(len(log))
+        assert content(data) == expected(log, rows_of)
+    monkeypatch.undo()
+    await data.close()
+    for path, entries in copies:
+        assert await recovered(path, log[:entries], tmp_path) == expected(log[:entries], rows_of)
     assert any(isinstance(entry, Load) for entry in log)
     for file in files.values():
         assert checksum_of(file.path) == file.checksum, "taking it in changes nothing in the file"
 
 
-def test_its_size_is_known(tmp_path: Path) -> None:
+async def test_its_size_is_known(tmp_path: Path) -> None:
     rows = {b"%06d" % i: b"v" * 100 for i in range(5000)}
     file = file_of(tmp_path / "file.sst", rows)
-
-    async def scenario() -> None:
-        data = opened(tmp_path / "data")
-        await apply(data, 1, Load(1, 1, file), tmp_path)
-        assert data.size() == Size(5000 * 106, 5000)
-        assert data.size_error() == 0.0
-        await data.flush()
-        assert data.size() == Size(5000 * 106, 5000)
-        await apply(data, 2, Load(2, 1, file), tmp_path)
-        assert data.size_error() == float("inf"), "who was there before is not known"
-        await data.compact()
-        assert data.size().keys == 5000
-        assert abs(data.size().bytes - 5000 * 106) < 100, "the record of the loads is not told from the rows"
-        await data.close()
-
-    asyncio.run(scenario())
+    data = opened(tmp_path / "data")
+    await apply(data, 1, Load(1, 1, file), tmp_path)
+    assert data.size() == Size(5000 * 106, 5000)
+    assert data.size_error() == 0.0
+    await data.flush()
+    assert data.size() == Size(5000 * 106, 5000)
+    await apply(data, 2, Load(2, 1, file), tmp_path)
+    assert data.size_error() == float("inf"), "who was there before is not known"
+    await data.compact()
+    assert data.size().keys == 5000
+    assert abs(data.size().bytes - 5000 * 106) < 100, "the record of the loads is not told from the rows"
+    await data.close()
 
 
-def test_a_checkpoint_and_what_is_kept_have_the_loads(tmp_path: Path) -> None:
+async def test_a_checkpoint_and_what_is_kept_have_the_loads(tmp_path: Path) -> None:
     file = file_of(tmp_path / "file.sst", {b"a": b"1", b"z": b"2"})
-
-    async def scenario() -> None:
-        data = opened(tmp_path / "data")
-        await apply(data, 1, Load(7, 3, file), tmp_path)
-        data.keep(KeyRange(b"b", b""), Applied(2, 1))
-        data.write([WriteBody([b"c"], [b"3"])], Applied(3, 1))
-        taken = await checkpoint.take(data, tmp_path / "taken")
-        copy = opened(taken.path)
-        assert copy.loads == data.loads == TakenLoads({7: 1}, 3)
-        assert content(copy) == {b"c": b"3", b"z": b"2"}
-        await copy.close()
-        await data.close()
-
-    asyncio.run(scenario())
+    data = opened(tmp_path / "data")
+    await apply(data, 1, Load(7, 3, file), tmp_path)
+    data.keep(KeyRange(b"b", b""), Applied(2, 1))
+    data.write([WriteBody([b"c"], [b"3"])], Applied(3, 1))
+    taken = await checkpoint.take(data, tmp_path / "taken")
+    copy = opened(taken.path)
+    assert copy.loads == data.loads == TakenLoads({7: 1}, 3)
+    assert content(copy) == {b"c": b"3", b"z": b"2"}
+    await copy.close()
+    await data.close()
 
 
-def test_a_file_that_is_none_condemns_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        data = opened(tmp_path / "data")
-        data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
-        (tmp_path / "bad.sst").write_bytes(b"x" * 1000)
-        with pytest.raises(MinkaError) as caught:
-            await data.ingest(tmp_path / "bad.sst", Size(1, 1), TakenLoads({1: 2}, 0), Applied(2, 1))
-        assert caught.value.code is Code.CORRUPT_DATA
-        assert data.damage is None
-        assert data.applied == Applied(1, 1)
-        assert data.loads == TakenLoads()
-        assert content(data) == {b"a": b"1"}
-        await data.close()
-
-    asyncio.run(scenario())
+async def test_a_file_that_is_none_condemns_nothing(tmp_path: Path) -> None:
+    data = opened(tmp_path / "data")
+    data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
+    (tmp_path / "bad.sst").write_bytes(b"x" * 1000)
+    with pytest.raises(MinkaError) as caught:
+        await data.ingest(tmp_path / "bad.sst", Size(1, 1), TakenLoads({1: 2}, 0), Applied(2, 1))
+    assert caught.value.code is Code.CORRUPT_DATA
+    assert data.damage is None
+    assert data.applied == Applied(1, 1)
+    assert data.loads == TakenLoads()
+    assert content(data) == {b"a": b"1"}
+    await data.close()
 
 
 def test_which_loads_are_remembered() -> None:

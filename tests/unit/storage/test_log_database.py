@@ -5,7 +5,8 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +16,32 @@ from minka.errors import Code, MinkaError
 from minkad.storage.log_database import LogDatabase
 from tests.unit.storage.crash import crashed_copy
 
-Scenario = Callable[[LogDatabase], Coroutine[Any, Any, None]]
+
+@contextmanager
+def opened(path: Path) -> Iterator[LogDatabase]:
+    db = LogDatabase.open(path)
+    try:
+        yield db
+    finally:
+        db.close()
 
 
-def run(path: Path, scenario: Scenario) -> None:
-    """With an open database."""
-
-    async def opened() -> None:
-        db = LogDatabase.open(path)
-        try:
-            await scenario(db)
-        finally:
-            db.close()
-
-    asyncio.run(opened())
-
-
-def test_what_is_synced_is_there_after_a_crash(tmp_path: Path) -> None:
+async def test_what_is_synced_is_there_after_a_crash(tmp_path: Path) -> None:
     """The copy of the files is what a crash of the process would leave."""
-
-    async def scenario(db: LogDatabase) -> None:
+    with opened(tmp_path / "log") as db:
         db.put(b"a", b"1")
         db.put(b"b", b"2")
         db.delete(b"a")
         await db.sync()
         db.put(b"c", b"3")  # never synced
         crashed_copy(tmp_path / "log", tmp_path / "crashed")
-
-    run(tmp_path / "log", scenario)
-
-    async def after(db: LogDatabase) -> None:
+    with opened(tmp_path / "crashed") as db:
         assert db.scan(b"", b"z") == [(b"b", b"2")]
 
-    run(tmp_path / "crashed", after)
 
-
-def test_everything_of_a_loop_turn_shares_one_sync(tmp_path: Path) -> None:
+async def test_everything_of_a_loop_turn_shares_one_sync(tmp_path: Path) -> None:
     """Also what is staged behind the first call."""
-
-    async def scenario(db: LogDatabase) -> None:
+    with opened(tmp_path) as db:
         futures = []
         for i in range(100):
             db.put(b"%d" % i, b"")
@@ -62,13 +50,11 @@ def test_everything_of_a_loop_turn_shares_one_sync(tmp_path: Path) -> None:
         assert db.counters.syncs == 1
         assert len(db.scan(b"", b"z")) == 100
 
-    run(tmp_path, scenario)
 
-
-def test_what_is_staged_during_a_sync_joins_the_next(tmp_path: Path) -> None:
+async def test_what_is_staged_during_a_sync_joins_the_next(tmp_path: Path) -> None:
     """One in flight, in order."""
+    with opened(tmp_path) as db:
 
-    async def scenario(db: LogDatabase) -> None:
         async def writer(number: int) -> None:
             for i in range(20):
                 db.put(b"%d-%d" % (number, i), b"")
@@ -79,13 +65,11 @@ def test_what_is_staged_during_a_sync_joins_the_next(tmp_path: Path) -> None:
         assert 20 <= db.counters.syncs <= 60
         assert db.counters.bytes > 1000 * 5
 
-    run(tmp_path, scenario)
 
-
-def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path) -> None:
+async def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path) -> None:
     """The sync is not its own."""
+    with opened(tmp_path) as db:
 
-    async def scenario(db: LogDatabase) -> None:
         async def wait() -> None:
             await db.sync()
 
@@ -97,34 +81,29 @@ def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path) -> N
         with pytest.raises(asyncio.CancelledError):
             await impatient
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("asks", [LogDatabase.sync, LogDatabase.write])
-def test_nobody_waits_for_what_is_closed(tmp_path: Path, asks: Callable[[LogDatabase], asyncio.Future[None]]) -> None:
+async def test_nobody_waits_for_what_is_closed(
+    tmp_path: Path, asks: Callable[[LogDatabase], asyncio.Future[None]]
+) -> None:
     """Asked for before a write is under way, while one is, and behind the end."""
-
-    async def main() -> None:
-        for turns in range(2):
-            db = LogDatabase.open(tmp_path / "log")
-            futures = [asks(db)]
-            for _ in range(turns):
-                await asyncio.sleep(0)
-                futures.append(asks(db))
-            db.close()
+    for turns in range(2):
+        db = LogDatabase.open(tmp_path / "log")
+        futures = [asks(db)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
             futures.append(asks(db))
-            _, left = await asyncio.wait(futures, timeout=10)
-            assert not left
-            codes = [future.exception() and future.exception().code for future in futures]  # type: ignore[union-attr]
-            assert codes == [None] * turns + [Code.SHUTTING_DOWN] * 2, turns
+        db.close()
+        futures.append(asks(db))
+        _, left = await asyncio.wait(futures, timeout=10)
+        assert not left
+        codes = [future.exception() and future.exception().code for future in futures]  # type: ignore[union-attr]
+        assert codes == [None] * turns + [Code.SHUTTING_DOWN] * 2, turns
 
-    asyncio.run(main())
 
-
-def test_scan(tmp_path: Path) -> None:
+async def test_scan(tmp_path: Path) -> None:
     """Bounds, direction, limits."""
-
-    async def scenario(db: LogDatabase) -> None:
+    with opened(tmp_path) as db:
         for i in range(10):
             db.put(b"k%d" % i, b"x" * 10)
         db.delete_range(b"k0", b"k2")
@@ -142,8 +121,6 @@ def test_scan(tmp_path: Path) -> None:
         assert keys(b"k", b"l", max_bytes=1) == [2]
         assert keys(b"x", b"z") == []
 
-    run(tmp_path, scenario)
-
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
@@ -157,10 +134,9 @@ def small_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_a_full_disk_fails_it_for_good(tmp_path: Path) -> None:
+async def test_a_full_disk_fails_it_for_good(tmp_path: Path) -> None:
     """Everyone who waits learns of it, now and later, and the owner is told once."""
-
-    async def scenario(db: LogDatabase) -> None:
+    with opened(tmp_path / "log") as db:
         failures: list[MinkaError] = []
         db.on_failure = failures.append
         db.put(b"fits", b"1")
@@ -180,45 +156,34 @@ def test_a_full_disk_fails_it_for_good(tmp_path: Path) -> None:
         assert len(failures) == 1
         assert db.error is failures[0]
 
-    run(tmp_path / "log", scenario)
 
-
-def write_some(path: Path) -> Path:
+async def write_some(path: Path) -> Path:
     """A log of 1,000 entries as a crash would leave it; its WAL."""
-
-    async def scenario(db: LogDatabase) -> None:
+    with opened(path) as db:
         for i in range(1000):
             db.put(b"%04d" % i, b"x" * 100)
         await db.sync()
         crashed_copy(path, path.with_name("crashed"))
-
-    run(path, scenario)
     return max(path.with_name("crashed").glob("*.log"), key=lambda file: file.stat().st_size)
 
 
-def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
+async def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
     """A write that a power cut interrupted was never acknowledged."""
-
-    async def scenario(db: LogDatabase) -> None:
+    with opened(tmp_path / "log") as db:
         db.put(b"acknowledged", b"1")
         await db.sync()
         db.put(b"torn", b"2" * 1000)
         await db.sync()
         crashed_copy(tmp_path / "log", tmp_path / "crashed")
-
-    run(tmp_path / "log", scenario)
     wal = max((tmp_path / "crashed").glob("*.log"), key=lambda file: file.stat().st_size)
     wal.write_bytes(wal.read_bytes()[:-100])
-
-    async def after(db: LogDatabase) -> None:
+    with opened(tmp_path / "crashed") as db:
         assert db.scan(b"", b"z") == [(b"acknowledged", b"1")]
 
-    run(tmp_path / "crashed", after)
 
-
-def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+async def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
     """Not skipped: everything behind it would be lost silently."""
-    wal = write_some(tmp_path / "log")
+    wal = await write_some(tmp_path / "log")
     content = bytearray(wal.read_bytes())
     content[len(content) // 2] ^= 1
     wal.write_bytes(content)
@@ -227,20 +192,15 @@ def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
     assert caught.value.code is Code.CORRUPT_DATA
 
 
-def test_a_second_process_is_refused(tmp_path: Path) -> None:
+async def test_a_second_process_is_refused(tmp_path: Path) -> None:
     """By RocksDB's lock."""
-
-    async def scenario(_: LogDatabase) -> None:
-        with pytest.raises(MinkaError, match="STORAGE_FAILED"):
-            LogDatabase.open(tmp_path)
-
-    run(tmp_path, scenario)
+    with opened(tmp_path), pytest.raises(MinkaError, match="STORAGE_FAILED"):
+        LogDatabase.open(tmp_path)
 
 
-def test_what_is_written_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> None:
+async def test_what_is_written_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> None:
     """Without a sync of its own; a sync of others shares its batch."""
-
-    async def scenario(db: LogDatabase) -> None:
+    with opened(tmp_path / "log") as db:
         db.put(b"a", b"1")
         await db.write()
         assert db.counters.syncs == 0
@@ -251,13 +211,8 @@ def test_what_is_written_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> N
         db.put(b"b", b"2")
         await asyncio.gather(db.write(), db.sync())
         assert db.counters.syncs == 2
-
-    run(tmp_path / "log", scenario)
-
-    async def after(db: LogDatabase) -> None:
+    with opened(tmp_path / "crashed") as db:
         assert db.scan(b"", b"z") == [(b"a", b"1")]
-
-    run(tmp_path / "crashed", after)
 
 
 class HeldSyncs:
@@ -286,12 +241,11 @@ async def is_left_waiting(future: asyncio.Future[None]) -> bool:
     return bool(left)
 
 
-def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_long(
+async def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write waits for the sync that is due, so that no more than is promised can be lost."""
-
-    async def scenario(db: LogDatabase) -> None:
+    with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         db.put(b"first", b"1")
         await db.write()  # acknowledged, and not synced
@@ -305,13 +259,12 @@ def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_long(
         await second
         assert db.unsynced_s() == 0.0
 
-    run(tmp_path, scenario)
 
-
-def test_writes_wait_for_their_sync_while_syncs_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_wait_for_their_sync_while_syncs_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else those before a slow sync would be older than promised at its end."""
-
-    async def scenario(db: LogDatabase) -> None:
+    with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         slow = db.sync()
         await held.until_begun()
@@ -329,18 +282,13 @@ def test_writes_wait_for_their_sync_while_syncs_take_long(tmp_path: Path, monkey
         await db.write()
         assert db.counters.syncs == syncs, "it waited for no sync"
 
-    run(tmp_path, scenario)
 
-
-def test_what_is_written_is_synced_while_the_loop_stands_still(tmp_path: Path) -> None:
+async def test_what_is_written_is_synced_while_the_loop_stands_still(tmp_path: Path) -> None:
     """The promise does not wait for the loop's turn."""
-
-    async def scenario(db: LogDatabase) -> None:
+    with opened(tmp_path) as db:
         db.put(b"a", b"1")
         await db.write()
         until = time.monotonic() + 10
         while db.unsynced_s() and time.monotonic() < until:
             time.sleep(0.005)  # noqa: ASYNC251 - it stands still
         assert db.unsynced_s() == 0.0
-
-    run(tmp_path, scenario)

@@ -1,6 +1,5 @@
 """What a log database lacks of what was durable is noticed, whichever of its files it was in."""
 
-import asyncio
 import random
 import shutil
 from collections.abc import Callable
@@ -16,37 +15,29 @@ from tests.integration.replication.harness import until
 from tests.unit.storage.crash import crashed_copy
 
 
-def grown(path: Path, writes: int) -> None:
+async def grown(path: Path, writes: int) -> None:
     """One life of the database, with so many writes; stopped."""
-
-    async def scenario() -> None:
-        db = LogDatabase.open(path / "log")
-        for i in range(writes):
-            db.put(b"%d/%d" % (db.starts, i), bytes(1000))
-            await db.sync()
-        db.close()
-
-    asyncio.run(scenario())
+    db = LogDatabase.open(path / "log")
+    for i in range(writes):
+        db.put(b"%d/%d" % (db.starts, i), bytes(1000))
+        await db.sync()
+    db.close()
 
 
-def crashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+async def crashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of a database with tables and a log, as a crash has left it after its end was marked."""
     monkeypatch.setattr(log_database, "_MARK_SOON_S", 0.0)
-
-    async def scenario() -> Path:
-        db = LogDatabase.open(path / "live" / "log")
-        for i in range(20):
-            db.put(b"%d" % i, bytes(1000))
-            await db.sync()
-            if i == 10:
-                db._db.flush()
-        await until(lambda: marked(path / "live") == 20)
-        copy = crashed_copy(path / "live", path / "crashed")
-        db.close()
-        return copy
-
     (path / "live").mkdir()
-    return asyncio.run(scenario())
+    db = LogDatabase.open(path / "live" / "log")
+    for i in range(20):
+        db.put(b"%d" % i, bytes(1000))
+        await db.sync()
+        if i == 10:
+            db._db.flush()
+    await until(lambda: marked(path / "live") == 20)
+    copy = crashed_copy(path / "live", path / "crashed")
+    db.close()
+    return copy
 
 
 def marked(path: Path) -> int:
@@ -71,50 +62,50 @@ def zero(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [Path.unlink, cut, zero])
 @pytest.mark.parametrize("pattern", ["*.log", "MANIFEST-*", "CURRENT", "*.sst"])
-def test_after_a_crash(
+async def test_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, harm: Callable[[Path], None]
 ) -> None:
     """The second try says the same as the first, although RocksDB has cleaned up meanwhile."""
-    path = crashed(tmp_path, monkeypatch)
+    path = await crashed(tmp_path, monkeypatch)
     (file,) = (path / "log").glob(pattern)
     harm(file)
     assert "log" in refusal(path)
     assert "log" in refusal(path)
 
 
-def test_a_manifest_that_lacks_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_manifest_that_lacks_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """RocksDB takes it for an older one, and opens without the table that was made last."""
-    path = crashed(tmp_path, monkeypatch)
+    path = await crashed(tmp_path, monkeypatch)
     (manifest,) = (path / "log").glob("MANIFEST-*")
     manifest.write_bytes(manifest.read_bytes()[:-20])
     assert "were written" in refusal(path)
 
 
-def test_undamaged_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = crashed(tmp_path, monkeypatch)
+async def test_undamaged_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = await crashed(tmp_path, monkeypatch)
     db = LogDatabase.open(path / "log", must_exist=True)
     assert db.count(b"", b"\xff") == 20
     assert db.starts == 2
     db.close()
 
 
-def test_an_older_copy_of_the_folder(tmp_path: Path) -> None:
-    grown(tmp_path, 3)
+async def test_an_older_copy_of_the_folder(tmp_path: Path) -> None:
+    await grown(tmp_path, 3)
     shutil.copytree(tmp_path / "log", tmp_path / "old")
-    grown(tmp_path, 3)
+    await grown(tmp_path, 3)
     shutil.rmtree(tmp_path / "log")
     (tmp_path / "old").rename(tmp_path / "log")
     assert "was in use already" in refusal(tmp_path)
 
 
-def test_after_a_stop_nothing_may_be_missing(tmp_path: Path) -> None:
+async def test_after_a_stop_nothing_may_be_missing(tmp_path: Path) -> None:
     """Not even the last write: nothing was torn."""
-    grown(tmp_path, 5)
+    await grown(tmp_path, 5)
     assert marked(tmp_path) == 5
 
 
-def test_a_folder_or_a_mark_that_is_gone(tmp_path: Path) -> None:
-    grown(tmp_path, 1)
+async def test_a_folder_or_a_mark_that_is_gone(tmp_path: Path) -> None:
+    await grown(tmp_path, 1)
     shutil.copytree(tmp_path, tmp_path / "copy")
     shutil.rmtree(tmp_path / "log")
     assert "does not exist" in refusal(tmp_path)
@@ -122,9 +113,9 @@ def test_a_folder_or_a_mark_that_is_gone(tmp_path: Path) -> None:
     assert "log.mark is gone" in refusal(tmp_path / "copy", must_exist=True)
 
 
-def test_one_damaged_slot_is_made_up_for_by_the_other(tmp_path: Path) -> None:
+async def test_one_damaged_slot_is_made_up_for_by_the_other(tmp_path: Path) -> None:
     """A mark may be torn as any other write. Both: it is refused."""
-    grown(tmp_path, 1)
+    await grown(tmp_path, 1)
     path = tmp_path / "log.mark"
     content = path.read_bytes()
     for place in (20, 532):
@@ -138,27 +129,23 @@ def test_one_damaged_slot_is_made_up_for_by_the_other(tmp_path: Path) -> None:
     assert "log.mark is damaged" in refusal(tmp_path)
 
 
-def test_damage_that_is_read_ends_the_node(tmp_path: Path) -> None:
+async def test_damage_that_is_read_ends_the_node(tmp_path: Path) -> None:
     """Votes and acknowledgements are in the same database: nothing more is written to it."""
-
-    async def scenario() -> None:
-        db = LogDatabase.open(tmp_path / "log")
-        for i in range(100):
-            db.put(b"%03d" % i, random.Random(i).randbytes(100))
+    db = LogDatabase.open(tmp_path / "log")
+    for i in range(100):
+        db.put(b"%03d" % i, random.Random(i).randbytes(100))
+    await db.sync()
+    db._db.flush()
+    (table,) = (tmp_path / "log").glob("*.sst")
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    table.write_bytes(content)
+    told: list[MinkaError] = []
+    db.on_failure = told.append
+    with pytest.raises(MinkaError) as caught:
+        db.scan(b"0", b"1")
+    assert told == [caught.value]
+    assert table.name in caught.value.message
+    with pytest.raises(MinkaError, match="CORRUPT_DATA"):
         await db.sync()
-        db._db.flush()
-        (table,) = (tmp_path / "log").glob("*.sst")
-        content = bytearray(table.read_bytes())
-        content[len(content) // 2] ^= 0x10
-        table.write_bytes(content)
-        told: list[MinkaError] = []
-        db.on_failure = told.append
-        with pytest.raises(MinkaError) as caught:
-            db.scan(b"0", b"1")
-        assert told == [caught.value]
-        assert table.name in caught.value.message
-        with pytest.raises(MinkaError, match="CORRUPT_DATA"):
-            await db.sync()
-        db.close()
-
-    asyncio.run(scenario())
+    db.close()

@@ -1,6 +1,5 @@
 """The Raft log on disk against the one in memory."""
 
-import asyncio
 import random
 import shutil
 from pathlib import Path
@@ -110,20 +109,16 @@ class Both:
 
 @pytest.mark.seeds(5)
 @pytest.mark.parametrize("tail_bytes", [0, 200, 1 << 20])
-def test_it_is_as_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes: int) -> None:
+async def test_it_is_as_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes: int) -> None:
     """Appends over conflicts, snapshots, compactions, restarts."""
     rng = random.Random(seed)
-
-    async def scenario() -> None:
-        both = Both(tmp_path, tail_bytes)
-        try:
-            for _ in range(40):
-                await both.step(rng)
-                both.check(rng)
-        finally:
-            both.db.close()
-
-    asyncio.run(scenario())
+    both = Both(tmp_path, tail_bytes)
+    try:
+        for _ in range(40):
+            await both.step(rng)
+            both.check(rng)
+    finally:
+        both.db.close()
 
 
 async def filled(db: LogDatabase) -> RaftLog:
@@ -135,106 +130,86 @@ async def filled(db: LogDatabase) -> RaftLog:
     return log
 
 
-def test_bootstrap(tmp_path: Path) -> None:
+async def test_bootstrap(tmp_path: Path) -> None:
     """As if entry 1 had made the configuration; once."""
-
-    async def scenario() -> None:
-        db = LogDatabase.open(tmp_path)
-        log = RaftLog(db)
-        assert log.is_empty()
-        log.bootstrap(ConfState(voters=[1, 2, 3]))
-        await db.sync()
-        log = RaftLog(db)
-        state, conf_state = log.initial_state()
-        assert (state.term, state.commit, list(conf_state.voters)) == (1, 1, [1, 2, 3])
-        assert (log.first_index(), log.last_index(), log.term(1)) == (2, 1, 1)
-        with pytest.raises(AssertionError, match="not empty"):
-            log.bootstrap(ConfState(voters=[1]))
-        db.close()
-
-    asyncio.run(scenario())
+    db = LogDatabase.open(tmp_path)
+    log = RaftLog(db)
+    assert log.is_empty()
+    log.bootstrap(ConfState(voters=[1, 2, 3]))
+    await db.sync()
+    log = RaftLog(db)
+    state, conf_state = log.initial_state()
+    assert (state.term, state.commit, list(conf_state.voters)) == (1, 1, [1, 2, 3])
+    assert (log.first_index(), log.last_index(), log.term(1)) == (2, 1, 1)
+    with pytest.raises(AssertionError, match="not empty"):
+        log.bootstrap(ConfState(voters=[1]))
+    db.close()
 
 
-def test_refusals(tmp_path: Path) -> None:
+async def test_refusals(tmp_path: Path) -> None:
     """By the exceptions that the core knows."""
-
-    async def scenario() -> None:
-        db = LogDatabase.open(tmp_path)
-        log = await filled(db)
-        log.stage_snapshot(8, 1, ConfState(voters=[1]), b"")
-        log.compact(6)
-        for call in (lambda: log.entries(6, 8, NO_LIMIT), lambda: log.term(5), lambda: log.compact(6)):
-            with pytest.raises(Compacted):
-                call()
-        for call in (lambda: log.entries(11, 13, NO_LIMIT), lambda: log.term(12)):
-            with pytest.raises(Unavailable):
-                call()
-        with pytest.raises(SnapOutOfDate):
-            log.stage_snapshot(8, 1, ConfState(), b"")
-        with pytest.raises(AssertionError, match="no snapshot"):
-            log.compact(9)
-        db.close()
-
-    asyncio.run(scenario())
+    db = LogDatabase.open(tmp_path)
+    log = await filled(db)
+    log.stage_snapshot(8, 1, ConfState(voters=[1]), b"")
+    log.compact(6)
+    for call in (lambda: log.entries(6, 8, NO_LIMIT), lambda: log.term(5), lambda: log.compact(6)):
+        with pytest.raises(Compacted):
+            call()
+    for call in (lambda: log.entries(11, 13, NO_LIMIT), lambda: log.term(12)):
+        with pytest.raises(Unavailable):
+            call()
+    with pytest.raises(SnapOutOfDate):
+        log.stage_snapshot(8, 1, ConfState(), b"")
+    with pytest.raises(AssertionError, match="no snapshot"):
+        log.compact(9)
+    db.close()
 
 
-def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
+async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
     """At the start; in the middle also when it is read."""
-
-    async def scenario() -> None:
-        db = LogDatabase.open(tmp_path)
-        await filled(db)
-        log = RaftLog(db)
-        log.stage(ready([], HardState(term=1, commit=11)))
-        db.delete(b"re" + (7).to_bytes(8, "big"))
-        await db.sync()
-        with pytest.raises(MinkaError) as caught:
-            log.entries(2, 12, NO_LIMIT)
-        assert caught.value.code is Code.CORRUPT_DATA
-        with pytest.raises(MinkaError, match="an entry of 2 to 11 is missing"):
-            RaftLog(db)
-        with pytest.raises(MinkaError, match="CORRUPT_DATA"):
-            await db.sync()  # it takes no more writes
-        db.close()
-
-    asyncio.run(scenario())
+    db = LogDatabase.open(tmp_path)
+    await filled(db)
+    log = RaftLog(db)
+    log.stage(ready([], HardState(term=1, commit=11)))
+    db.delete(b"re" + (7).to_bytes(8, "big"))
+    await db.sync()
+    with pytest.raises(MinkaError) as caught:
+        log.entries(2, 12, NO_LIMIT)
+    assert caught.value.code is Code.CORRUPT_DATA
+    with pytest.raises(MinkaError, match="an entry of 2 to 11 is missing"):
+        RaftLog(db)
+    with pytest.raises(MinkaError, match="CORRUPT_DATA"):
+        await db.sync()  # it takes no more writes
+    db.close()
 
 
-def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
+async def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
     """By what is known to be committed."""
-
-    async def scenario() -> None:
-        db = LogDatabase.open(tmp_path)
-        await filled(db)
-        RaftLog(db).stage(ready([], HardState(term=1, commit=11)))
-        db.delete(b"re" + (11).to_bytes(8, "big"))
-        await db.sync()
-        with pytest.raises(MinkaError, match="committed"):
-            RaftLog(db)
-        db.close()
-
-    asyncio.run(scenario())
+    db = LogDatabase.open(tmp_path)
+    await filled(db)
+    RaftLog(db).stage(ready([], HardState(term=1, commit=11)))
+    db.delete(b"re" + (11).to_bytes(8, "big"))
+    await db.sync()
+    with pytest.raises(MinkaError, match="committed"):
+        RaftLog(db)
+    db.close()
 
 
-def write_tables(path: Path) -> Path:
+async def write_tables(path: Path) -> Path:
     """Entries in a table of RocksDB's, which is returned."""
-
-    async def scenario() -> None:
-        db = LogDatabase.open(path)
-        log = await filled(db)
-        log.stage(ready([Entry(term=1, index=i, data=random.Random(i).randbytes(1000)) for i in range(12, 500)]))
-        await db.sync()
-        db.close()
-
-    asyncio.run(scenario())
+    db = LogDatabase.open(path)
+    log = await filled(db)
+    log.stage(ready([Entry(term=1, index=i, data=random.Random(i).randbytes(1000)) for i in range(12, 500)]))
+    await db.sync()
+    db.close()
     LogDatabase.open(path).close()  # writes what was in the write-ahead log
     (table,) = path.glob("*.sst")
     return table
 
 
-def test_a_flipped_bit_in_any_entry_is_found_at_the_start(tmp_path: Path) -> None:
+async def test_a_flipped_bit_in_any_entry_is_found_at_the_start(tmp_path: Path) -> None:
     """Also where nothing lies that is read otherwise; the file is named."""
-    table = write_tables(tmp_path / "log")
+    table = await write_tables(tmp_path / "log")
     content = table.read_bytes()
     for place in range(10_000, 400_000, 130_000):
         damaged = tmp_path / str(place) / table.name

@@ -6,10 +6,10 @@ standard error is at most sqrt(n q (1 - q) s) keys. Four of them are allowed: on
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from rocksdict import Cache, Rdict
@@ -59,15 +59,13 @@ def _step(keys: int) -> int:
     return max(1, min(keys // 512, 16))
 
 
-def run(path: Path, scenario: Callable[[Model], Coroutine[Any, Any, None]]) -> None:
-    async def with_model() -> None:
-        model = Model(path)
-        try:
-            await scenario(model)
-        finally:
-            await model.data.close()
-
-    asyncio.run(with_model())
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[Model]:
+    model = Model(path)
+    try:
+        yield model
+    finally:
+        await model.data.close()
 
 
 def names(count: int, seed: int = 1) -> list[bytes]:
@@ -80,22 +78,19 @@ def same(value: bytes | None, count: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("count", [1, 10, 1000, 50_000])
-def test_what_is_new_is_exact(tmp_path: Path, count: int) -> None:
-    async def scenario(model: Model) -> None:
+async def test_what_is_new_is_exact(tmp_path: Path, count: int) -> None:
+    async with opened(tmp_path) as model:
         model.write(names(count), same(b"v" * 100, count))
         model.check(0, 0)
         await model.data.flush()
         model.check(0, 0)
         assert model.data.size() == model.data.size_at_most()
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("count", [100, 20_000])
-def test_each_key_three_times(tmp_path: Path, count: int) -> None:
+async def test_each_key_three_times(tmp_path: Path, count: int) -> None:
     """All that is looked up is there: only the block that has begun is uncertain, and its step when there were few."""
-
-    async def scenario(model: Model) -> None:
+    async with opened(tmp_path) as model:
         keys = names(count)
         for seed in range(3):
             model.write(Random(seed).sample(keys, count), same(b"v" * 100, count))
@@ -103,11 +98,9 @@ def test_each_key_three_times(tmp_path: Path, count: int) -> None:
         model.check(2 * _step(count), 2 * _step(count) * 116)
         assert 3 * count <= model.data.size_at_most().keys <= 3 * count + 2  # the applied offset of each table
 
-    run(tmp_path, scenario)
 
-
-def test_some_keys_much_more_often(tmp_path: Path) -> None:
-    async def scenario(model: Model) -> None:
+async def test_some_keys_much_more_often(tmp_path: Path) -> None:
+    async with opened(tmp_path) as model:
         rng, count = Random(5), 20_000
         keys = names(count)
         weights = [1 / (rank + 1) for rank in range(count)]
@@ -116,22 +109,17 @@ def test_some_keys_much_more_often(tmp_path: Path) -> None:
         most = SURE * math.sqrt(3 * count * 0.25 * 16)
         model.check(most, most * 116)
 
-    run(tmp_path, scenario)
 
-
-def test_the_same_key_in_one_batch(tmp_path: Path) -> None:
+async def test_the_same_key_in_one_batch(tmp_path: Path) -> None:
     """The last of its values counts, and none but that is written."""
-
-    async def scenario(model: Model) -> None:
+    async with opened(tmp_path) as model:
         model.write([b"a", b"b", b"a", b"b"] * 100, [b"1", b"2", b"333", None] * 100)
         model.check(0, 0)
         assert model.data.size() == Size(4, 1)
 
-    run(tmp_path, scenario)
 
-
-def test_deleted_half(tmp_path: Path) -> None:
-    async def scenario(model: Model) -> None:
+async def test_deleted_half(tmp_path: Path) -> None:
+    async with opened(tmp_path) as model:
         keys = names(20_000)
         model.write(keys, same(b"v" * 100, 20_000))
         model.write(keys[::2], same(None, 10_000))
@@ -139,11 +127,9 @@ def test_deleted_half(tmp_path: Path) -> None:
         model.write(keys[::2], same(b"w" * 100, 10_000))
         model.check(3 * 16, 3 * 16 * 116)
 
-    run(tmp_path, scenario)
 
-
-def test_deletions_of_what_is_not_there(tmp_path: Path) -> None:
-    async def scenario(model: Model) -> None:
+async def test_deletions_of_what_is_not_there(tmp_path: Path) -> None:
+    async with opened(tmp_path) as model:
         keys, others = names(20_000), names(20_000, seed=2)
         model.write(keys, same(b"v" * 100, 20_000))
         model.write(others, same(None, 20_000))
@@ -153,13 +139,10 @@ def test_deletions_of_what_is_not_there(tmp_path: Path) -> None:
         most = SURE * math.sqrt(20_000 * 0.25 * 16)
         model.check(most, most * 116)
 
-    run(tmp_path, scenario)
 
-
-def test_values_of_all_sizes(tmp_path: Path) -> None:
+async def test_values_of_all_sizes(tmp_path: Path) -> None:
     """The error is that of the sizes now, and it is known."""
-
-    async def scenario(model: Model) -> None:
+    async with opened(tmp_path) as model:
         rng, count = Random(3), 20_000
         keys = names(count)
         values: list[bytes | None] = [bytes(int(rng.expovariate(1 / 300))) for _ in range(count)]
@@ -172,13 +155,10 @@ def test_values_of_all_sizes(tmp_path: Path) -> None:
         model.check(2 * 16, most)
         assert 0.5 * most < SURE * model.data.size_error() * model.size().bytes < 2 * most
 
-    run(tmp_path, scenario)
 
-
-def test_it_survives(tmp_path: Path) -> None:
+async def test_it_survives(tmp_path: Path) -> None:
     """A crash, and the end: it is stored with the data that it is of."""
-
-    async def scenario(model: Model) -> None:
+    async with opened(tmp_path / "1") as model:
         keys = names(10_000)
         for _ in range(3):
             model.write(keys, same(b"v" * 100, 10_000))
@@ -196,13 +176,10 @@ def test_it_survives(tmp_path: Path) -> None:
         assert again.size() == model.data.size()
         await again.close()
 
-    run(tmp_path / "1", scenario)
 
-
-def test_a_compaction_measures(tmp_path: Path) -> None:
+async def test_a_compaction_measures(tmp_path: Path) -> None:
     """What is written meanwhile counts as before."""
-
-    async def scenario(model: Model) -> None:
+    async with opened(tmp_path) as model:
         keys = names(20_000)
         model.write(keys, [bytes(i % 1000) for i in range(20_000)])
         model.write(keys[:10_000], [bytes(i % 700) for i in range(10_000)])
@@ -217,23 +194,18 @@ def test_a_compaction_measures(tmp_path: Path) -> None:
         # What came before the flush of the compaction began is counted twice, until it is compacted again.
         assert await model.data.compact() == model.size()
 
-    run(tmp_path, scenario)
 
-
-def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
+async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
     """Nothing overlaps it, so it would be moved down as it is."""
-
-    async def scenario(model: Model) -> None:
+    async with opened(tmp_path) as model:
         keys = names(1000)
         model.write(keys, same(None, 1000))
         model.write([b"a"], [b"1"])
         assert await model.data.compact() == Size(2, 1)
         assert sum(table["num_entries"] for table in model.data.raw().live_files()) == 2
 
-    run(tmp_path, scenario)
 
-
-def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) -> None:
+async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) -> None:
     """As they were written before: and nothing is known of what was overwritten."""
     options = data_options(Cache(MIB))
     options.create_if_missing(True)
@@ -243,21 +215,17 @@ def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) 
         db[b"a"] = value
         db.flush()
     db.close()
-
-    async def scenario(model: Model) -> None:
+    async with opened(tmp_path) as model:
         model.data.open()
         assert model.data.applied == Applied(7, 2)
         assert model.data.size_error() == math.inf
         assert (await model.data.compact()).keys == 1
         assert model.data.size_error() == 0
 
-    run(tmp_path, scenario)
 
-
-def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path) -> None:
+async def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path) -> None:
     """No more than the tables have; and it is known not to be known."""
-
-    async def scenario(model: Model) -> None:
+    async with opened(tmp_path) as model:
         model.write(names(5000), same(b"v" * 100, 5000))
         await model.data.flush()
         db = model.data.raw()
@@ -269,8 +237,6 @@ def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path) -> N
         size = await model.data.count()
         assert abs(model.data.size().keys - size.keys) <= 2
         assert model.data.size_error() == math.inf
-
-    run(tmp_path, scenario)
 
 
 def test_one_key_of_each_block_is_looked_up() -> None:

@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetTableRequest(_message.Message):
-    """A caller that has a table says which; then it is told what has changed since, where the node remembers that."""
+    """A caller that has a table says which; then it is told what has changed since, if the node remembers that."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -377,7 +377,7 @@ class PlanReassignRequest(_message.Message):
 
     @_builtins.property
     def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """share of a node beside the others'; its own weight where it isn't named"""
+        """share of a node beside the others'; its own weight if it isn't named"""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AssignedReplicas]:
@@ -465,7 +465,7 @@ class Move(_message.Message):
 
     @_builtins.property
     def target_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """after; source and target are named where one replica moves"""
+        """after; source and target are named if one replica moves"""
 
     def __init__(
         self,
@@ -851,7 +851,7 @@ class Blocker(_message.Message):
     """for people: "flights/7" """
     reason: _builtins.str
     remedy: _builtins.str
-    """a command where there is one"""
+    """a command if there is one"""
     def __init__(
         self,
         *,
@@ -1247,7 +1247,7 @@ class SplitKeysResponse(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """ascending; fewer than parts - 1 where the partition has too few keys"""
+        """ascending; fewer than parts - 1 if the partition has too few keys"""
 
     def __init__(
         self,

@@ -309,7 +309,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelOperation(self, request, context):
-        """What can go back goes back; refused with CANCEL_REFUSED where nothing would be left that is in sync and alive.
+        """What can go back goes back; refused with CANCEL_REFUSED if nothing would be left that is in sync and alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -84,7 +84,7 @@ class AdminStub:
     PauseOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]
     ResumeOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]
     CancelOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]
-    """What can go back goes back; refused with CANCEL_REFUSED where nothing would be left that is in sync and alive."""
+    """What can go back goes back; refused with CANCEL_REFUSED if nothing would be left that is in sync and alive."""
     LimitOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]
     Split: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
@@ -123,7 +123,7 @@ class AdminAsyncStub(AdminStub):
     PauseOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     ResumeOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     CancelOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
-    """What can go back goes back; refused with CANCEL_REFUSED where nothing would be left that is in sync and alive."""
+    """What can go back goes back; refused with CANCEL_REFUSED if nothing would be left that is in sync and alive."""
     LimitOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     Split: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]  # type: ignore[assignment]
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
@@ -249,7 +249,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CancelOperationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.OperationResponse, _abc.Awaitable[_admin_pb2.OperationResponse]]:
-        """What can go back goes back; refused with CANCEL_REFUSED where nothing would be left that is in sync and alive."""
+        """What can go back goes back; refused with CANCEL_REFUSED if nothing would be left that is in sync and alive."""
 
     @_abc_1.abstractmethod
     def LimitOperation(

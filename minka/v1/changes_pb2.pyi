@@ -144,7 +144,7 @@ class ChangeBatch(_message.Message):
     next_offset: _builtins.int
     """up to here all has come"""
     child_at: _builtins.int
-    """the offset of the mark from which on the child has a log of its own"""
+    """the offset of the marker after which the child has a log of its own"""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """of each row"""

@@ -519,9 +519,9 @@ class Operation(_message.Message):
     id: _builtins.int
     state: Global___OperationState.ValueType
     requested_by: _builtins.str
-    """who asked for it, by what he said"""
+    """who asked for it, as the caller said"""
     automatic: _builtins.bool
-    """nobody asked: the active controller has begun it of its own accord"""
+    """nobody asked: the active controller has begun it by itself"""
     reason: _builtins.str
     created_ms: _builtins.int
     finished_ms: _builtins.int
@@ -650,7 +650,7 @@ Global___ElectLeadersOperation: _TypeAlias = ElectLeadersOperation  # noqa: Y015
 
 @_typing.final
 class DrainOperation(_message.Message):
-    """A node leads nothing any more."""
+    """A node is to lead nothing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -659,7 +659,7 @@ class DrainOperation(_message.Message):
     PLAN_DIGEST_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     decommission: _builtins.bool
-    """and has nothing any more"""
+    """and to have nothing"""
     plan_digest: _builtins.str
     """of where to"""
     def __init__(

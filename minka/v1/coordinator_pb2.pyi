@@ -179,7 +179,7 @@ class ReplicaStats(_message.Message):
     ops: _builtins.int
     """keys read and written a second, of late"""
     cpu_percent: _builtins.int
-    """its share of what the node's processor time is spent for, of one processor"""
+    """its share of the node's processor time, in percent of one processor"""
     not_split: _builtins.str
     """why it isn't split although it is too large or too busy, in a sentence; "" if it is neither"""
     def __init__(
@@ -244,7 +244,7 @@ Global___MigrationProgress: _TypeAlias = MigrationProgress  # noqa: Y015
 
 @_typing.final
 class DiskSpace(_message.Message):
-    """Of the file system of a node's data directory."""
+    """Space on the file system of a node's data directory."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -792,10 +792,10 @@ class UpdateReplicasRequest(_message.Message):
     KNOWN_EPOCHS_FIELD_NUMBER: _builtins.int
     controller_term: _builtins.int
     incarnation: _builtins.str
-    """the process that the rows know as the node's; any other refuses them: NOT_REGISTERED"""
+    """the node's process by the rows; any other refuses them: NOT_REGISTERED"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
-        """rows; the node finds its own part in them"""
+        """rows; the node finds its own role in them"""
 
     @_builtins.property
     def known_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

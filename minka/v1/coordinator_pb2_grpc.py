@@ -102,14 +102,14 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def HandOver(self, request, context):
-        """The leader has fenced its writes and the target has them all: record the target as leader.
+        """The leader has closed its write gate and the target has all writes: record the target as leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterIsr(self, request, context):
-        """The leader of partitions changes their in-sync sets: compare-and-set, each by itself.
+        """The leader of partitions changes their in-sync sets: compare-and-set, for each alone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,7 +130,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FinishMerge(self, request, context):
-        """The leader of two partitions that are to be one: the first has all that the second has, which is fenced.
+        """The leader of two partitions that are to be one: the first has all that the second has, whose write gate is closed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,15 +39,15 @@ class CoordinatorStub:
     Heartbeat: _grpc.StreamStreamMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]
     """One stream a node. Each answer renews the node's clearance."""
     HandOver: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.HandOverRequest, _coordinator_pb2.HandOverResponse]
-    """The leader has fenced its writes and the target has them all: record the target as leader."""
+    """The leader has closed its write gate and the target has all writes: record the target as leader."""
     AlterIsr: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]
-    """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+    """The leader of partitions changes their in-sync sets: compare-and-set, for each alone."""
     ProposeSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ProposeSplitRequest, _coordinator_pb2.ProposeSplitResponse]
     """The leader of a partition finds it too large."""
     FinishSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]
     """The leader of a partition that is being split: all in-sync replicas of the new one are made."""
     FinishMerge: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]
-    """The leader of two partitions that are to be one: the first has all that the second has, which is fenced."""
+    """The leader of two partitions that are to be one: the first has all that the second has, whose write gate is closed."""
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
     """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
     Leave: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]
@@ -63,15 +63,15 @@ class CoordinatorAsyncStub(CoordinatorStub):
     Heartbeat: _aio.StreamStreamMultiCallable[_coordinator_pb2.HeartbeatRequest, _coordinator_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """One stream a node. Each answer renews the node's clearance."""
     HandOver: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.HandOverRequest, _coordinator_pb2.HandOverResponse]  # type: ignore[assignment]
-    """The leader has fenced its writes and the target has them all: record the target as leader."""
+    """The leader has closed its write gate and the target has all writes: record the target as leader."""
     AlterIsr: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AlterIsrRequest, _coordinator_pb2.AlterIsrResponse]  # type: ignore[assignment]
-    """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+    """The leader of partitions changes their in-sync sets: compare-and-set, for each alone."""
     ProposeSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ProposeSplitRequest, _coordinator_pb2.ProposeSplitResponse]  # type: ignore[assignment]
     """The leader of a partition finds it too large."""
     FinishSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]  # type: ignore[assignment]
     """The leader of a partition that is being split: all in-sync replicas of the new one are made."""
     FinishMerge: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]  # type: ignore[assignment]
-    """The leader of two partitions that are to be one: the first has all that the second has, which is fenced."""
+    """The leader of two partitions that are to be one: the first has all that the second has, whose write gate is closed."""
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
     """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains."""
     Leave: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]  # type: ignore[assignment]
@@ -102,7 +102,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.HandOverRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.HandOverResponse, _abc.Awaitable[_coordinator_pb2.HandOverResponse]]:
-        """The leader has fenced its writes and the target has them all: record the target as leader."""
+        """The leader has closed its write gate and the target has all writes: record the target as leader."""
 
     @_abc_1.abstractmethod
     def AlterIsr(
@@ -110,7 +110,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.AlterIsrRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.AlterIsrResponse, _abc.Awaitable[_coordinator_pb2.AlterIsrResponse]]:
-        """The leader of partitions changes their in-sync sets: compare-and-set, each by itself."""
+        """The leader of partitions changes their in-sync sets: compare-and-set, for each alone."""
 
     @_abc_1.abstractmethod
     def ProposeSplit(
@@ -134,7 +134,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.FinishMergeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.FinishMergeResponse, _abc.Awaitable[_coordinator_pb2.FinishMergeResponse]]:
-        """The leader of two partitions that are to be one: the first has all that the second has, which is fenced."""
+        """The leader of two partitions that are to be one: the first has all that the second has, whose write gate is closed."""
 
     @_abc_1.abstractmethod
     def ControlledShutdown(

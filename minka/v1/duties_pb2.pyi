@@ -113,7 +113,7 @@ class _OnFailureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnFailure.V
     ON_FAILURE_REATTACH: _OnFailure.ValueType  # 1
     """another shard gets it"""
     ON_FAILURE_LEAVE: _OnFailure.ValueType  # 2
-    """nobody does, before a person says so"""
+    """no shard gets it before a person says so"""
 
 class OnFailure(_OnFailure, metaclass=_OnFailureEnumTypeWrapper):
     """What becomes of a stationary duty whose shard has failed."""
@@ -123,7 +123,7 @@ ON_FAILURE_UNSPECIFIED: OnFailure.ValueType  # 0
 ON_FAILURE_REATTACH: OnFailure.ValueType  # 1
 """another shard gets it"""
 ON_FAILURE_LEAVE: OnFailure.ValueType  # 2
-"""nobody does, before a person says so"""
+"""no shard gets it before a person says so"""
 Global___OnFailure: _TypeAlias = OnFailure  # noqa: Y015
 
 class _ShardState:
@@ -374,14 +374,14 @@ class Duty(_message.Message):
     stationary: _builtins.bool
     """not idempotent: never moved to balance"""
     lazy: _builtins.bool
-    """it ends when the delegate doesn't report it any more"""
+    """it ends when the delegate no longer reports it"""
     payload_id: _builtins.bytes
     """under which its payload is stored; empty: it has none"""
     payload_bytes: _builtins.int
     created_ms: _builtins.int
     changed_ms: _builtins.int
     reported_weight: _builtins.int
-    """as the delegate last said, where that differs enough"""
+    """as the delegate last said, if that differs enough"""
     pinned_to: _builtins.str
     """the shard to which a person has assigned it, until released"""
     deleting: _builtins.bool
@@ -602,7 +602,7 @@ class DutiesChanged(_message.Message):
 
     @_builtins.property
     def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """they have no assignments any more"""
+        """they no longer have assignments"""
 
     def __init__(
         self,

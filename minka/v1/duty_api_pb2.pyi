@@ -38,7 +38,7 @@ class _ConsistencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consisten
     """every voter and every learner"""
 
 class Consistency(_Consistency, metaclass=_ConsistencyEnumTypeWrapper):
-    """Who has a change durably when it is answered."""
+    """Which nodes have a change durably when it is answered."""
 
 CONSISTENCY_UNSPECIFIED: Consistency.ValueType  # 0
 """QUORUM"""
@@ -870,7 +870,7 @@ class BalancerComparison(_message.Message):
     """the heaviest shard's weight beside the mean one"""
     count_skew: _builtins.float
     load_skew: _builtins.float
-    """of weight by capacity; 0 where no capacity is stated"""
+    """of weight by capacity; 0 if no capacity is stated"""
     unplaced: _builtins.int
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardLoad]:

@@ -60,7 +60,7 @@ class Error(_message.Message):
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
-        """newer rows of the partition table, where the refusal is about them"""
+        """newer rows of the partition table, if the refusal is about them"""
 
     def __init__(
         self,

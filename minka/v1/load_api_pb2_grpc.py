@@ -81,7 +81,7 @@ class LoadsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitLoad(self, request, context):
-        """These files are the load, all or none; STALE_LOAD where some were cut for partitions that have changed.
+        """These files are the load, all or none; STALE_LOAD if some were cut for partitions that have changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -402,7 +402,7 @@ class SpoolServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CutFiles(self, request, context):
-        """Make of files that are here others with the same rows, for other ranges.
+        """Make other files, for other ranges, with the rows of files that are here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,7 +38,7 @@ class LoadsStub:
     TouchLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.TouchLoadRequest, _load_api_pb2.LoadResponse]
     """It goes on: one that nobody has touched for long is aborted."""
     CommitLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.CommitLoadRequest, _load_api_pb2.LoadResponse]
-    """These files are the load, all or none; STALE_LOAD where some were cut for partitions that have changed."""
+    """These files are the load, all or none; STALE_LOAD if some were cut for partitions that have changed."""
     AbortLoad: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.AbortLoadRequest, _load_api_pb2.LoadResponse]
     """Refused with LOAD_ENDED once it is committed."""
     GetLoads: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.GetLoadsRequest, _load_api_pb2.GetLoadsResponse]
@@ -53,7 +53,7 @@ class LoadsAsyncStub(LoadsStub):
     TouchLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.TouchLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
     """It goes on: one that nobody has touched for long is aborted."""
     CommitLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.CommitLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
-    """These files are the load, all or none; STALE_LOAD where some were cut for partitions that have changed."""
+    """These files are the load, all or none; STALE_LOAD if some were cut for partitions that have changed."""
     AbortLoad: _aio.UnaryUnaryMultiCallable[_load_api_pb2.AbortLoadRequest, _load_api_pb2.LoadResponse]  # type: ignore[assignment]
     """Refused with LOAD_ENDED once it is committed."""
     GetLoads: _aio.UnaryUnaryMultiCallable[_load_api_pb2.GetLoadsRequest, _load_api_pb2.GetLoadsResponse]  # type: ignore[assignment]
@@ -83,7 +83,7 @@ class LoadsServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.CommitLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.LoadResponse, _abc.Awaitable[_load_api_pb2.LoadResponse]]:
-        """These files are the load, all or none; STALE_LOAD where some were cut for partitions that have changed."""
+        """These files are the load, all or none; STALE_LOAD if some were cut for partitions that have changed."""
 
     @_abc_1.abstractmethod
     def AbortLoad(
@@ -148,7 +148,7 @@ class SpoolStub:
     PullFile: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.PullFileRequest, _load_api_pb2.PullFileResponse]
     """Have this file here: of this node's own spool or another node's."""
     CutFiles: _grpc.UnaryUnaryMultiCallable[_load_api_pb2.CutFilesRequest, _load_api_pb2.CutFilesResponse]
-    """Make of files that are here others with the same rows, for other ranges."""
+    """Make other files, for other ranges, with the rows of files that are here."""
 
 @_typing.type_check_only
 class SpoolAsyncStub(SpoolStub):
@@ -163,7 +163,7 @@ class SpoolAsyncStub(SpoolStub):
     PullFile: _aio.UnaryUnaryMultiCallable[_load_api_pb2.PullFileRequest, _load_api_pb2.PullFileResponse]  # type: ignore[assignment]
     """Have this file here: of this node's own spool or another node's."""
     CutFiles: _aio.UnaryUnaryMultiCallable[_load_api_pb2.CutFilesRequest, _load_api_pb2.CutFilesResponse]  # type: ignore[assignment]
-    """Make of files that are here others with the same rows, for other ranges."""
+    """Make other files, for other ranges, with the rows of files that are here."""
 
 class SpoolServicer(metaclass=_abc_1.ABCMeta):
     """The files of loads on one node. Besides these it has /minka.v1.Spool/Upload and /minka.v1.Spool/Fetch, which carry
@@ -193,6 +193,6 @@ class SpoolServicer(metaclass=_abc_1.ABCMeta):
         request: _load_api_pb2.CutFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_load_api_pb2.CutFilesResponse, _abc.Awaitable[_load_api_pb2.CutFilesResponse]]:
-        """Make of files that are here others with the same rows, for other ranges."""
+        """Make other files, for other ranges, with the rows of files that are here."""
 
 def add_SpoolServicer_to_server(servicer: SpoolServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -71,7 +71,7 @@ class Load(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """chosen by who began it; a second load of this id is the same one"""
+    """chosen by the caller that began it; a second load of this id is the same one"""
     number: _builtins.int
     """never reused; a later load has a greater one"""
     keyspace_id: _builtins.int
@@ -84,7 +84,7 @@ class Load(_message.Message):
     committed_ms: _builtins.int
     finished_ms: _builtins.int
     job: _builtins.str
-    """what the job was asked, for who goes on with it"""
+    """what the job was asked, for a later run that goes on with it"""
     rate_limit: _builtins.int
     """bytes a second that are uploaded to a node; 0: no limit"""
     outcome: _builtins.str
@@ -226,7 +226,7 @@ class LoadPart(_message.Message):
     rows: _builtins.int
     checksum: _builtins.int
     done: _builtins.bool
-    """its leader has taken it in, and so has, or will, whoever leads after it"""
+    """its leader has taken it in, and so has, or will, any later leader"""
     @_builtins.property
     def digest(self) -> Global___LoadDigest: ...
     def __init__(

@@ -55,7 +55,7 @@ class _MessageTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MessageTy
     MSG_PROP: _MessageType.ValueType  # 2
     """entries to propose; a follower passes it on to the leader"""
     MSG_APP: _MessageType.ValueType  # 3
-    """entries behind (index, log_term), and the commit index"""
+    """entries after (index, log_term), and the commit index"""
     MSG_APP_RESP: _MessageType.ValueType  # 4
     """index: the last index that matches; on reject, reject_hint and log_term say where to look"""
     MSG_VOTE: _MessageType.ValueType  # 5
@@ -72,7 +72,7 @@ class _MessageTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MessageTy
     MSG_CHECK_QUORUM: _MessageType.ValueType  # 12
     """local: step down if no quorum was heard"""
     MSG_TRANSFER_LEADER: _MessageType.ValueType  # 13
-    """from_id: who shall lead"""
+    """from_id: the node that is to lead"""
     MSG_TIMEOUT_NOW: _MessageType.ValueType  # 14
     """campaign at once"""
     MSG_READ_INDEX: _MessageType.ValueType  # 15
@@ -90,7 +90,7 @@ MSG_BEAT: MessageType.ValueType  # 1
 MSG_PROP: MessageType.ValueType  # 2
 """entries to propose; a follower passes it on to the leader"""
 MSG_APP: MessageType.ValueType  # 3
-"""entries behind (index, log_term), and the commit index"""
+"""entries after (index, log_term), and the commit index"""
 MSG_APP_RESP: MessageType.ValueType  # 4
 """index: the last index that matches; on reject, reject_hint and log_term say where to look"""
 MSG_VOTE: MessageType.ValueType  # 5
@@ -107,7 +107,7 @@ MSG_SNAP_STATUS: MessageType.ValueType  # 11
 MSG_CHECK_QUORUM: MessageType.ValueType  # 12
 """local: step down if no quorum was heard"""
 MSG_TRANSFER_LEADER: MessageType.ValueType  # 13
-"""from_id: who shall lead"""
+"""from_id: the node that is to lead"""
 MSG_TIMEOUT_NOW: MessageType.ValueType  # 14
 """campaign at once"""
 MSG_READ_INDEX: MessageType.ValueType  # 15
@@ -217,7 +217,7 @@ Global___Commands: _TypeAlias = Commands  # noqa: Y015
 
 @_typing.final
 class ConfState(_message.Message):
-    """Who votes and who only follows. Joint while voters_outgoing is not empty."""
+    """Which nodes vote and which only follow. Joint while voters_outgoing is not empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

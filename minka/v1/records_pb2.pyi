@@ -260,7 +260,7 @@ Global___PartitionSplit: _TypeAlias = PartitionSplit  # noqa: Y015
 
 @_typing.final
 class PartitionsMerged(_message.Message):
-    """`remaining` has the keys of both; `gone`, which was behind it, is in the table no more: its copies are to be deleted."""
+    """`remaining` has the keys of both; `gone`, which came after it, is no longer in the table: its copies are to be deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

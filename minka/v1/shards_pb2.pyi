@@ -30,7 +30,7 @@ class ShardMessage(_message.Message):
     LEAVE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___ShardHello:
-        """first of all, and again where something of it changes"""
+        """first of all, and again when something of it changes"""
 
     @_builtins.property
     def heartbeat(self) -> Global___ShardHeartbeat: ...

@@ -56,7 +56,7 @@ class PartitionSnapshot(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     CUTS_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.str
-    """"" where the partition has no data"""
+    """"" if the partition has no data"""
     partition_id: _builtins.int
     offset: _builtins.int
     """the version: the offset in the partition's log up to which it has all"""
@@ -65,7 +65,7 @@ class PartitionSnapshot(_message.Message):
     end_key: _builtins.bytes
     @_builtins.property
     def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """those that have it or are about to"""
+        """those that have it or are about to have it"""
 
     @_builtins.property
     def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -144,7 +144,7 @@ class RowBatch(_message.Message):
     key_offsets: _builtins.bytes
     keys: _builtins.bytes
     value_offsets: _builtins.bytes
-    """empty where only keys are asked for"""
+    """empty if only keys are asked for"""
     values: _builtins.bytes
     @_builtins.property
     def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:

@@ -69,7 +69,7 @@ class SnapshotsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """These are asked of any node that has the snapshot. SNAPSHOT_GONE: it has none, or no more.
+        """These are asked of any node that has the snapshot. SNAPSHOT_GONE: it never had it, or no longer has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

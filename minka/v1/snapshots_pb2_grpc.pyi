@@ -36,7 +36,7 @@ class SnapshotsStub:
     Open: _grpc.UnaryUnaryMultiCallable[_snapshots_pb2.OpenSnapshotRequest, _snapshots_pb2.PartitionSnapshot]
     """Asked of the partition's leader."""
     Read: _grpc.UnaryStreamMultiCallable[_snapshots_pb2.ReadSnapshotRequest, _snapshots_pb2.RowBatch]
-    """These are asked of any node that has the snapshot. SNAPSHOT_GONE: it has none, or no more."""
+    """These are asked of any node that has the snapshot. SNAPSHOT_GONE: it never had it, or no longer has it."""
     Digest: _grpc.UnaryUnaryMultiCallable[_snapshots_pb2.DigestSnapshotRequest, _snapshots_pb2.SnapshotDigest]
     Release: _grpc.UnaryUnaryMultiCallable[_snapshots_pb2.ReleaseSnapshotRequest, _snapshots_pb2.ReleaseSnapshotResponse]
 
@@ -48,7 +48,7 @@ class SnapshotsAsyncStub(SnapshotsStub):
     Open: _aio.UnaryUnaryMultiCallable[_snapshots_pb2.OpenSnapshotRequest, _snapshots_pb2.PartitionSnapshot]  # type: ignore[assignment]
     """Asked of the partition's leader."""
     Read: _aio.UnaryStreamMultiCallable[_snapshots_pb2.ReadSnapshotRequest, _snapshots_pb2.RowBatch]  # type: ignore[assignment]
-    """These are asked of any node that has the snapshot. SNAPSHOT_GONE: it has none, or no more."""
+    """These are asked of any node that has the snapshot. SNAPSHOT_GONE: it never had it, or no longer has it."""
     Digest: _aio.UnaryUnaryMultiCallable[_snapshots_pb2.DigestSnapshotRequest, _snapshots_pb2.SnapshotDigest]  # type: ignore[assignment]
     Release: _aio.UnaryUnaryMultiCallable[_snapshots_pb2.ReleaseSnapshotRequest, _snapshots_pb2.ReleaseSnapshotResponse]  # type: ignore[assignment]
 
@@ -69,7 +69,7 @@ class SnapshotsServicer(metaclass=_abc_1.ABCMeta):
         request: _snapshots_pb2.ReadSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_snapshots_pb2.RowBatch], _abc.AsyncIterator[_snapshots_pb2.RowBatch]]:
-        """These are asked of any node that has the snapshot. SNAPSHOT_GONE: it has none, or no more."""
+        """These are asked of any node that has the snapshot. SNAPSHOT_GONE: it never had it, or no longer has it."""
 
     @_abc_1.abstractmethod
     def Digest(

@@ -31,7 +31,7 @@ def tell(cluster: LocalCluster) -> None:
             minkactl(cluster, "pallet", "create", PALLET)
             wait_live(cluster)
             feeds.create_duties()
-            say(f"  {FEEDS} duties are created, each with the URL of a feed; the feed server says who polls it")
+            say(f"  {FEEDS} duties are created, each with the URL of a feed; the feed server says which polls it")
             wait(feeds, lambda polls: {*polls.current()} == {*WORKERS})
             minkactl(cluster, "pallets")
             minkactl(cluster, "shards")

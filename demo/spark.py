@@ -26,7 +26,7 @@ REPORT = Path("build/load-report.html")
 
 
 def main() -> None:
-    """All of it."""
+    """The whole demo."""
     with tempfile.TemporaryDirectory(prefix="minka-demo-") as name, LocalCluster(3, config=HISTORY) as cluster:
         folder = Path(name)
         os.environ["XDG_CACHE_HOME"] = name  # for Spark's logs
@@ -81,7 +81,7 @@ def _break(cluster: LocalCluster) -> list[str]:
 
 
 def _ask_again_and_again(cluster: LocalCluster) -> int:
-    """For flights of one range; how many answers there were."""
+    """Ask for flights of one range; how many answers there were."""
     answers, until = 0, time.monotonic() + BUSY_SECONDS
     with Client(cluster.endpoints, keyspace="flights") as client:
         keys = [key for key, _ in client.scan(limit=1000)]

@@ -1,4 +1,4 @@
-"""Items of feeds in an SQLite file that several workers write to. It refuses who doesn't have the feed any more."""
+"""Items of feeds in an SQLite file that several workers write to. It refuses a worker that no longer has the feed."""
 
 import sqlite3
 from collections.abc import Mapping

@@ -18,7 +18,7 @@ from examples.feeds.items import Items
 from minka.duties import Client, changes
 
 PALLET: Final = "feeds"
-QUIET_S: Final = 2.5  # who hasn't polled a feed for so long, polls it no more
+QUIET_S: Final = 2.5  # a worker that has not polled a feed for so long no longer polls it
 _STOP_TIMEOUT_S: Final = 40.0
 
 
@@ -34,7 +34,7 @@ class Poll:
 
 @dataclass(frozen=True)
 class Polls:
-    """What the feed server has seen: of each feed, who polled it, in the order in which they began."""
+    """What the feed server has seen: which workers polled each feed, in the order in which they began."""
 
     now: float
     published: int  # items
@@ -55,7 +55,7 @@ class Polls:
         return Counter(self.current())
 
     def orphans(self, gone: str) -> list[int]:
-        """Feeds that this worker has polled last, which is gone."""
+        """Feeds that this worker, which is gone, was the last to poll."""
         return [number for number, polls in enumerate(self.feeds) if polls and polls[-1].worker == gone]
 
     def resumed(self, gone: str) -> float:
@@ -66,7 +66,7 @@ class Polls:
 
 
 def weight(number: int) -> int:
-    """What a feed costs who polls it."""
+    """What it costs to poll a feed."""
     return 5 + number % 20
 
 

@@ -23,7 +23,7 @@ GIVE_UP_S: Final = 60.0
 
 
 class Show:
-    """A table of who polls what; it is refreshed on a terminal, and else printed at the end of each act."""
+    """A table of workers and what they poll; refreshed on a terminal, and else printed at the end of each act."""
 
     def __init__(self, feeds: LocalFeeds) -> None:
         self._feeds = feeds

@@ -1,4 +1,4 @@
-"""A server of small Atom feeds that it makes up and changes now and then; it writes down who polls what.
+"""A server of small Atom feeds that it makes up and changes now and then; it writes down which worker polls what.
 
 GET /feeds/17 is a feed, GET /polls who has polled each one. The first line that it prints is its URL.
 """
@@ -24,13 +24,13 @@ _WORDS: Final = ("harbour", "market", "bridge", "council", "library", "railway",
 
 
 class Feed:
-    """One of them, and who has polled it."""
+    """One feed, and the workers that have polled it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.published = 0
         self.polls: list[list[str | int | float]] = []  # worker, epoch, first and last poll; one row an epoch
-        self.out_of_turn = 0  # polls by somebody after whom another one had it already
+        self.out_of_turn = 0  # polls by a worker after another one had the feed already
         self._entries: deque[str] = deque(maxlen=KEPT)
 
     def publish(self, rng: random.Random) -> None:

@@ -79,7 +79,7 @@ class Call:
         self._core.send(part)
 
     def regroup(self, part: Part) -> None:
-        """The part's keys are not one partition's any more."""
+        """The part's keys are no longer one partition's."""
         self._replace(part)
         size = part.size // len(part.keys)
         if part.values is None:
@@ -203,7 +203,7 @@ class Call:
 
 
 def moved_reads(calls: Iterable[Call], core: "Core") -> list[Part]:
-    """The reads under way to nodes that can't answer them any more: they don't lead, or have no replica in sync."""
+    """The reads under way to nodes that can no longer answer them: they don't lead, or have no replica in sync."""
     reads = (part for call in calls if call.op is not Op.WRITE for part in call.parts if part.sent)
     return [part for part in reads if core.has_moved(part)]
 

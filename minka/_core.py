@@ -119,7 +119,7 @@ class Core:
         return route.partition_id != old.partition_id or route.partition_epoch > old.partition_epoch
 
     def has_moved(self, part: Part) -> bool:
-        """Whether the node to which the part was sent can't answer it any more, by what is known now."""
+        """Whether the node to which the part was sent can no longer answer it, by what is known now."""
         route = part.find_route()
         if part.call.op is Op.READ_STALE:
             return route is not None and bool(route.readable) and part.node not in route.readable
@@ -132,7 +132,9 @@ class Core:
         return self._refresh
 
     def _on_quiet(self, address: str) -> None:
-        """A node answers nothing: who leads its partitions by now? Nobody waits for it longer than until others do."""
+        """A node answers nothing: find out which nodes lead its partitions by now. Nobody waits for it longer than
+        until others do.
+        """
         if self._state == "closed":
             return
         self.refresh_soon(avoid=address)
@@ -232,7 +234,7 @@ class Core:
         return await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
 
     async def _forget_nodes(self) -> None:
-        """Close the connections to addresses that aren't the cluster's any more."""
+        """Close the connections to addresses that are no longer the cluster's."""
         for address in self._channels.keys() - {*self._endpoints, *self.table.addresses()}:
             if (stream := self._streams.pop(address, None)) is not None:
                 await stream.close()

@@ -39,7 +39,7 @@ class Failure:
 class BatchError(MinkaError):
     """A batch of which some keys failed; the others were done. `code` is the gravest of the failures' codes.
 
-    It is also of the class that other errors of this code have: `except minka.Unavailable` catches it where all that
+    It is also of the class that other errors of this code have: `except minka.Unavailable` catches it if all that
     failed may work in a moment.
     """
 

@@ -11,7 +11,7 @@ from minka.tls import Tls
 from minka.v1 import errors_pb2
 
 # gRPC prepares for forks by default, and its preparations crash one child in ten where grpc.aio is in use. Without them
-# a child lives, and is told not to use its parent's clients. Whoever has set it knows better.
+# a child lives, and is told not to use its parent's clients. A setting that is there already stays.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 ERROR_METADATA: Final = "minka-error-bin"
@@ -105,7 +105,7 @@ def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> 
     status, text = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE and text.startswith(_NEVER_SENT):
         return MinkaError(Code.UNREACHABLE, f"{address}: {_cause(text)}", address=address)
-    # INTERNAL is how gRPC itself reports a message that it could not send any more, or a stream that was reset.
+    # INTERNAL is how gRPC itself reports a message that it could no longer send, or a stream that was reset.
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
         code = Code.UNREACHABLE if repeatable else Code.OUTCOME_UNKNOWN
         return MinkaError(code, f"{address}: the call broke off: {clipped(text)}", address=address)

@@ -78,7 +78,7 @@ class Lane:
         self._queued_bytes += part.size + _PART_BYTES
 
     def next_frame(self, number: int, now: float) -> Request | None:
-        """The frame with this id, from what is queued; None when nobody waits for that any more."""
+        """The frame with this id, from what is queued; None when nobody waits for that."""
         groups: list[Group] = []
         parts_of: list[list[Part]] = []
         size, deadline = 0, 0.0

@@ -1,7 +1,7 @@
 """The event loop of every synchronous client of this process, on a thread of its own; and that of shards' sessions.
 
 All event loops of a process share one poller in grpc.aio, and whichever loop it wakes handles what has happened for all
-of them. When one of them has been closed, that fails with "Event loop is closed", and what was behind it in the queue
+of them. When one of them has been closed, that fails with "Event loop is closed", and what came after it in the queue
 is left lying: the other clients stall. So there is one loop, made at the first use, and it is never closed.
 """
 
@@ -62,7 +62,7 @@ class ClientLoop:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # this thread was interrupted: nobody waits any more
+            future.cancel()  # this thread was interrupted: nobody waits
             raise
         finally:
             self._calls.discard(future)
@@ -109,7 +109,7 @@ async def _hold_grpc() -> None:
 
 
 def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
-    """At the end of the interpreter, when nothing may run any more on a daemon's thread."""
+    """Called at the end of the interpreter, after which nothing may run on a daemon's thread."""
     if process == os.getpid():
         loop.call_soon_threadsafe(loop.stop)
         thread.join(_CLOSE_TIMEOUT_S)

@@ -61,7 +61,7 @@ class Nodes:
                 raise
 
     def channel(self, node: str) -> grpc.Channel:
-        """To the node of this id. Raises UNREACHABLE where the table has none."""
+        """To the node of this id. Raises UNREACHABLE if the table has none."""
         address = next((one.address for one in self.table.nodes if one.id == node), "")
         if not address:
             raise MinkaError(Code.UNREACHABLE, f"the table has no address of {node or 'a leader'}")
@@ -69,7 +69,7 @@ class Nodes:
 
 
 def error_of(caught: grpc.RpcError | MinkaError, node: str) -> MinkaError:
-    """What a call to a node has failed of; it only read, so that nothing can be done twice."""
+    """Why a call to a node failed; it only read, so that nothing can be done twice."""
     return caught if isinstance(caught, MinkaError) else error_from_call(caught, node, repeatable=True)
 
 

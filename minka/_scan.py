@@ -87,7 +87,7 @@ class _Stretch:
         self._task = core.loop.create_task(self._run(), name=f"scan of {name}")
 
     async def next_page(self) -> ScanPage | None:
-        """None behind the last. Raises MinkaError."""
+        """None after the last. Raises MinkaError."""
         page = await self._pages.get()
         if isinstance(page, Exception):
             raise page

@@ -44,10 +44,10 @@ class _Operations:
     (None: the client's). It raises `MinkaError`, for a batch `BatchError`, which says which keys failed at which node
     and why:
 
-    - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done; it is never repeated behind the
-      caller's back, since somebody else's write may have come in between. Reads are repeated.
+    - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done; the library never repeats it, since
+      somebody else's write may have come in between. Reads are repeated.
     - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was sent.
-    - any other code: what the node said last, after tries until the deadline where a repetition was safe.
+    - any other code: what the node said last, after tries until the deadline if a repetition was safe.
     """
 
     def __init__(self, core: Core, name: str | None, timeout: float) -> None:
@@ -128,8 +128,8 @@ class _Operations:
 
         It asks only the partitions in question, page by page, some ahead. Each page is read at one moment after the
         call began, all of it at the leader, and each key comes once at most, whatever is split or moved meanwhile; the
-        scan as a whole is no snapshot. `timeout` holds for every page. Who stops early closes it
-        (`contextlib.aclosing`) so that nothing is read ahead any more.
+        scan as a whole is no snapshot. `timeout` holds for every page. Close it if you stop early
+        (`contextlib.aclosing`), so that nothing is read ahead.
         """
         return rows_of(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
 

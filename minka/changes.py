@@ -69,7 +69,7 @@ class ChangeClient(Nodes):
 
     def child_at(self, parent_id: int, after: int, child_id: int) -> int:
         """The offset at which a partition was split off from another one, after a given one: changes of its keys
-        up to there are in the parent's. Raises CHANGES_GONE when no log says so any more.
+        up to there are in the parent's. Raises CHANGES_GONE when no log says so.
         """
         request = ReadChangesRequest(partition_id=parent_id, after_offset=after, find_child=child_id)
         for batch in self._ask(request):
@@ -109,7 +109,7 @@ class ChangeClient(Nodes):
     def _nodes_of(self, partition_id: int) -> list[str]:
         row = next((row for row in self.table.partitions if row.id == partition_id), None)
         if row is None or not row.replicas:
-            text = f"partition {partition_id} is no more: it was merged into another one, or its keyspace is gone"
+            text = f"partition {partition_id} is gone: it was merged into another one, or its keyspace is gone"
             raise MinkaError(Code.CHANGES_GONE, text)
         return [row.leader, *(node for node in row.replicas if node != row.leader)] if row.leader else [*row.replicas]
 

@@ -79,7 +79,7 @@ class _Operations:
         finally:
             with contextlib.suppress(
                 MinkaError
-            ):  # closed with the client, or by who collects garbage on the loop's thread
+            ):  # closed with the client, or by the garbage collection on the loop's thread
                 self._loop.run(pages.aclose())
 
 

@@ -33,10 +33,10 @@ class Control:
     """The control calls of a cluster, asked of its endpoints in order.
 
     Every method finishes within `timeout` seconds, redirects and repetitions included, and raises only `MinkaError`:
-    the node's refusal; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED, which name every endpoint tried and why it
-    did not do; OUTCOME_UNKNOWN for a change whose answer was lost. A change is repeated only where a refusal, or a
-    connection that was never made, says that nothing was done. `tls` is for a cluster with TLS; its files are read at
-    the start, and a mistake in them raises INVALID_CONFIG.
+    the node's refusal; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED, which name every endpoint tried and why it did
+    not do; OUTCOME_UNKNOWN for a change whose answer was lost. A change is repeated only if a refusal, or a connection
+    that was never made, says that nothing was done. `tls` is for a cluster with TLS; its files are read at the start,
+    and a mistake in them raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], timeout: float = 5.0, *, tls: Tls | None = None) -> None:
@@ -60,7 +60,7 @@ class Control:
         self._channels.close()
 
     def status(self) -> admin_pb2.GetStatusResponse:
-        """The active controller's view where it can be reached, else that of the first node that answers.
+        """The active controller's view if it can be reached, else that of the first node that answers.
 
         `from_controller` says which it is, `served_by` names the node.
         """
@@ -176,7 +176,7 @@ class Control:
         `drain` are nodes that are to have nothing, `weights` the shares of nodes beside the others' (their own, by
         configuration), `partitions` the replicas that partitions are to have, by id, in order: exactly these are
         planned, and nothing else. `reason` and `rate_limit` (bytes a second that each node may ship; 0: no limit) are
-        those of the operation that the plan becomes. What operations move that have not ended is left alone; with
+        those of the operation that the plan becomes. What operations that have not ended move is left alone; with
         `queue` the plan begins where they leave things, and the operation waits for those that touch the same.
         """
         assigned = [admin_pb2.AssignedReplicas(partition_id=i, replicas=r) for i, r in (partitions or {}).items()]
@@ -196,10 +196,10 @@ class Control:
         self, plan: admin_pb2.Plan, requested_by: str, reason: str = "", rate_limit: int | None = None
     ) -> cluster_pb2.Operation:
         """Start exactly this plan, as an operation; STALE_PLAN when what it moves has changed since it was
-        made, OPERATION_RUNNING where another one moves it now.
+        made, OPERATION_RUNNING when another one moves it now.
 
         `reason` and `rate_limit` (what each node may ship, in bytes a second; 0: no limit) take the place of the plan's
-        own where they are given.
+        own if they are given.
         """
         limit = None if rate_limit is None else _checked_rate(rate_limit)
         request = admin_pb2.ApplyPlanRequest(plan=plan, requested_by=requested_by, reason=reason, rate_limit=limit)
@@ -214,7 +214,7 @@ class Control:
         reason: str = "",
         queue: bool = False,
     ) -> admin_pb2.ElectLeadersResponse:
-        """Let preferred leaders lead (none named: of all partitions), as an operation where there is any to elect."""
+        """Let preferred leaders lead (none named: of all partitions), as an operation if there is any to elect."""
         request = admin_pb2.ElectLeadersRequest(
             keyspaces=keyspaces, partitions=partitions, requested_by=requested_by, reason=reason, queue=queue
         )
@@ -230,8 +230,9 @@ class Control:
         rate_limit: int = 0,
         queue: bool = False,
     ) -> cluster_pb2.Operation:
-        """Make a node safe to stop, as an operation; with `decommission` all its replicas are moved away, too. Where
-        others touch the same it raises OPERATION_RUNNING, or with `queue` begins after them; so elsewhere.
+        """Make a node safe to stop, as an operation; with `decommission` all its replicas are moved away, too. If
+        others touch the same it raises OPERATION_RUNNING, or with `queue` begins after them, as do the other
+        operations.
         """
         request = admin_pb2.DrainNodeRequest(
             node=node,
@@ -281,7 +282,7 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).ResumeOperation, request, repeatable=True).operation
 
     def cancel_operation(self, operation_id: int, requested_by: str, reason: str = "") -> cluster_pb2.Operation:
-        """What can go back goes back, what can't is completed; CANCEL_REFUSED where too little would be left."""
+        """What can go back goes back, what can't is completed; CANCEL_REFUSED if too little would be left."""
         request = admin_pb2.CancelOperationRequest(id=operation_id, requested_by=requested_by, reason=reason)
         return self._call(lambda channel: AdminStub(channel).CancelOperation, request, repeatable=False).operation
 

@@ -12,7 +12,7 @@ from minka.v1 import cluster_pb2, errors_pb2
 class CodeInfo:
     """What a code means, what its reader can do, and whether repeating the same request is safe and sensible.
 
-    `node_remedy` is the remedy for who reads it in the node's own log, where it differs.
+    `node_remedy` is the remedy for a reader of the node's own log, if that differs.
     """
 
     meaning: str
@@ -144,8 +144,8 @@ class Code(Enum):
         "None needed: the shard releases what it has, and registers again by itself.",
     )
     CONSISTENCY_NOT_REACHED = CodeInfo(
-        "The change is committed by a majority, but not all whom the consistency level asks for have it by now.",
-        "It is done; minkactl raft status shows who lags. Ask for less where that is enough.",
+        "The change is committed by a majority, but not all nodes that the consistency level asks for have it by now.",
+        "It is done; minkactl raft status shows which nodes lag. Ask for less if that is enough.",
     )
 
     # Keyspaces and partitions
@@ -242,7 +242,7 @@ class Code(Enum):
     )
 
     CHANGES_GONE = CodeInfo(
-        "The changes that are asked for are not kept any more: the reader is further behind than the logs go back.",
+        "The changes that are asked for are no longer kept: the reader lags further than the logs go back.",
         "Read the keyspace once more and follow it from there; storage.change_retention_mib says how much is kept.",
         False,
         "NOT_FOUND",
@@ -295,7 +295,7 @@ class Code(Enum):
         "There is a load of this id already, in another keyspace.", "Take another id.", False, "ALREADY_EXISTS"
     )
     LOAD_ENDED = CodeInfo(
-        "The load is committed, done or aborted already, so this can't be done with it any more.",
+        "The load is already committed, done or aborted, so this can no longer be done with it.",
         "See how it ended: minkactl loads show ID. Begin another one with a new id.",
     )
     TOO_MANY_LOADS = CodeInfo(
@@ -402,7 +402,7 @@ class Code(Enum):
     )
     SPARK_FAILED = CodeInfo(
         "Spark could not be started or reached, or it ended the job.",
-        "Read the message, and Spark's log where it names one.",
+        "Read the message, and Spark's log if it names one.",
     )
 
     @property
@@ -414,11 +414,11 @@ class Code(Enum):
 class MinkaError(Exception):
     """Any refusal or failure that Minka reports: a code, a sentence with the specifics, and details.
 
-    What is made by this name is of the class that fits its code, one of those below.
+    An instance made by this name is of the class that fits its code, one of those below.
     """
 
     def __new__(cls, code: Code, *_: object, **__: object) -> Self:
-        """An instance of the kind that `kind_of` says, where no class in particular was asked for."""
+        """An instance of the kind that `kind_of` says, if no class in particular was asked for."""
         kind: type[Any] = kind_of(code) if cls is MinkaError else cls
         # Past MinkaError in the order of that class, since OSError, which a TimeoutError is, insists on making its own.
         return super(MinkaError, kind).__new__(kind)  # type: ignore[no-any-return]  # kinds are subclasses

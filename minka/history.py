@@ -65,8 +65,8 @@ class HistoryClient:
     def read(self, node: str, from_ms: int = 0, to_ms: int = 0) -> Iterator[NodeInterval]:
         """The intervals of one node that began at `from_ms` or later and before `to_ms` (0: to the end), in order.
 
-        Raises MinkaError: UNREACHABLE and the like where the node is not there, also after some of its intervals;
-        UNIMPLEMENTED's code where it is of a version without a history.
+        Raises MinkaError: UNREACHABLE and the like if the node is not there, also after some of its intervals;
+        UNIMPLEMENTED's code if it is of a version without a history.
         """
         request = ReadHistoryRequest(from_ms=from_ms, to_ms=to_ms)
         stub = HistoryStub(self._channels.to(self._address(node)))

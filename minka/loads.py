@@ -54,7 +54,7 @@ T = TypeVar("T")
 _CHUNK_BYTES: Final = 256 * 1024
 _ASK_SECONDS: Final = 5.0
 _FILE_SECONDS: Final = 3600.0  # for one file to be uploaded, fetched or cut
-_ENOUGH_SECONDS: Final = 5.0  # for which those who are late are waited for, once enough nodes have a file
+_ENOUGH_SECONDS: Final = 5.0  # for which nodes that are late are waited for, once enough nodes have a file
 _POLL_SECONDS: Final = 0.1
 _PASSING_SECONDS: Final = 30.0  # for which what is missing before a load may come back
 _RNG: Final = Random()
@@ -140,7 +140,7 @@ class LoadClient:
         return self._patiently(lambda: self.control.loads([load_id], with_parts=True))
 
     def wait(self, load_id: str, on_progress: Callable[[GetLoadsResponse], None] = lambda _: None) -> Load:
-        """Until it is DONE; however long that takes. Raises LOAD_ENDED where it was aborted."""
+        """Wait until it is DONE, however long that takes. Raises LOAD_ENDED if it was aborted."""
         while True:
             found = self._patiently(lambda: self.control.loads([load_id]))
             on_progress(found)
@@ -292,16 +292,16 @@ class LoadClient:
                 return
             except grpc.RpcError as error:
                 failure = error_from_call(error, address, repeatable=True)
-            # A transfer that broke is a damaged one for who has received it.
+            # A transfer that broke is a damaged one for its receiver.
             is_final = not failure.code.info.retriable and failure.code is not Code.CORRUPT_DATA
             left = deadline - time.monotonic()
             if is_final or left <= 0 or enough.wait(min(left, delay_s(attempt, _RNG))):
                 raise failure
 
     def commit(self, load: Load, files: Iterable[LoadFile]) -> Load:
-        """Take in just these files, all or none. Where partitions were split or merged since they were cut, new ones
-        are made of them at the nodes; where replicas were moved, the files are brought to the new nodes. What comes
-        back is COMMITTED, or DONE; the same where it had been committed before, with whatever files.
+        """Take in just these files, all or none. If partitions were split or merged since they were cut, new ones are
+        made of them at the nodes; if replicas were moved, the files are brought to the new nodes. What comes back is
+        COMMITTED, or DONE; the same if it had been committed before, with whatever files.
 
         Raises LOAD_ENDED, UNKNOWN_LOAD, NOT_ENOUGH_SPOOLS, DISK_FULL, UNKNOWN_FILE.
         """
@@ -417,7 +417,7 @@ class LoadClient:
         return self._patiently(ask)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Again, while nobody answers who can, until the timeout."""
+        """Again, while no node that can answer does, until the timeout."""
         deadline, attempt = time.monotonic() + self._timeout, 0
         while True:
             attempt += 1

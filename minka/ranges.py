@@ -56,7 +56,7 @@ def ranges_at(points: Sequence[bytes]) -> list[KeyRange]:
         if before > after:
             raise MinkaError(
                 Code.UNSORTED_SPLIT_POINTS,
-                f"the split point {readable(after)} comes behind {readable(before)}: their ranges would overlap",
+                f"the split point {readable(after)} comes after {readable(before)}: their ranges would overlap",
             )
     return [KeyRange(start, end) for start, end in zip((b"", *points), (*points, b""), strict=True)]
 
@@ -70,7 +70,7 @@ def check_split_point(point: bytes) -> None:
 
 
 def readable(key: bytes) -> str:
-    """A key for people, as `parse_key` of minkactl reads it: its text, 0x and hex where it isn't one; "" for none."""
+    """A key for people, as `parse_key` of minkactl reads it: its text, or 0x and hex if it isn't text; "" for none."""
     if not key:
         return '""'
     try:

@@ -1,7 +1,7 @@
 """Reads whole partitions, each as it was at one version, from the nodes that host them. Synchronous.
 
-A snapshot is taken by the partition's leader, and every replica keeps the same one: when the node dies from which it is
-read, the reader goes on at another after the last key that it has.
+A snapshot is taken by the partition's leader, and every replica keeps the same one: when the node from which it is read
+dies, the reader goes on at another after the last key that it has.
 """
 
 import time
@@ -66,7 +66,7 @@ class SnapshotClient(Nodes):
         of_buckets: int = 0,
     ) -> Iterator[RowBatch]:
         """The rows in the range, in the order of their keys. With `buckets`, of those that `digest` counted, hashes of
-        pairs in the place of values. Raises SNAPSHOT_GONE and what a node refuses when no node has it any more.
+        pairs in the place of values. Raises SNAPSHOT_GONE and what a node refuses when no node has it.
         """
         start, tries, nodes = wanted.start, 0, list(snapshot.nodes)
         while snapshot.snapshot_id:
@@ -111,7 +111,7 @@ class SnapshotClient(Nodes):
         raise AssertionError("the last try returns or raises")
 
     def release(self, snapshot: PartitionSnapshot) -> None:
-        """Nobody reads it any more. A node that isn't reached gives it up by itself later."""
+        """Give it up: it is no longer read. A node that isn't reached gives it up by itself later."""
         for node in snapshot.nodes if snapshot.snapshot_id else ():
             try:
                 request = ReleaseSnapshotRequest(snapshot_id=snapshot.snapshot_id)

@@ -1,6 +1,6 @@
 """Files of sorted rows in RocksDB's SST format, which nodes take in as they are, and the digest of a set of rows.
 
-Whoever writes a file needs neither a node nor a daemon: its format is stated here, and nodes use the same for theirs.
+Writing a file takes neither a node nor a daemon: its format is stated here, and nodes use the same for theirs.
 """
 
 import os
@@ -146,7 +146,7 @@ class SstWriter:
         self.digest.add_many(keys, values)
 
     def finish(self) -> Written | None:
-        """The file, complete and synced; None where there was no row, since there can be no empty one."""
+        """The file, complete and synced; None if there was no row, since there can be no empty one."""
         if self._writer is None:
             return None
         writer, self._writer = self._writer, None

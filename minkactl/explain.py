@@ -250,7 +250,7 @@ def _remedies(found: list[Advice]) -> list[str]:
 
 
 def _without_split(about: Subject) -> list[str]:
-    """What helps where no key divides it."""
+    """What helps if no key divides it."""
     found = []
     if about.too_large:
         found.append("if all its data is one key's: keep the value in parts, under several keys")

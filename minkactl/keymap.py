@@ -153,7 +153,7 @@ def _about(rows: Sequence[Row], runs: Sequence[Run], top: int, signs: Signs) -> 
 
 
 def _listed(keyspace: str, rows: Sequence[Row], signs: Signs) -> list[Line]:
-    """The hot ranges, the busiest first, and those of which there is something to say."""
+    """The hot ranges, the busiest first, and those that have something to say."""
     hot = sorted((row for row in rows if row["hot"]), key=lambda row: -row["ops"])
     noted = [row for row in rows if row["remark"]]
     lines = [

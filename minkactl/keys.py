@@ -40,7 +40,7 @@ def key_text(key: bytes) -> str:
 
 
 def columns_text(text: str) -> str:
-    """A key of columns as their values, such as 2013, 1, UA, for whoever reads a table; any other one as it is. No
+    """A key of columns as their values, such as 2013, 1, UA, for people who read a table; any other one as it is. No
     command takes it: documents have the key.
     """
     from minka.errors import MinkaError

@@ -117,7 +117,7 @@ class Loaded:
 async def load(keyspace: "Keyspace", pairs: Iterable[Pair], report: Callable[[Loaded], None]) -> Loaded:
     """Put all pairs, several batches at a time; of a key given twice the last value counts.
 
-    `report` hears of each batch done. Raises what the client and `pairs` raise.
+    `report` is called after each batch. Raises what the client and `pairs` raise.
     """
     loaded, started = Loaded(), time.monotonic()
     pending: dict[asyncio.Task[None], frozenset[bytes]] = {}

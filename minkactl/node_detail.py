@@ -68,7 +68,7 @@ def _by_keyspace(status: GetStatusResponse, name: str) -> list[Row]:
 
 
 def facts(document: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is said about the node to people; what there is nothing to say of is left out."""
+    """What is said about the node to people; empty lines are left out."""
     heard = document["heartbeat_age_ms"]
     pairs = {
         "Node": document["id"],

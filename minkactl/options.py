@@ -48,7 +48,7 @@ class Duration(click.ParamType[timedelta]):
 
 
 queue: Final = click.option(
-    "--queue", is_flag=True, help="Where others that have not ended touch the same, begin after them."
+    "--queue", is_flag=True, help="If others that have not ended touch the same, begin after them."
 )
 
 
@@ -94,7 +94,7 @@ def output_options() -> list[click.Option]:
 
 
 def common(output: bool = True, watch: bool = True) -> Callable[[F], F]:
-    """Add the common options: those of the connection, and those of the output where there is some."""
+    """Add the common options: those of the connection, and those of the output if there is some."""
 
     def add(function: F) -> F:
         options = connection_options()

@@ -31,7 +31,7 @@ class Kind(Enum):
     MILLISECONDS = auto()  # a duration
     TIME = auto()  # Unix milliseconds
     KEY = auto()  # of a bound; a terminal shows the beginning and the end of a long one
-    PERCENT = auto()  # a terminal draws it as a bar where there is room
+    PERCENT = auto()  # a terminal draws it as a bar if there is room
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from minkactl.suggest import did_you_mean
 
 
 def find_partition(table: PartitionTable, asked: str) -> Partition:
-    """The partition of this name, or, where it can mean nothing else, of this number.
+    """The partition of this name, or, if it can mean nothing else, of this number.
 
     Raises MinkaError: UNKNOWN_PARTITION, and INVALID_ARGUMENT for a number that can mean several.
     """

@@ -1,4 +1,4 @@
-"""A plan as a terminal shows it: the moves by their reasons, by a pager where they are many; then the sum of it."""
+"""A plan as a terminal shows it: the moves by their reasons, in a pager if they are many; then the sum of it."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ ROOM_FOR_A_QUESTION: Final = 4  # lines
 
 
 def show(document: Row, moves: Listing, summary: str, *, wide: bool, pager: bool) -> None:
-    """The moves, by a pager if there is to be one and they don't fit on the screen; then what they make of the nodes,
-    and the summary, which so stay in sight.
+    """The moves, in a pager if there is to be one and they don't fit on the screen; then what they make of the nodes,
+    and the summary, which thus stay in sight.
     """
     first, last = moves_by_reason(document, moves, wide), result(document, summary)
     if pager and _height(first) + _height(last) + ROOM_FOR_A_QUESTION > console().height:

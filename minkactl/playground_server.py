@@ -68,7 +68,7 @@ class Server:
             self._announce(node)
         print(f"export MINKA_ENDPOINTS={','.join(self._cluster.endpoints)}", flush=True)
         note("minkactl finds it by itself; try, in another terminal: minkactl status")
-        note("Ctrl-C stops it and leaves nothing behind.")
+        note("Ctrl-C stops it and removes everything.")
 
     def _point(self) -> None:
         pointer.write(pointer.Playground(os.getpid(), str(self._home / SOCKET), self._cluster.endpoints))
@@ -95,7 +95,7 @@ class Server:
                 note(f"{name} {node.ended()}; its log: {node.log}")
 
     def _answer(self, connection: socket.socket) -> None:
-        """Take one request; whoever asks badly or leaves early harms nobody."""
+        """Take one request; a bad one, or a caller that leaves early, harms nobody."""
         connection.settimeout(5)
         try:
             request = json.loads(connection.makefile("rb").readline(MAX_REQUEST_BYTES))

@@ -25,7 +25,7 @@ def path() -> Path:
 
 
 def read() -> Playground | None:
-    """The running playground of this user, or None; what a killed one left behind doesn't count."""
+    """The running playground of this user, or None; what a killed one has left doesn't count."""
     try:
         with path().open(encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():

@@ -1,6 +1,6 @@
 """What is wrong with a cluster: each problem a sentence, the commands to type next, and what else can be done.
 
-Its severity is `error` where something is not served, a node is gone, or that can't be known, so the cluster is not
+Its severity is `error` if something is not served, a node is gone, or that can't be known, so the cluster is not
 healthy; else `warning`.
 """
 
@@ -16,7 +16,7 @@ from minkactl.starting import look_command, start_command
 from minkactl.survey import Survey, is_up
 from minkactl.units import counted
 
-HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard so lately works, whoever else can't reach it
+HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard so lately works, for some at least
 UNHEARD_MS: Final = 3000  # a voter that is there is heard several times in it, also while there is no leader
 MAX_NAMES: Final = 8
 MAX_COMMANDS: Final = 4  # of one problem
@@ -80,7 +80,7 @@ class _Problems:
     # Without an active controller
 
     def without_controller(self) -> None:
-        """Who is missing, and which of them have to be started."""
+        """Which voters are missing, and which of them have to be started."""
         voters = list(self._status.coordinator.voters)
         missing = [voter for voter in voters if self._asked.answer(voter) is None]
         leader, named = self._leader_unreached(), self._status.coordinator.controller
@@ -100,7 +100,7 @@ class _Problems:
             self._add(text, self._starts(others), nodes=others)
 
     def _leader_unreached(self) -> str:
-        """The active controller by the word of a node that has clearance from it; "" where there is none."""
+        """The active controller by the word of a node that has clearance from it; "" if there is none."""
         answers = [report.answer for report in self._asked.reports.values() if report.answer is not None]
         named = {a.controller for a in answers if a.has_clearance and a.controller}
         if self._status.from_controller:
@@ -126,7 +126,7 @@ class _Problems:
         who = _list(f"{voter} ({self._reason(voter)}, {self._last_heard(voter)})" for voter in missing)
         text = f"no quorum{since}: {len(missing)} of {counted(len(voters), 'voter')} {_do(missing)} not answer: {who}"
         note = "" if needed == len(missing) else f"{needed} of them {_is(missing[:needed])} enough."
-        # Who was there last has the most, so it is to be the first to come back.
+        # The voter that was there last has the most, so it is to be the first to come back.
         last = sorted(missing, key=lambda voter: voter not in self._nodes or not is_up(self._nodes[voter]))
         self._add(text, self._starts(last), nodes=missing, note=note, otherwise=_GONE)
 
@@ -179,7 +179,7 @@ class _Problems:
         self._add(text, self._starts([node.id]), nodes=[node.id], note=note, otherwise=gone)
 
     def _gone_for_good(self, node: Node) -> str:
-        """The commands that do without it, where they can work."""
+        """The commands that do without it, if they can work."""
         held = [partition for partition in self._status.table.partitions if node.id in partition.replicas]
         alone = sum(not set(p.isr) - {node.id} for p in held)
         if alone:
@@ -268,7 +268,7 @@ class _Problems:
             self._add(text, ["minkactl partitions --under-replicated -o wide"], severity="warning")
 
     def skewed(self) -> None:
-        """What lies or is led unevenly, where there is a command that evens it."""
+        """What lies or is led unevenly, if there is a command that evens it."""
         for text, command in skews(self._status):
             self._add(text, [command], severity="warning")
 
@@ -340,7 +340,7 @@ def _is(names: Sequence[str]) -> str:
 
 
 def _since(unix_ms: int | None, now_ms: int) -> str:
-    """As in " since 11:13:36 (2 min 03 s)"; nothing where it isn't known."""
+    """As in " since 11:13:36 (2 min 03 s)"; nothing if it isn't known."""
     if not unix_ms or unix_ms >= now_ms:
         return ""
     age = max(now_ms - unix_ms, 0) / 1000

@@ -53,7 +53,7 @@ def is_by_ranges(keyspace: Keyspace) -> bool:
 def range_rows(status: GetStatusResponse, keyspace: Keyspace) -> list[Row]:
     """The rows of a keyspace's partitions in the order of their keys, with what is drawn of them.
 
-    `percent` is the size of `max_bytes`, or of the largest partition where there is no limit; `hot` says why a
+    `percent` is the size of `max_bytes`, or of the largest partition if there is no limit; `hot` says why a
     partition is, "" if it isn't; `remark` is the note, and what is under way.
     """
     rows = [row for row in partition_rows(status) if row["keyspace"] == keyspace.name]

@@ -134,7 +134,7 @@ def drawn(page: Page, wide: bool) -> RenderableType:
 
 
 def stacked(parts: Iterable[RenderableType]) -> Group:
-    """One below the other, with an empty line between."""
+    """One below another, with an empty line between."""
     lines: list[RenderableType] = []
     for part in parts:
         lines += ["", part] if lines else [part]
@@ -267,7 +267,7 @@ def _cell_of(row: Row, column: Column, bars: int) -> Text:
 
 def ranges(listing: Listing, wide: bool) -> RenderableType:
     """The ranges of a keyspace with a bar each; what there is to say of them is beneath. A narrow terminal has shorter
-    bounds, then no number of keys, then no bars. There is no state where it is the one that all should have.
+    bounds, then no number of keys, then no bars. There is no state if it is the one that all should have.
     """
     if wide or not listing.rows:
         return table(listing, wide)
@@ -317,7 +317,7 @@ def _notes(row: Row) -> Iterator[Text]:
 
 
 def _bar(percent: int, width: int) -> Text:
-    """So much of what there may be, with the number; the number alone where the width is 0."""
+    """So much of what there may be, with the number; the number alone if the width is 0."""
     style = "bold red" if percent > 100 else "cyan"
     full, rest = bar(percent, width, signs()) if width else ("", "")
     return Text.assemble((full, style), (rest, "dim"), (f" {percent:>4,} %", style if percent > 100 else ""))
@@ -357,7 +357,7 @@ _MARKS: Final = {"error": ("✗ ", "bold red"), "warning": ("! ", "bold yellow")
 
 
 def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> RenderableType:
-    """The cluster on one page: health first, then who decides, who holds, what is held, what is under way."""
+    """The cluster on one page: health first, then which nodes decide and hold, what is held, what is under way."""
     cluster, found = document["cluster"], document["problems"]
     head = Text.assemble(
         ("● ", "bold red" if not document["healthy"] else "yellow" if found else "green"),
@@ -555,7 +555,7 @@ def _bars(rows: Sequence[Row]) -> Table:
 
 
 def _way(row: Row) -> str:
-    """From where to where; all the replicas where more than one changes, or their order alone."""
+    """From where to where; all the replicas if more than one changes, or their order alone."""
     if row["source"] or row["target"]:
         return f"{row['source']} → {row['target']}"
     return f"{','.join(row['original_replicas'])} → {','.join(row['target_replicas'])}"

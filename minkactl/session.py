@@ -72,5 +72,5 @@ class Session:
 
 
 def requester() -> str:
-    """Who asks, as the operation's record says it: user@host."""
+    """The user who asks, as the operation's record says it: user@host."""
     return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -8,7 +8,7 @@ LOOPBACK = ("localhost", "::1", "")
 
 
 def start_command(node: str, address: str, ended: bool) -> str:
-    """Starts the node, or where its process is there and doesn't answer (`ended` is False), starts it again."""
+    """Starts the node, or if its process is there and doesn't answer (`ended` is False), starts it again."""
     if in_playground(address):
         restart = f"minkactl playground restart {node}"
         return restart if ended else f"minkactl playground kill {node} && {restart}"

@@ -19,7 +19,7 @@ DUTIES_S: Final = 0.5  # for each of two questions
 
 
 def duty_totals(control: Control) -> Row | None:
-    """What all pallets and shards add up to; None where nobody says it in time."""
+    """What all pallets and shards add up to; None if nobody says it in time."""
     try:
         pallets, shards = control.pallets(DUTIES_S).pallets, control.shards(DUTIES_S).shards
     except MinkaError:
@@ -59,7 +59,7 @@ def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
 
 
 def _coordinator(asked: Survey) -> dict[str, Any]:
-    """Who leads is not taken from a node without clearance: one that does not vote may never hear of its end."""
+    """The leader is not taken from a node without clearance: one that does not vote may never hear of its end."""
     document = to_document(asked.status.coordinator)
     answers = [report.answer for report in asked.reports.values() if report.answer is not None]
     if not asked.known and not any(answer.has_clearance or answer.is_controller for answer in answers):
@@ -76,7 +76,9 @@ def _remembered(asked: Survey) -> Row:
 
 
 def balance(nodes: Iterable[Row]) -> dict[str, int | None]:
-    """The least and the most that a live node holds, in partitions and in bytes; None where no node is known to be."""
+    """The least and the most that a live node holds, in partitions and in bytes; None if no node is known to be
+    live.
+    """
     live = [node for node in nodes if node["state"] == "live"]
     partitions = [node["partitions"] for node in live]
     sizes = [node["bytes"] for node in live if node["bytes"] is not None]
@@ -89,7 +91,7 @@ def balance(nodes: Iterable[Row]) -> dict[str, int | None]:
 
 
 def served(asked: Survey) -> dict[str, Any]:
-    """For how many partitions there is somebody who answers reads and writes as their leader now.
+    """For how many partitions a node answers reads and writes as their leader now.
 
     `stale_reads` are those of which a node that answers has a replica.
     """
@@ -122,7 +124,7 @@ def _by_leaders(asked: Survey) -> dict[str, int]:
 
 
 def _by_those_who_answer(asked: Survey) -> dict[str, int]:
-    """Without an active controller: what the nodes say, and what those who don't answer may do."""
+    """Without an active controller: what the nodes say, and what those that don't answer may do."""
     total = len(asked.status.table.partitions)
     answers = [report.answer for report in asked.reports.values() if report.answer is not None]
     serving = min(sum(answer.leads for answer in answers), total)

@@ -31,7 +31,7 @@ ASCII: Final = Signs("-", " .:*#", "^", "`", "'", "|", "#", ".", ">", "..")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbours of which the strip makes one thing: those from `first` on and before `behind`, in `cells` cells."""
+    """Neighbours that the strip shows as one thing: those from `first` on and before `behind`, in `cells` cells."""
 
     first: int
     behind: int

@@ -1,6 +1,7 @@
 """What each node says of itself, all of them asked at once, and the table of the one that knows most.
 
-Nobody has to lead for that, and one that hangs delays nothing: who has not answered after `ANSWER_S` does not answer.
+Nobody has to lead for that, and one that hangs delays nothing: a node that has not answered after `ANSWER_S` counts as
+silent.
 """
 
 import time
@@ -31,7 +32,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Who says what, at `taken_ms` (Unix milliseconds). A node that was not asked has no report."""
+    """What each node says, at `taken_ms` (Unix milliseconds). A node that was not asked has no report."""
 
     status: GetStatusResponse
     reports: Mapping[str, Report] = field(default_factory=dict)  # by node id
@@ -53,7 +54,7 @@ class Survey:
         return self.taken_ms if report.answer.has_clearance else None
 
     def last_heard_ms(self, node: Node) -> int | None:
-        """When somebody who answers last knew that this node, which doesn't, was there; None: nobody says."""
+        """When a node that answers last knew that this node, which doesn't, was there; None: none says."""
         ages = [status.heartbeat_age_ms for status in self.status.nodes if status.node_id == node.id]
         if self.known and is_up(node):
             return self.taken_ms - ages[0] if ages else None
@@ -113,7 +114,7 @@ class _Asking:
             self._deadline = max(self._deadline, time.monotonic() + at_least_s)
 
     def status(self) -> GetStatusResponse:
-        """The view of the active controller, or else of who has the newest table."""
+        """The view of the active controller, or else of the node with the newest table."""
         while self._pending and not (best := self._best())[0]:
             enough = self._started + (CONTROLLER_S if best[1] else self._answer_s)
             if not self._wait_for_one(enough):
@@ -127,7 +128,9 @@ class _Asking:
         return self._control.status()
 
     def _best(self) -> tuple[bool, str]:
-        """Whether it is the active controller, and the address of who knows most; "" when nobody has answered."""
+        """Whether it is the active controller, and the address of the node that knows most; "" when none has
+        answered.
+        """
         ranks = [
             (answer.is_controller and answer.has_clearance, answer.is_controller, answer.applied_index, address)
             for address, answer in self._answers.items()
@@ -138,7 +141,7 @@ class _Asking:
         return best[0], best[3]
 
     def wait(self) -> None:
-        """For everybody, until the deadline."""
+        """Wait for all of them, until the deadline."""
         while self._pending and self._wait_for_one(self._deadline):
             pass
 
@@ -179,7 +182,7 @@ class _Asking:
         return Report(None, "it is in another cluster" if answer else "no address is known")
 
     def give_up(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting."""
         for call in self._calls.values():
             call.call.cancel()
 

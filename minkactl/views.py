@@ -129,7 +129,7 @@ def is_known(status: GetStatusResponse) -> bool:
 
 
 def node_rows(status: GetStatusResponse, asked: "Survey | None" = None) -> list[Row]:
-    """A row for each node of the table, in its order; with what it says of itself, where all have been asked."""
+    """A row for each node of the table, in its order; with what it says of itself, if all have been asked."""
     stats, heard = replica_stats(status), {node.node_id: node for node in status.nodes}
     held: dict[str, list[Partition]] = {node.id: [] for node in status.table.nodes}
     for partition in status.table.partitions:
@@ -172,7 +172,7 @@ def _disk(runtime: NodeStatus | None) -> Row:
 
 
 def _said(node: Node, asked: "Survey") -> Row:
-    """What the node says of itself; "trouble" is a word on it, None where all is as it should be."""
+    """What the node says of itself; "trouble" is a word on it, None if all is as it should be."""
     report = asked.reports.get(node.id)
     answer = report.answer if report else None
     if report is None or answer is None:
@@ -234,7 +234,7 @@ def keyspace_rows(status: GetStatusResponse) -> list[Row]:
 
 
 def states_of(status: GetStatusResponse, partitions: Iterable[Partition]) -> dict[str, int | None]:
-    """How many are in each state; None where only a memory of it is there."""
+    """How many are in each state; None if only a memory of it is there."""
     found = remembered_states(partitions)
     return dict(found) if is_known(status) else dict.fromkeys(found)
 

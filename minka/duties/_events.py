@@ -151,7 +151,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Nothing is left to do. `error` is a code and a text where it is not the end that was asked for."""
+    """Nothing is left to do. `error` is a code and a text if it is not the end that was asked for."""
 
     error: tuple[str, str] | None = None
 

@@ -108,7 +108,7 @@ class Hosting:
         return self._calls[call][0].method is Method.REPORT
 
     def forget_reports(self) -> Reports:
-        """Nothing that was to be said interests anybody any more, since nobody knows this process."""
+        """Nothing has to be said, since nobody knows this process."""
         assert not self.records, "the former process still has duties"
         self._reports = Reports()
         return self._reports
@@ -159,7 +159,7 @@ class Hosting:
             self._hand_update(record)
 
     def detach(self, holding: Holding) -> None:
-        """The shard is to release it, and says so even where it doesn't have it. An earlier assignment is then over as
+        """The shard is to release it, and says so even if it doesn't have it. An earlier assignment is then over as
         well, whatever was heard of it.
         """
         record = self.records.get(holding.duty)
@@ -337,7 +337,7 @@ class Hosting:
     def _failed(self, record: Record, call: CallDelegate, error: str, now: float) -> None:
         method = call.method
         if method is Method.ATTACH:
-            self._set_live(record, False)  # who raises has taken nothing
+            self._set_live(record, False)  # a call that raises has taken nothing
         if method is not Method.DETACH and record.ending is not None:
             self._release(record, record.ending)
             return

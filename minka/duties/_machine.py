@@ -88,7 +88,7 @@ class ShardMachine:
 
     @property
     def may_connect(self) -> bool:
-        """Not before everything is released, where the cluster took the process for dead."""
+        """Not before everything is released, if the cluster took the process for dead."""
         return not self._fenced
 
     def holds(self, number: int, epoch: int, now: float) -> bool:
@@ -212,7 +212,7 @@ class ShardMachine:
             return
         if kind in ("attach", "detach", "update", "prepare"):
             if said.index < self._known_index:
-                self._note(ERROR, f"the node is behind: it stands on {said.index}, and {self._known_index} is known")
+                self._note(ERROR, f"the node lags: it stands on {said.index}, and {self._known_index} is known")
                 return
             self._on_duties(said, kind)
         elif kind == "grant":
@@ -278,7 +278,7 @@ class ShardMachine:
             self._releasing = False
 
     def _watch_clearance(self, now: float) -> None:
-        """Release everything while there is still time; end the process where that didn't help."""
+        """Release everything while there is still time; end the process if that didn't help."""
         if not self.hosting.live:
             if self._releasing and self.until - now > self._margin():
                 self._releasing = False

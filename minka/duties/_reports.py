@@ -38,7 +38,7 @@ class Reports:
         self._next.prepared.append(Holding(duty=duty, epoch=epoch))
 
     def released(self, duty: int, epoch: int, took: float | None) -> None:
-        """The delegate doesn't have it, any more or at all. `took`: seconds of the call that released it."""
+        """The delegate no longer has it, or never had it. `took`: seconds of the call that released it."""
         if self.is_spent(duty, epoch):
             return
         self._spend(duty, epoch)

@@ -52,7 +52,7 @@ _shared: SharedLoop | None = None
 
 
 def boottime() -> float:
-    """Seconds of a clock that never goes back and goes on while the machine sleeps, where there is one."""
+    """Seconds of a clock that never goes back and goes on while the machine sleeps, if there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

@@ -163,7 +163,7 @@ def _runs_on_loop(delegate: Delegate, method: Method) -> bool:
 
 
 def _reported(result: Any) -> dict[tuple[int, int], int | None]:
-    """By number and epoch: the weights, None where nothing is said of them."""
+    """By number and epoch: the weights, None if nothing is said of them."""
     if isinstance(result, Mapping):
         pairs: Iterable[tuple[Duty, int | None]] = result.items()
     else:

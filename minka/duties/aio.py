@@ -122,11 +122,10 @@ class Client:
     ) -> list[Duty]:
         """Make all of the changes, or none; up to 1,000, with payloads of 8 MiB together. See `minka.duties.changes`.
 
-        The rows as they are now, one a change in their order; of a deleted duty the last one. `consistency` says who
-        has it durably when this returns: the "leader" of the coordinator alone, a "quorum" of its voters, all
-        "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS,
-        VERSION_MISMATCH, INVALID_DUTY;
-        CONSISTENCY_NOT_REACHED when it is done, and not all whom the level names have it in time.
+        The rows as they are now, one a change in their order; of a deleted duty the last one. `consistency` says which
+        nodes have it durably when this returns: the "leader" of the coordinator alone, a "quorum" of its voters, all
+        "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH,
+        INVALID_DUTY; CONSISTENCY_NOT_REACHED when it is done, and not all nodes of that level have it in time.
         """
         response = await self._do(_calls.change_duties(changes, consistency), timeout)
         return list(response.duties)

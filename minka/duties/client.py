@@ -43,9 +43,9 @@ class Client:
 
     `endpoints` are addresses host:port of some of the nodes, of which the one that answered last is asked first.
     `timeout` in seconds holds for every call that doesn't state its own. Only `MinkaError` is raised. A change is
-    repeated only where that can't do it twice; otherwise it raises OUTCOME_UNKNOWN or DEADLINE_EXCEEDED: it may or may
-    not have been done, as a whole. `tls` is for a cluster with TLS; its files are read here, and a mistake in them
-    raises INVALID_CONFIG.
+    repeated only if that can't do it twice; otherwise it raises OUTCOME_UNKNOWN or DEADLINE_EXCEEDED: it may or may not
+    have been done, as a whole. `tls` is for a cluster with TLS; its files are read here, and a mistake in them raises
+    INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], *, timeout: float = 5.0, tls: Tls | None = None) -> None:
@@ -71,11 +71,10 @@ class Client:
     ) -> list[Duty]:
         """Make all of the changes, or none; up to 1,000, with payloads of 8 MiB together. See `minka.duties.changes`.
 
-        The rows as they are now, one a change in their order; of a deleted duty the last one. `consistency` says who
-        has it durably when this returns: the "leader" of the coordinator alone, a "quorum" of its voters, all
-        "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS,
-        VERSION_MISMATCH, INVALID_DUTY;
-        CONSISTENCY_NOT_REACHED when it is done, and not all whom the level names have it in time.
+        The rows as they are now, one a change in their order; of a deleted duty the last one. `consistency` says which
+        nodes have it durably when this returns: the "leader" of the coordinator alone, a "quorum" of its voters, all
+        "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH,
+        INVALID_DUTY; CONSISTENCY_NOT_REACHED when it is done, and not all nodes of that level have it in time.
         """
         response = self._do(_calls.change_duties(changes, consistency), timeout)
         return list(response.duties)

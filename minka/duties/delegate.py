@@ -26,7 +26,7 @@ class Duty:
     version: int = field(compare=False)  # greater with each change that a client made
     synthetic: bool = field(compare=False)  # it lives on every shard that takes its pallet
     idempotent: bool = field(compare=False)  # it may be moved to balance the shards
-    lazy: bool = field(compare=False)  # it ends when the delegate doesn't report it any more
+    lazy: bool = field(compare=False)  # it ends when the delegate no longer reports it
     _holds: Callable[[int, int], bool] = field(compare=False, repr=False)
 
     def is_held(self) -> bool:
@@ -45,8 +45,8 @@ class Delegate:
     """Takes duties and releases them. Its methods may be coroutines, which run on the user's event loop, or plain
     functions, which run on threads, for one pallet one at a time. All but `attach` and `detach` are optional.
 
-    `attach` that raises, has none of the duties that it was given: it ends what it has begun of them before. Each of
-    them is tried alone then, and later again; after some tries the duty goes to another shard.
+    If `attach` raises, the shard has none of the duties that it was given: `attach` ends what it has begun of them
+    before. Each of them is then tried alone, and later again; after some tries the duty goes to another shard.
     """
 
     def attach(self, duties: Duties) -> Awaitable[None] | None:
@@ -54,7 +54,7 @@ class Delegate:
         raise NotImplementedError
 
     def detach(self, duties: Duties) -> Awaitable[None] | None:
-        """Release the duties: when it returns, this process does nothing for them any more, and another one may. It is
+        """Release the duties: when it returns, this process does nothing more for them, and another one may. It is
         repeated until it doesn't raise.
         """
         raise NotImplementedError
@@ -66,7 +66,7 @@ class Delegate:
     def prepare(self, duties: Duties) -> Awaitable[None] | None:
         """These are still on other shards, and come next: load what they need, and do nothing for them yet.
 
-        Some may never come, and nobody says so: load it where it is forgotten by itself, such as into a cache.
+        Some may never come, and nobody says so: load it into something that forgets by itself, such as a cache.
         """
         raise NotImplementedError
 

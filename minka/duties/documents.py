@@ -69,7 +69,7 @@ class Unplaced(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """What a shard has of a pallet; `capacity` is null where it states none."""
+    """What a shard has of a pallet; `capacity` is null if it states none."""
 
     shard: str
     pallet: str
@@ -119,7 +119,7 @@ class _WithPayload(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class DutyDocument(_WithPayload, forbid_unknown_fields=True, frozen=True):
-    """A duty to be created; its weight is 1 where none is given."""
+    """A duty to be created; its weight is 1 if none is given."""
 
     synthetic: bool = False
     stationary: bool = False
@@ -258,7 +258,7 @@ def pallet_settings(row: rows.Pallet) -> PalletSettings:
 
 
 def pallet_view(row: rows.Pallet, summary: PalletSummary | None = None) -> PalletView:
-    """With what its duties add up to, where that is known."""
+    """With what its duties add up to, if that is known."""
     counted: dict[str, Any] = {}
     if summary is not None:
         counted = {
@@ -333,7 +333,7 @@ def update_duty(document: DutyUpdate) -> DutyChange:
 
 
 def duty_view(row: rows.Duty, status: DutyStatus | None = None, *, with_payload: bool = False) -> DutyView:
-    """With where it is, where that is known."""
+    """With where it is, if that is known."""
     known: dict[str, Any] = {}
     if status is not None:
         known["assignments"] = [
@@ -364,7 +364,7 @@ def duty_view(row: rows.Duty, status: DutyStatus | None = None, *, with_payload:
 
 
 def payload_fields(payload: bytes) -> dict[str, Any]:
-    """As text where it is some, else as bytes."""
+    """As text if it is text, else as bytes."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:

@@ -29,7 +29,7 @@ _OPTIONAL: Final = (Method.UPDATE, Method.PREPARE, Method.REPORT)
 class Shard:
     """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and they are elsewhere.
 
-    `pallets` are those whose duties it takes, each with its capacity, None where that isn't known. `name` is the
+    `pallets` are those whose duties it takes, each with its capacity, None if that isn't known. `name` is the
     shard's for ever: a process that comes back under it within `grace` seconds gets its duties again. `version` is the
     application's, `node` the one on whose machine it runs, if any. `call_timeout`: seconds that a call to the delegate
     may take. `on_stuck`: what to do when the clearance ends and the delegate hasn't released everything: "exit" ends
@@ -130,7 +130,7 @@ class Shard:
 
     def resize(self, pallets: Mapping[str, Capacity | None]) -> None:
         """Take the duties of these pallets from now on, each up to its capacity; for any thread. Duties of pallets that
-        are not there any more go elsewhere, and so does what a pallet's balancer gives to others by these capacities.
+        are no longer among them go elsewhere, and so does what a pallet's balancer gives to others by these capacities.
 
         Raises MinkaError INVALID_ARGUMENT for what isn't well formed.
         """

@@ -20,7 +20,7 @@ _SIZE_HOLDS_MS: Final = 2 * 60 * _MINUTE_MS  # every node tells all its sizes at
 
 @dataclass(frozen=True, slots=True)
 class ClusterPoint:
-    """All partitions in one step. Rates are a second; a latency is None where nothing was answered."""
+    """All partitions in one step. Rates are a second; a latency is None if nothing was answered."""
 
     at_ms: int
     reads: float

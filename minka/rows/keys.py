@@ -60,7 +60,7 @@ KeyPart = Union[None, bytes, str, int, float, UUID, date, datetime, tuple["KeyPa
 
 
 def encode_key(columns: Sequence[KeyPart]) -> bytes:
-    """The key of these columns. That it isn't too long is checked by who sends it.
+    """The key of these columns. The sender checks that it isn't too long.
 
     An int has at most 255 bytes. Every NaN is the same, and after all numbers; -0.0 is before 0.0. date and datetime
     become ints, a datetime without a time zone by its own clock.
@@ -84,7 +84,7 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 def decode_key(key: bytes) -> tuple[KeyPart, ...]:
     """The columns of a key: None, bytes, str, int, Single, float, bool, UUID, tuple.
 
-    Raises INVALID_ARGUMENT with the byte, counted from 0, where it isn't what `encode_key` writes.
+    Raises INVALID_ARGUMENT with the byte, counted from 0, at which it isn't what `encode_key` writes.
     """
     if not key:
         raise MinkaError(Code.INVALID_ARGUMENT, "the key is empty, so it has no columns")

@@ -42,7 +42,7 @@ def key_column(columns: Sequence[T.StructField]) -> Column:
 
     Text, binary, integers, booleans, dates and timestamps are encoded by Spark itself; floats, decimals and
     timestamp_ntz make the key go through Python, as Arrow arrays, at about half the speed.
-    Raises INVALID_ARGUMENT where a column is of another type, or there is none; text that isn't UTF-8 fails the query.
+    Raises INVALID_ARGUMENT if a column is of another type, or there is none; text that isn't UTF-8 fails the query.
     """
     if not columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
@@ -63,7 +63,7 @@ def _key_of_arrays(*columns: pa.Array) -> pa.Array:
 def value_column(columns: Sequence[T.StructField]) -> Column:
     """The value of these columns of a data frame, as binary.
 
-    Raises INVALID_ARGUMENT where a column is of a type that isn't read back as it was, or two have one name. Text that
+    Raises INVALID_ARGUMENT if a column is of a type that isn't read back as it was, or two have one name. Text that
     isn't UTF-8 fails the query; within arrays, maps and structs each wrong byte becomes U+FFFD.
     """
     _check_values(columns)

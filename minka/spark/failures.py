@@ -19,8 +19,8 @@ _OURS = re.compile(r"^\s*minka\.errors\.\w+: ([A-Z_]+): (.+)$", re.MULTILINE)
 def spark_failures() -> Iterator[None]:
     """Raises MinkaError for what Spark raises inside.
 
-    It is the MinkaError that ended a task, where one did; INVALID_ARGUMENT where Spark could not make sense of the
-    request, such as a path or a column that doesn't exist; else SPARK_FAILED.
+    It is the MinkaError that ended a task, if one did; INVALID_ARGUMENT if Spark could not make sense of the request,
+    such as a path or a column that doesn't exist; else SPARK_FAILED.
     """
     try:
         with _quiet():
@@ -55,7 +55,7 @@ def _minka_error(error: Exception) -> MinkaError:
 
 
 def _sentence(text: str) -> str:
-    """The first line that says something, and the last line of a Python traceback where there is one."""
+    """The first line that says something, and the last line of a Python traceback if there is one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     head = lines[0] if lines else "Spark says nothing"
     python = [line for line in lines[1:] if re.match(r"[\w.]+(Error|Exception)\b", line)]

@@ -38,7 +38,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark can run on. `home` is what JAVA_HOME has to be; None where `java` is found in the PATH."""
+    """A Java that Spark can run on. `home` is what JAVA_HOME has to be; None if `java` is found in the PATH."""
 
     major: int
     home: Path | None

@@ -22,7 +22,7 @@ from minka.v1.snapshots_pb2 import RowBatch
 
 KEY: Final = "key"
 VALUE: Final = "value"
-# Of changes, where a schema has them.
+# Columns of changes, if a schema has them.
 CHANGE: Final = "_change"  # "put" or "delete"
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"  # in the partition's log
@@ -71,7 +71,7 @@ class Layout:
         return cls(schema, key_fields, key_format, others, bool(others) and not is_plain, options.delete_column)
 
     def check_no_changes(self) -> None:
-        """Raises INVALID_ARGUMENT where the schema asks for what only changes have."""
+        """Raises INVALID_ARGUMENT if the schema asks for what only changes have."""
         if found := [name for name in self.schema.names if name in _OF_CHANGES]:
             raise MinkaError(Code.INVALID_ARGUMENT, f"column {found[0]!r} is one of changes, which readStream gives")
 

@@ -306,7 +306,7 @@ class _Run:
             rows = sorted_.select("place", "key", "value").mapInArrow(run, TASK_SCHEMA).collect()
         except Exception as error:
             raise self._refusal(task, error) from error
-        # Where nothing comes out, Spark may find a plan without what is observed.
+        # If nothing comes out, Spark may find a plan without what is observed.
         counts = counted.get if rows else _counted(found)
         self._bad = counts["bad"]
         self._check_counts(found, counts["rows"] - self._bad, rows, there, is_all=len(wanted) == len(partitions))
@@ -344,7 +344,7 @@ class _Run:
             raise MinkaError(Code.INTERNAL, text)
 
     def _count_bad(self, task: LoadTask, found: DataFrame) -> None:
-        """Write bad rows to their file, where that is asked for. Raises BAD_ROWS for too many."""
+        """Write bad rows to their file, if that is asked for. Raises BAD_ROWS for too many."""
         options = self._options
         if not options.max_bad:
             return

@@ -1,6 +1,6 @@
 """What the history of the cluster's load says: hot partitions, imbalance, when nodes are full, what would help.
 
-Spark reads the history from the nodes, keeps it as Parquet where that is asked for, and sums it; minka.load_report
+Spark reads the history from the nodes, keeps it as Parquet if that is asked for, and sums it; minka.load_report
 says what follows.
 """
 
@@ -53,7 +53,7 @@ class HotPartition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(Report):
     """What `load_report` found. `rows`: of the history, one for each partition, node and interval. `bytes`: those of
-    clients' requests and answers in that time. Times are Unix milliseconds; `to_ms` is 0 where nothing was found.
+    clients' requests and answers in that time. Times are Unix milliseconds; `to_ms` is 0 if nothing was found.
     """
 
     job: ClassVar[str] = "load-report"
@@ -69,7 +69,7 @@ class LoadReport(Report):
     proposals: Proposals
     html: str = ""
     parquet: str = ""
-    # The proposals as `minkactl apply` takes them; None where there is nothing to do. Not in the JSON.
+    # The proposals as `minkactl apply` takes them; None if there is nothing to do. Not in the JSON.
     plan: Plan | None = field(default=None, repr=False)
 
     def to_document(self) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class _Rows:
         return pa.RecordBatch.from_arrays(arrays, list(names))
 
     def _without_repeated(self, keys: list[bytes], values: list[bytes]) -> _Batch:
-        """Raises DUPLICATE_KEY where they are refused."""
+        """Raises DUPLICATE_KEY if they are refused."""
         last, self._last = self._last, keys[-1]
         if keys[0] != last and len(set(keys)) == len(keys):
             return keys, values
@@ -165,7 +165,7 @@ class _Rows:
         return [keys[place] for place in fresh], [values[place] for place in fresh]
 
     def _without_existing(self, existing: "_Existing", keys: list[bytes], values: list[bytes]) -> _Batch:
-        """Raises KEY_EXISTS where they are refused."""
+        """Raises KEY_EXISTS if they are refused."""
         there = existing.among(keys)
         if not there:
             return keys, values

@@ -34,8 +34,8 @@ def lookup(
     tls: Tls | None = None,
     timeout: float = 60.0,
 ) -> DataFrame:
-    """The rows with one more column, the value (binary) of each row's key: null where there is none with `left`; such
-    rows are left out with `inner`.
+    """The rows with one more column, the value (binary) of each row's key: null with `left` if there is none; such rows
+    are left out with `inner`.
 
     `key` is a column of text or bytes that is the key itself, or several that are encoded as `minka.rows.encode_key`
     does. Rows are brought together by the partition of their key first, so that each task asks one node, in batches,

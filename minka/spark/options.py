@@ -66,7 +66,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
-    """Not given: `columns` where key columns are named, else it is seen by the type of the column `key`."""
+    """Not given: `columns` if key columns are named, else it is seen by the type of the column `key`."""
     if not given:
         return "columns" if key_columns else "binary"
     if given not in get_args(KeyFormat):

@@ -31,7 +31,7 @@ class PairColumns:
     value_form: Form = "auto"
 
     def fields_of(self, frame: DataFrame) -> tuple[list[StructField], list[StructField]]:
-        """Those of the key and of the value. Raises INVALID_ARGUMENT where the data frame doesn't have them."""
+        """Those of the key and of the value. Raises INVALID_ARGUMENT if the data frame doesn't have them."""
         fields = {field.name: field for field in frame.schema.fields}
         for name in (*self.key, *self.value):
             if name not in fields:
@@ -43,12 +43,12 @@ class PairColumns:
         return [fields[name] for name in self.key], [fields[name] for name in value]
 
     def key_of(self, frame: DataFrame) -> Column:
-        """The key as binary; null where a column that stands for itself is null."""
+        """The key as binary; null if a column that stands for itself is null."""
         fields, _ = self.fields_of(frame)
         return _itself(fields[0]) if _is_itself(fields, self.key_form) else key_column(fields)
 
     def value_of(self, frame: DataFrame) -> Column:
-        """The value as binary; null where a column that stands for itself is null."""
+        """The value as binary; null if a column that stands for itself is null."""
         _, fields = self.fields_of(frame)
         if not fields:
             return F.lit(b"")
@@ -65,7 +65,9 @@ def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFra
 
 
 def problem_of(frame: DataFrame) -> Column:
-    """Why a pair can't be in a keyspace, as text; null where it can. Of `key`, `value` and, where it is, UNREADABLE."""
+    """Why a pair can't be in a keyspace, as text; null if it can. It looks at `key`, `value` and, if it is there,
+    UNREADABLE.
+    """
     key, value, size = F.col("key"), F.col("value"), F.octet_length
     is_unreadable = F.col(UNREADABLE).isNotNull() if UNREADABLE in frame.columns else F.lit(False)
     return (

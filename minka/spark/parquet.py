@@ -53,7 +53,7 @@ class ParquetFiles:
 
     def write(self, spark: SparkSession, reader: DataSourceReader) -> tuple[int, int]:
         """All that the reader has; how many rows and bytes that is. What was in the folder is removed when all is
-        written. Raises INVALID_ARGUMENT where nothing can be written.
+        written. Raises INVALID_ARGUMENT if nothing can be written.
         """
         parts = list(reader.partitions())
         try:

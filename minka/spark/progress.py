@@ -1,4 +1,4 @@
-"""How far a job is: named stages with tasks, rows, bytes, rate and time to go, told to whoever asked to hear it.
+"""How far a job is: named stages with tasks, rows, bytes, rate and time to go, told to the caller that asked for it.
 
 A stage's tasks, and the rows that they have read, are what Spark counts (`minka.spark.tasks`): in a session whose
 driver is here also while a task runs, with Spark Connect tasks only. What a job counts by itself, such as uploaded

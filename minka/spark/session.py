@@ -50,17 +50,17 @@ def session(
     app_name: str = "minka",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session that is active in this process, where there is one; else a new one.
+    """The session that is active in this process, if there is one; else a new one.
 
     `master` is a master's URL (default: `local[*]`, this machine's processors) and `remote` that of a Spark Connect
     server, sc://host:port. `conf` is Spark's configuration and counts more than what is set here. Start the session
-    before you open a client of Minka: Spark is forked off this process, which is risky beside gRPC's threads.
+    before you open a client of Minka: Spark is forked off this process, which is risky once gRPC has threads.
 
     On this machine Spark runs on the Java that `minka.spark.java` finds, and its tasks on this Python; it logs to
     `driver.log_file()`. Elsewhere minka must be installed where the tasks run; whether it is, is looked at here.
 
-    Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; SPARK_FAILED where Spark doesn't start, or isn't there, or its
-    tasks have no minka, or another version of it.
+    Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; SPARK_FAILED if Spark doesn't start, or isn't there, or its tasks
+    have no minka, or another version of it.
     """
     if master and remote:
         raise MinkaError(Code.INVALID_ARGUMENT, "a session has a master or is a remote one, not both")

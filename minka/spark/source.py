@@ -34,7 +34,7 @@ class MinkaDataSource(DataSource):
         return "minka"
 
     def schema(self) -> str:
-        """What rows are like where no schema is given."""
+        """What rows are like if no schema is given."""
         if self._options.key_columns:
             text = 'with the option keyColumns the types of the columns are needed: .schema("a INT, b STRING, …")'
             raise MinkaError(Code.INVALID_ARGUMENT, text)

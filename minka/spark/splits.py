@@ -58,8 +58,8 @@ def splits(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> SplitsReport:
-    """Points that divide the source's keys into so many ranges of about the same bytes; fewer where single keys weigh
-    more than a range. Nothing is written. The same source and seed give the same points.
+    """Points that divide the source's keys into so many ranges of about the same bytes; fewer if single keys weigh more
+    than a range. Nothing is written. The same source and seed give the same points.
 
     Raises INVALID_ARGUMENT for a number of ranges that isn't from 2 to 5,000, and for a source without rows.
     """

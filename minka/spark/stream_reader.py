@@ -55,7 +55,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             return {"offsets": offsets, "begins": {}}
 
     def latestOffset(self, start: _Offset, limit: Any) -> _Offset:  # there is no limit
-        """How far the partitions are. Raises CHANGES_GONE where what is after `start` is not kept."""
+        """How far the partitions are. Raises CHANGES_GONE if what is after `start` is not kept."""
         with self._client() as client:
             keyspace = client.keyspace(self._options.keyspace)
             ends = {id_: one.end_offset for id_, one in client.positions(keyspace).items()}

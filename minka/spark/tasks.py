@@ -23,7 +23,7 @@ class Counted:
     """None is for what isn't known.
 
     `rows` are those that one of Spark's own stages has read, from files or a shuffle: one that runs, or the one that
-    has read most where none does.
+    has read most if none does.
     """
 
     tasks_done: int | None = None
@@ -87,7 +87,7 @@ class _LocalTasks:
             reading = [stage for stage in stages if str(stage.status()) == "ACTIVE"] or stages
             rows = max(stage.inputRecords() + stage.shuffleReadRecords() for stage in reading)
             done, total = sum(stage.numCompleteTasks() for stage in stages), sum(stage.numTasks() for stage in stages)
-        except Py4JError:  # Spark ends; whoever waits for its answer says so
+        except Py4JError:  # Spark ends; the call that waits for its answer says so
             return Counted()
         return Counted(done, total, rows or None)
 

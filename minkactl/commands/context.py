@@ -56,7 +56,7 @@ def list_(session: Session) -> None:
 @click.option("--tls-ca", type=FILE, metavar="FILE", help="For TLS: the authority of the nodes' certificates.")
 @click.option("--tls-cert", type=FILE, metavar="FILE", help="For TLS: your certificate.")
 @click.option("--tls-key", type=FILE, metavar="FILE", help="For TLS: its private key.")
-@click.option("--no-tls", is_flag=True, help="No TLS any more.")
+@click.option("--no-tls", is_flag=True, help="The cluster has no TLS.")
 def set_(
     name: str, endpoints: str, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None, no_tls: bool
 ) -> None:
@@ -111,7 +111,7 @@ def delete(name: str) -> None:
     if was_current:
         config.current = ""
     save(config)
-    note(f"context {name} is not in {config_path()} any more")
+    note(f"context {name} is no longer in {config_path()}")
     if was_current:
         left = f": minkactl context use {next(iter(config.contexts))}" if config.contexts else ""
         note(f"it was the current one; there is none now{left}")

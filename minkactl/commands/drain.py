@@ -52,7 +52,7 @@ def drain(
 
     Waits, and ends with "safe to stop: yes" and exit status 0. If nothing changes for 30 seconds it ends with "safe to
     stop: no", what holds it up and what helps, and exit status 1; after --timeout likewise, with 124. The drain goes on
-    in any case, and the same command watches it again. NODE leads nothing until undrain, or until it is started anew.
+    in any case, and the same command watches it again. NODE leads nothing until undrain, or until it is started again.
 
     Examples:
       minkactl drain cyrene && ssh cyrene systemctl stop minkad

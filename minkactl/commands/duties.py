@@ -51,7 +51,7 @@ def duties(ctx: click.Context, pallet: str, shard: str, nowhere: bool, limit: in
 @options.common()
 @options.pass_session
 def explain(session: Session, duty: str) -> None:
-    """Say where a duty is and why, and of every other shard why it is not there.
+    """Say where a duty is and why, and why it is not on each other shard.
 
     Example:
       minkactl duties explain feeds/bbc

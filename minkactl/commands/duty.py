@@ -24,8 +24,8 @@ Consistency = click.option(
     type=click.Choice(LEVELS),
     default="quorum",
     show_default=True,
-    help="Who has it durably when the command ends: the leader of the coordinator, a quorum of its voters, all voters, "
-    "or all voters and learners.",
+    help="Which nodes have it durably when the command ends: the leader of the coordinator, a quorum of its voters, "
+    "all voters, or all voters and learners.",
 )
 IfVersion = click.option(
     "--if-version", type=click.IntRange(min=1), metavar="N", help="Refuse it (VERSION_MISMATCH) if it has another."

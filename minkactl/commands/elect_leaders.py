@@ -27,7 +27,7 @@ from minkactl.session import Session, requester
 def elect_leaders(session: Session, preferred: bool, keyspaces: tuple[str, ...], queue: bool, reason: str) -> Exit:
     """Let preferred leaders lead again, as after a drain or a failure, and watch it.
 
-    Exit status 0 when they all lead, 1 when one of them can't: then it is said why, and what helps.
+    Exit status 0 when they all lead, 1 when one of them can't: then the reason is shown, and what helps.
 
     Examples:
       minkactl elect-leaders --preferred

@@ -110,7 +110,7 @@ def get(session: Session, keyspace: str, key: str) -> None:
 
 
 def _readable(value: bytes) -> dict[str, str]:
-    """The value as text where it is text, else in base64."""
+    """The value as text if it is text, else in base64."""
     try:
         return {"value": value.decode()}
     except UnicodeDecodeError:

@@ -25,7 +25,7 @@ def node() -> None:
 @options.common(output=False)
 @options.pass_session
 def rebuild(session: Session, node: str, yes: bool) -> None:
-    """Let NODE, whose data directory is damaged, begin anew with what its peers have.
+    """Let NODE, whose data directory is damaged, begin again with what its peers have.
 
     What the peers have is the partition table and a seat in the coordinator. It is refused with NODE_IN_USE while the
     table says that NODE holds partitions, and while it is LIVE. Replicated ones can be moved away although NODE is
@@ -37,7 +37,7 @@ def rebuild(session: Session, node: str, yes: bool) -> None:
     """
     with session.control() as control:
         _check_nothing_is_lost(control, node)
-        remove_node(session, control, node, yes, f"Remove {node}, to begin anew with an empty data directory?")
+        remove_node(session, control, node, yes, f"Remove {node}, to begin again with an empty data directory?")
     note(
         f"Now, on {node}: move its data_dir away, and start minkad. It joins as a learner and takes the table from its "
         f"peers.\nIf it was a voter: minkactl raft promote {node} --instead-of VOTER gives it a seat again."

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @options.common()
 @options.pass_session
 def nodes(session: Session, name: str | None) -> Exit:
-    """List the nodes: state, address, what they hold, and what is the trouble with them. With NAME: all about one.
+    """List the nodes: state, address, what they hold, and what is wrong with them. With NAME: all about one.
 
-    Every node is asked, which takes a second at most where one doesn't answer. Without an active controller the state
+    Every node is asked, which takes a second at most if one doesn't answer. Without an active controller the state
     of a node is not known; the last one is shown as what it was. Exit status 5 when status would say that the cluster
     is not healthy because of its nodes.
 

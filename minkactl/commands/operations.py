@@ -138,7 +138,7 @@ def resume(session: Session, operation_id: int) -> None:
 def cancel(session: Session, operation_id: int, reason: str) -> None:
     """Let partitions that are still being copied go back to the replicas that they had; what is further is completed.
 
-    Refused with CANCEL_REFUSED where too few of those replicas are alive and in sync. Ends before the operation does.
+    Refused with CANCEL_REFUSED if too few of those replicas are alive and in sync. Ends before the operation does.
 
     Examples:
       minkactl operations cancel 12 --reason "too slow"

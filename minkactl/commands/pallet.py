@@ -168,7 +168,7 @@ pallet.add_command(update, "set")
 @Name
 @click.option("--version", metavar="V", help="The version of the application whose shards are to have a share.")
 @click.option("--share", metavar="PERCENT", help="How much: 5%.")
-@click.option("--off", is_flag=True, help="No version has a share of its own any more.")
+@click.option("--off", is_flag=True, help="No version is to have a share of its own.")
 @options.common(watch=False)
 @options.pass_session
 def canary(session: Session, pallet: str, version: str | None, share: str | None, off: bool) -> None:

@@ -140,7 +140,7 @@ def explain(session: Session, partition: str | None, partition_id: int | None) -
     """Say what a partition is, how large and how busy, what is under way, why it is or isn't split, and what to do.
 
     NAME is what the column PARTITION of minkactl partitions shows, and ID what the column ID does. A number alone is
-    refused where it is the id of one partition and the slot of another.
+    refused if it is the id of one partition and the slot of another.
 
     Examples:
       minkactl partitions explain flights/6
@@ -176,7 +176,7 @@ def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
 def _split_blockers(
     control: "Control", status: "GetStatusResponse", row: "Partition"
 ) -> "GetSplitBlockersResponse | None":
-    """As the active controller decides it; None where there is none."""
+    """As the active controller decides it; None if there is none."""
     from minka.errors import Code, MinkaError
 
     if not status.from_controller:

@@ -42,7 +42,7 @@ def complete_local(_: click.Context, __: click.Parameter, incomplete: str) -> li
 @click.option("--debug", is_flag=True, expose_value=False, hidden=True)
 @click.pass_context
 def playground(ctx: click.Context, nodes: int, data: Path | None) -> None:
-    """Run a cluster on this machine, in the foreground; Ctrl-C stops it and leaves nothing behind.
+    """Run a cluster on this machine, in the foreground; Ctrl-C stops it and removes everything.
 
     While it runs, minkactl finds it without any endpoints.
 

@@ -28,7 +28,7 @@ Yes: Final = click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 
 @options.group()
 def raft() -> None:
-    """See and change the coordinator's Raft group: who leads, who votes, who keeps up."""
+    """See and change the coordinator's Raft group: which node leads, which vote, which keep up."""
 
 
 def raft_page(status: "GetStatusResponse") -> Page:
@@ -121,7 +121,7 @@ def add(session: Session, node: str, yes: bool) -> None:
 def demote(session: Session, node: str, yes: bool) -> None:
     """Make the voter NODE a learner. If it leads, another voter takes over first.
 
-    Refused where fewer voters than coordinator.voters would be left: then promote a learner instead of it.
+    Refused if fewer voters than coordinator.voters would be left: then promote a learner instead of it.
 
     Example:
       minkactl raft demote cyrene
@@ -154,11 +154,11 @@ def remove_node(session: Session, control: "Control", node: str, yes: bool, ques
     _known(status, node)
     confirm(question, yes)
     control.remove_node(node)
-    _wait(session, control, lambda status: _is_gone(status, node), f"{node} is no member any more")
+    _wait(session, control, lambda status: _is_gone(status, node), f"{node} is no longer a member")
 
 
 def _is_gone(status: "GetStatusResponse", node: str) -> bool:
-    # "?" is a member that is in the Raft group still, and in the table no more.
+    # "?" is a member that is still in the Raft group, and no longer in the table.
     members = [*status.coordinator.voters, *status.coordinator.learners]
     return not {node, "?"}.intersection(members) and all(row.id != node for row in status.table.nodes)
 
@@ -227,7 +227,7 @@ def _ask_until(
     is_done: "Callable[[GetStatusResponse], bool]",
     what: str,
 ) -> None:
-    """Ask, again where it was lost, until the active controller's status shows it done."""
+    """Ask, and again if that was lost, until the active controller's status shows it done."""
     ask()
     asked = time.monotonic()
 

@@ -97,7 +97,7 @@ def _names(values: tuple[str, ...]) -> list[str]:
     multiple=True,
     metavar="NODES",
     shell_complete=complete_node,
-    help="Let these nodes have nothing any more, separated by commas; the others give up nothing.",
+    help="Empty these nodes, separated by commas; the others give up nothing.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @click.option(

@@ -38,8 +38,8 @@ OPERATION_COLUMNS = (
 def status(session: Session) -> Exit:
     """Show the cluster on one page: health, coordinator, nodes, keyspaces, balance, operations.
 
-    Every node is asked, which takes a second at most where one doesn't answer. What nobody who answers can know is
-    shown as not known, with what is remembered. Each problem ends with the commands to type next.
+    Every node is asked, which takes a second at most if one doesn't answer. What no node that answers can know is shown
+    as not known, with what is remembered. Each problem ends with the commands to type next.
 
     Exit status 5 when it is not healthy, or not known to be: no active controller, a node that FAILED or is heard by
     nobody, a partition OFFLINE or with fewer replicas in sync than min-insync, fewer nodes than the cluster's minimum.

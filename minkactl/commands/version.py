@@ -7,7 +7,7 @@ from minkactl import options
 from minkactl.output import Column, Kind, Listing, Page, emit, note
 from minkactl.session import Session
 
-TIMEOUT_S: Final = 2.0  # unless --timeout says otherwise: who asks this wants to know about minkactl first
+TIMEOUT_S: Final = 2.0  # unless --timeout says otherwise: this is about minkactl first
 
 COLUMNS = (Column("WHAT", "what"), Column("VERSION", "version"), Column("STATE", "state", Kind.STATE))
 
@@ -16,7 +16,7 @@ COLUMNS = (Column("WHAT", "what"), Column("VERSION", "version"), Column("STATE",
 @options.common(watch=False)
 @options.pass_session
 def version(session: Session) -> None:
-    """Show the version of minkactl, and of every node where a cluster can be reached.
+    """Show the version of minkactl, and of every node if a cluster can be reached.
 
     Exit status 0 also when none can: stderr says why.
 

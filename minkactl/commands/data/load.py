@@ -47,15 +47,16 @@ COLUMNS: Final = (
     type=click.Choice(("error", "replace", "keep")),
     default="error",
     show_default=True,
-    help="What of a key that the keyspace has.",
+    help="What to do with a key that the keyspace already has.",
 )
 @click.option(
-    "--last-by", default="", metavar="COLUMN", help="Of rows with one key, that with the greatest of these counts."
+    "--last-by",
+    default="",
+    metavar="COLUMN",
+    help="Of rows with the same key, the one with the greatest COLUMN counts.",
 )
 @click.option("--max-bad", type=click.IntRange(0), default=0, show_default=True, help="So many rows may be left out.")
-@click.option(
-    "--bad-rows", default="", metavar="DIR", help="Where rows that are left out are written, with the reason."
-)
+@click.option("--bad-rows", default="", metavar="DIR", help="A folder for rows that are left out, with the reason.")
 @click.option(
     "--limit", type=options.Size(), default=0, metavar="SIZE", help="Bytes a second to each node. Default: no limit."
 )

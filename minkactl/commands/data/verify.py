@@ -60,10 +60,10 @@ def verify(
     repair: bool,
     files: jobs.SourceOptions,
 ) -> None:
-    """Compare a keyspace with the files that it was loaded from, on every replica. Exit status 1 where they differ.
+    """Compare a keyspace with the files that it was loaded from, on every replica. Exit status 1 if they differ.
 
-    Each partition's digest is computed by Spark over the files, and by the nodes over each replica; where they differ,
-    the keys are found and listed.
+    Each partition's digest is computed by Spark over the files, and by the nodes over each replica; if they differ, the
+    keys are found and listed.
 
     Example:
       minkactl data verify flights.parquet flights --key year,month,day,carrier,flight,origin

@@ -150,7 +150,7 @@ def test_what_is_not_here_is_reported_released(world: World) -> None:
 def test_an_older_instruction_is_dropped(world: World) -> None:
     world.tell(Received(ShardInstruction(index=1, attach=DutiesToAttach(duties=[held(3, 9)]))))
     assert world.history == []
-    assert "behind" in world.notes[-1].text
+    assert "lags" in world.notes[-1].text
 
 
 def test_a_batch_that_raises_is_tried_one_by_one_and_then_given_up() -> None:

@@ -14,7 +14,7 @@ from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
 from benchmarks.processes import Group, Talk
 from minka.duties import Client, changes
 from minkactl.playground import LocalCluster
-from minkad.config_schema import Shards as Settings
+from minkad.config.schema import Shards as Settings
 
 NODES: Final = 3
 PAYLOAD: Final = 1024  # bytes

@@ -29,7 +29,7 @@ from minka.errors import MinkaError
 from minka.hashing import murmur3
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
 from minkactl.playground import LocalCluster
-from minkad.config_schema import Membership
+from minkad.config.schema import Membership
 from minkad.storage.log_database import STALLED_S
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo

@@ -10,7 +10,7 @@ from pathlib import Path
 import minka
 from minka.errors import MinkaError
 from minkad import config as configuration
-from minkad.exits import FAILED, complain
+from minkad.process.exits import FAILED, complain
 
 SWITCH_INTERVAL = 0.0005  # seconds; a thread that comes back from an fsync must get the GIL soon
 
@@ -38,8 +38,8 @@ def _run(config: configuration.Config, path: Path) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import uvloop
 
-    from minkad import logs
-    from minkad.daemon import Daemon
+    from minkad.node.daemon import Daemon
+    from minkad.process import logs
 
     sys.setswitchinterval(SWITCH_INTERVAL)
     logs.setup(config.log.level, config.log.format, config.node.id)

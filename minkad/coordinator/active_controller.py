@@ -29,7 +29,6 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.duties_pb2 import Shard
 from minka.v1.load_api_pb2 import WaitingPart
 from minka.v1.records_pb2 import Record, RecordBatch
-from minkad.clock import unix_ms
 from minkad.coordinator.outbox import NodeOutbox
 from minkad.coordinator.shard_control import InThread, ShardControl, ShardSettings
 from minkad.core.clearance import CLOCK_RATIO
@@ -60,8 +59,9 @@ from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.loads import Commit
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import ALL, Effect, NotifyShard, Placed, State, is_up, slices
-from minkad.failpoints import failpoint
-from minkad.turns import turn
+from minkad.process.clock import unix_ms
+from minkad.process.failpoints import failpoint
+from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
 

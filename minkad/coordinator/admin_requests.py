@@ -29,7 +29,6 @@ from minka.v1.admin_pb2 import (
     UndrainNodeRequest,
     UndrainNodeResponse,
 )
-from minkad.clock import unix_ms
 from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import (
     ApplyPlan,
@@ -47,6 +46,7 @@ from minkad.core.controller import (
     preferred,
 )
 from minkad.core.placement import plan_reassign
+from minkad.process.clock import unix_ms
 
 _PLANS_AT_ONCE: Final = 2  # each has a copy of the table
 

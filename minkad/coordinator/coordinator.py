@@ -11,7 +11,6 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Cluster, Node
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.records_pb2 import RecordBatch
-from minkad.clock import unix_ms
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
 from minkad.coordinator.duty_history import DutyHistory
 from minkad.coordinator.raft_driver import RaftDriver
@@ -25,7 +24,8 @@ from minkad.core.controller import (
     next_membership_change,
 )
 from minkad.core.state import NotifyShard, State
-from minkad.failpoints import failpoint
+from minkad.process.clock import unix_ms
+from minkad.process.failpoints import failpoint
 
 log: Final = logging.getLogger(__name__)
 

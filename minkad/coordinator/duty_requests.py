@@ -33,7 +33,6 @@ from minka.v1.duty_api_pb2 import (
     ShardStatus,
     UnplacedDuty,
 )
-from minkad.clock import unix_ms
 from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.payload_keyspace import ensure_payload_keyspace
@@ -48,7 +47,8 @@ from minkad.core.controller import (
 )
 from minkad.core.controller.duties import changes, explain
 from minkad.core.state import DutyState, State, assignment_row, weight_of
-from minkad.turns import turn
+from minkad.process.clock import unix_ms
+from minkad.process.turns import turn
 
 CONFIRMED_WITHIN_S: Final = 5.0  # by all whom a consistency level asks for, after a majority has
 _DEFAULT_LIMIT: Final = 1000

@@ -11,12 +11,12 @@ from minka.v1.load_api_pb2 import (
     LoadResponse,
     TouchLoadRequest,
 )
-from minkad.clock import unix_ms
 from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import AbortLoad, BeginLoad, Command, CommitLoad, FinishLoadParts, TouchLoad
 from minkad.core.controller.loads import blocker, load_blockers, load_with
 from minkad.core.state import ROWS_A_PIECE, slices
-from minkad.turns import turn
+from minkad.process.clock import unix_ms
+from minkad.process.turns import turn
 
 _MAX_BLOCKERS = 100
 

@@ -9,7 +9,7 @@ from typing import Final
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult, UpdateReplicasRequest, UpdateReplicasResponse
-from minkad.turns import turn
+from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from typing import Final, Protocol
 
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import Commands, ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message, MessageType
-from minkad.clock import boottime
 from minkad.coordinator.leader_silence import LeaderSilence
 from minkad.core.raft import LogRolledBack, ProposalDropped, RaftError, RawNode, ReadState, Ready, Role
 from minkad.core.raft.answers import without_repeated_answers
+from minkad.process.clock import boottime
+from minkad.process.turns import turn
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
-from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from minka.v1.cluster_pb2 import Operation
 from minka.v1.duties_pb2 import Shard
 from minka.v1.duty_api_pb2 import PlanRebalanceRequest
 from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardHeartbeatsResponse
-from minkad.clock import unix_ms
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
     BalancePallet,
@@ -27,6 +26,7 @@ from minkad.core.controller import (
     rooms,
 )
 from minkad.core.state import State
+from minkad.process.clock import unix_ms
 
 log: Final = logging.getLogger(__name__)
 

@@ -40,9 +40,9 @@ from minka.v1.duty_api_pb2 import (
     PlanRebalanceRequest,
 )
 from minka.v1.duty_api_pb2_grpc import DutyControlStub
-from minkad.clock import boottime
 from minkad.core.state import State
 from minkad.duties.payloads import PayloadStore
+from minkad.process.clock import boottime
 
 _FIRST_PAUSE_S: Final = 0.02
 _MAX_PAUSE_S: Final = 0.25

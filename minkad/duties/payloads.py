@@ -15,10 +15,10 @@ from minka.aio import Client
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.duties_pb2 import Duty
-from minkad.clock import boottime, unix_ms
 from minkad.core.state import slices
 from minkad.core.state.names import PAYLOADS_KEYSPACE
-from minkad.turns import turn
+from minkad.process.clock import boottime, unix_ms
+from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
 

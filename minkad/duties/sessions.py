@@ -29,9 +29,9 @@ from minkad.core.state import NotifyShard, State
 from minkad.duties.payload_reads import PayloadReads, Payloads
 from minkad.duties.relay import Relay
 from minkad.duties.telling import MAX_BYTES, Telling
-from minkad.logs import Seldom
-from minkad.memory import Memory
-from minkad.turns import turn
+from minkad.process.logs import Seldom
+from minkad.process.memory import Memory
+from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
 

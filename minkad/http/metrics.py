@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from minkad.telemetry import Histogram, Telemetry
+from minkad.process.telemetry import Histogram, Telemetry
 
 
 class Lag(NamedTuple):

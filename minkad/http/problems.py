@@ -9,8 +9,8 @@ import msgspec
 from aiohttp import web
 
 from minka.errors import Code, MinkaError
-from minkad.config_values import is_loopback, join_address
-from minkad.logs import Seldom
+from minkad.config.addresses import is_loopback, join_address
+from minkad.process.logs import Seldom
 
 log: Final = Seldom(logging.getLogger(__name__))
 MEDIA_TYPE: Final = "application/problem+json"

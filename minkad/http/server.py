@@ -9,8 +9,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from minkad.config_values import split_address
-from minkad.listening import cannot_listen
+from minkad.config.addresses import split_address
+from minkad.process.listening import cannot_listen
 
 _SHUTDOWN_SECONDS = 1.0
 _MAX_CONNECTIONS = 256

@@ -10,7 +10,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.changes_pb2 import ChangeBatch, ChangePosition
 from minka.v1.snapshots_pb2 import RowBatch
 from minka.wire import WriteBody
-from minkad import turns
+from minkad.process import turns
 from minkad.replication.entries import IngestMark, SplitMarker, decode_entry, is_mark
 from minkad.replication.replica import Replica, Role
 from minkad.storage.scan_process import ScanRequest

@@ -6,7 +6,7 @@ from typing import Final
 
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.replication.flusher import Flusher
 from minkad.replication.receiving import Receiving
 from minkad.replication.replica import Replica, Role, meta_key

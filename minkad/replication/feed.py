@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
+from minkad.process.turns import turn
 from minkad.replication.frames import Ack, Append, Entry, Frame, Standing, decode_answer, encode
 from minkad.replication.links import ReplicationLinks
 from minkad.replication.replica import Replica, Role
-from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 

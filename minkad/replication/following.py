@@ -8,13 +8,13 @@ from typing import Final
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
+from minkad.process.turns import turn
 from minkad.replication.committer import Committer
 from minkad.replication.entries import is_mark
 from minkad.replication.frames import Ack, Answer, Append, Standing, decode_frame, encode
 from minkad.replication.receiving import Receiving
 from minkad.replication.replica import NEVER, UNKNOWN, Replica, Role
-from minkad.turns import turn
 
 _MANY: Final = 64  # partitions of a frame, after which others have the turn
 

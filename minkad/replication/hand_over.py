@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.replication.feed import Follower
 
 _PHASE = MigrationPhase

@@ -11,10 +11,10 @@ from typing import Final
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, IsrChange
+from minkad.process.turns import turn
 from minkad.replication.background import BackgroundTask
 from minkad.replication.context import ReplicationSettings
 from minkad.replication.leadership import Leadership, Proposal
-from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import FinishedPart, FinishLoadPartsRequest, PullFileRequest, WaitingPart
 from minka.v1.loads_pb2 import LoadFile, LoadPart
 from minkad.core.state import LoadTable, slices
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
+from minkad.process.turns import turn
 from minkad.replication.committer import Committer
 from minkad.replication.context import LeaderContext
 from minkad.replication.entries import IngestMark, encode_mark
@@ -29,7 +30,6 @@ from minkad.spool.spool import Spool
 from minkad.storage.data_database import Applied, DataDatabase
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.size_estimate import Size
-from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 

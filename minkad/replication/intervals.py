@@ -5,10 +5,10 @@ from typing import Final
 
 from minka.history_rows import NO_LATENCY, PartitionInterval
 from minkad.core.state import range_of
+from minkad.process.turns import turn
 from minkad.replication.load import Traffic
 from minkad.replication.replica import Replica, Role
 from minkad.storage.size_estimate import Size
-from minkad.turns import turn
 
 _AT_ONCE: Final = 500  # looked at before the loop gets its turn
 _CHANGED_SHARE: Final = 16  # a size is told when it has changed by one part of so many

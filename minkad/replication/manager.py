@@ -22,10 +22,10 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasResponse,
 )
 from minka.wire import Request, Response
-from minkad import turns
 from minkad.core.state import range_of
-from minkad.failpoints import failpoint
-from minkad.memory import Share
+from minkad.process import turns
+from minkad.process.failpoints import failpoint
+from minkad.process.memory import Share
 from minkad.replication.changes import Changes
 from minkad.replication.committer import Committer
 from minkad.replication.context import ControllerCalls, KnownKeyspace, LeaderContext, ReplicationSettings

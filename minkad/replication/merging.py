@@ -17,7 +17,7 @@ from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import FinishMergeRequest
 from minka.wire import WriteBody, encode
 from minkad.core.state import range_of
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.replication.committer import Committer
 from minkad.replication.context import LeaderContext
 from minkad.replication.entries import decode_entry

@@ -5,7 +5,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.wire import UNDECODABLE
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.replication.frames import KeptFile, ShipHeader, Shipped, decode_header, decode_trailer, encode
 from minkad.replication.replica import Replica, Role
 from minkad.storage.checkpoint import CheckpointFile, Incoming

@@ -13,7 +13,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import GroupResult, WriteBody
-from minkad.memory import Share
+from minkad.process.memory import Share
 from minkad.replication.entries import Keep, Mark, SlowMark, SplitMarker, decode_entry
 from minkad.replication.load import Load
 from minkad.replication.partition_log import PartitionLog

@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES, KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import Group, Op, Request, Response, WriteBody
-from minkad.memory import Share
+from minkad.process.memory import Share
 from minkad.replication.committer import Committer
 from minkad.replication.following import Following
 from minkad.replication.load import page_operations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Operation
 from minka.v1.coordinator_pb2 import MigrationPhase
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.replication.feed import Follower
 from minkad.replication.frames import KeptFile, ShipHeader, ShipTrailer, decode_shipped, encode
 from minkad.storage.checkpoint import Checkpoint

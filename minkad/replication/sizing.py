@@ -11,11 +11,11 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
+from minkad.process.turns import turn
 from minkad.replication.background import BackgroundTask
 from minkad.replication.context import KnownKeyspace
 from minkad.replication.replica import Replica
 from minkad.storage.log_database import LogDatabase
-from minkad.turns import turn
 
 log: Final = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
 from minkad.core.state import range_of
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.replication.background import BackgroundTask
 from minkad.replication.committer import Committer
 from minkad.replication.entries import SnapshotMark, encode_mark

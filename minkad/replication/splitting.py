@@ -14,7 +14,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import FinishSplitRequest
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.replication.committer import Committer
 from minkad.replication.context import LeaderContext
 from minkad.replication.entries import SplitMarker, encode_mark

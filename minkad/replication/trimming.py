@@ -13,7 +13,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minkad.core.state import range_of
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.replication.committer import Committer
 from minkad.replication.entries import Keep, encode_mark
 from minkad.replication.replica import Pending, Replica, Role

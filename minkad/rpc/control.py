@@ -41,7 +41,6 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.v1.coordinator_pb2_grpc import CoordinatorServicer, ReplicaControlServicer
 from minka.v1.load_api_pb2_grpc import LoadControlServicer, LoadsServicer
-from minkad.clock import unix_ms
 from minkad.coordinator.admin_requests import AdminRequests
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.load_requests import LoadRequests
@@ -52,7 +51,8 @@ from minkad.core.controller import (
     split_blockers,
 )
 from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, State, duty_name, slices
-from minkad.turns import turn
+from minkad.process.clock import unix_ms
+from minkad.process.turns import turn
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 Req = TypeVar("Req")

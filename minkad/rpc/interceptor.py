@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError, Message
 from minka._grpc import ERROR_METADATA
 from minka.errors import Code, MinkaError
 from minkad.core.state.names import node_id_problem
-from minkad.logs import Seldom
-from minkad.memory import Memory
+from minkad.process.logs import Seldom
+from minkad.process.memory import Memory
 from minkad.rpc.channels import CLUSTER_METADATA, NODE_METADATA
 from minkad.rpc.rules import MAX_REQUEST_BYTES
 from minkad.rpc.validation import check

@@ -10,9 +10,9 @@ import grpc
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
-from minkad.memory import Memory, Share
+from minkad.process.memory import Memory, Share
+from minkad.process.telemetry import Operation, Outcome, Telemetry
 from minkad.replication.manager import ReplicaManager
-from minkad.telemetry import Operation, Outcome, Telemetry
 
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one stream; the next is read when one is answered
 _FRAME_BYTES: Final = 16 * 1024  # that the next frame is expected to have

@@ -14,8 +14,8 @@ from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftServicer, RaftStub
 from minka.v1.raft_pb2 import Message, MessageType, RaftMessageBatch
-from minkad.clock import boottime
-from minkad.config_values import split_address
+from minkad.config.addresses import split_address
+from minkad.process.clock import boottime
 from minkad.rpc import rules
 from minkad.rpc.channels import Channels
 from minkad.rpc.validation import check

@@ -7,9 +7,9 @@ from typing import Any, Final
 import grpc
 
 from minka._grpc import error_from_call
+from minkad.process.telemetry import Telemetry
 from minkad.replication.frames import APPEND_METHOD, SHIP_METHOD
 from minkad.replication.manager import ReplicaManager
-from minkad.telemetry import Telemetry
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 

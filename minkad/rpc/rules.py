@@ -12,7 +12,7 @@ from typing import Any, Final
 from minka.duties.limits import MAX_CHANGES, MAX_ID_CHARS, MAX_PAYLOAD_BYTES, MAX_WEIGHT
 from minka.ranges import MAX_KEY_BYTES
 from minka.v1.raft_pb2 import MessageType
-from minkad.config_values import address_problem, is_wildcard
+from minkad.config.addresses import address_problem, is_wildcard
 from minkad.core.state.names import keyspace_name_problem, node_id_problem
 
 MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024  # of a person or a client, and the data stream has its own limits

@@ -39,9 +39,9 @@ from minkad.coordinator.shard_requests import ShardRequests
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.sessions import ShardSessions
 from minkad.history.recorder import HistoryRecorder
-from minkad.identity import Identity
-from minkad.listening import bind_error, cannot_listen
-from minkad.memory import Memory, malloc_trim
+from minkad.process.listening import bind_error, cannot_listen
+from minkad.process.memory import Memory, malloc_trim
+from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.rpc.changes import ChangeService
 from minkad.rpc.channels import CONNECT_TIMEOUT
@@ -65,7 +65,7 @@ from minkad.rpc.rules import MAX_MESSAGE_BYTES
 from minkad.rpc.shards import ShardCoordinatorService, ShardService
 from minkad.rpc.snapshots import SnapshotService
 from minkad.rpc.spool import SpoolService
-from minkad.telemetry import Telemetry
+from minkad.storage.identity import Identity
 
 log: Final = logging.getLogger(__name__)
 

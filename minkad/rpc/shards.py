@@ -9,7 +9,7 @@ from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardHeartbeatsResponse,
 from minka.v1.shards_pb2_grpc import ShardCoordinatorServicer, ShardsServicer
 from minkad.coordinator.shard_requests import ShardRequests
 from minkad.duties.sessions import ShardSessions
-from minkad.memory import Memory
+from minkad.process.memory import Memory
 from minkad.rpc.control import answered_by
 
 _Context = grpc.aio.ServicerContext[Any, Any]

@@ -14,7 +14,7 @@ from rocksdict import IngestExternalFileOptions, Options, Rdict
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange, readable
 from minka.sst import Digest, SstWriter
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.spool.worker import serve
 
 

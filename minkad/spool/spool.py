@@ -16,7 +16,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.sst import checksum_of
 from minka.v1.loads_pb2 import LoadFile
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.spool.inspect import Content, Inspect
 from minkad.spool.worker import Worker
 from minkad.storage.checkpoint import sync_folder, sync_path

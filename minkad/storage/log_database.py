@@ -14,7 +14,7 @@ from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
 
 from minka.errors import Code, MinkaError
 from minka.sst import table_options
-from minkad.failpoints import failpoint
+from minkad.process.failpoints import failpoint
 from minkad.storage.log_mark import LogMark
 from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, storage_error
 

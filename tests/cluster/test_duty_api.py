@@ -17,8 +17,8 @@ from minka.duties import Client, aio, changes
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import Balancer, BalancerKind, Pallet
 from minkactl.playground import LocalCluster
-from minkad.clock import unix_ms
 from minkad.duties.payloads import PayloadStore
+from minkad.process.clock import unix_ms
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 
 pytestmark = pytest.mark.timeout(120)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import minkad.daemon  # noqa: F401  # it imports everything that declares a failpoint
+import minkad.node.daemon  # noqa: F401  # it imports everything that declares a failpoint
 from minka import Client
 from minka.control import Control
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Plan
 from minkactl.playground import LocalCluster
-from minkad import failpoints
+from minkad.process import failpoints
 from tests.cluster.cluster import (
     QUICK,
     assert_nobody_holds_what_it_does_not_own,

@@ -18,7 +18,7 @@ from minka.sst import Digest, Written, write_sst
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 from minkactl.playground import LocalCluster
-from minkad import failpoints
+from minkad.process import failpoints
 from minkad.replication import ingesting  # noqa: F401  # declares its failpoints
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 

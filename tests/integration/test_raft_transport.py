@@ -17,7 +17,7 @@ from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftStub
 from minka.v1.raft_pb2 import Entry, Message, MessageType, Snapshot, SnapshotMetadata
 from minkactl.playground import free_addresses
-from minkad.memory import Memory
+from minkad.process.memory import Memory
 from minkad.rpc import raft
 from minkad.rpc.channels import Channels
 from minkad.rpc.interceptor import Interceptor

@@ -1,4 +1,4 @@
-"""One simulated daemon: the real driver, coordinator and member, wired as `minkad.daemon` wires them."""
+"""One simulated daemon: the real driver, coordinator and member, wired as `minkad.node.daemon` wires them."""
 
 import random
 import zlib

@@ -17,7 +17,7 @@ from minkad.coordinator.duty_requests import DutyRequests
 from minkad.coordinator.shard_requests import ShardRequests
 from minkad.duties.relay import Relay
 from minkad.duties.sessions import SessionSettings, ShardSessions
-from minkad.memory import Memory
+from minkad.process.memory import Memory
 from tests.simulation.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _MEMORY: Final = 64 * 1024 * 1024  # bytes
 
 
 class ShardDoors:
-    """What a daemon has for shards, wired as `minkad.daemon` wires it."""
+    """What a daemon has for shards, wired as `minkad.node.daemon` wires it."""
 
     def __init__(self, world: "DutyWorld", process: "Process") -> None:
         self.shard_requests = ShardRequests(process.coordinator)

@@ -31,7 +31,8 @@ from minka.v1.errors_pb2 import Error
 from minkactl.playground import free_addresses
 from minkad.core.controller import FinishMerge, merges
 from minkad.core.state import State
-from minkad.memory import Memory, Share
+from minkad.process.memory import Memory, Share
+from minkad.process.telemetry import Telemetry
 from minkad.replication.context import ControllerCalls, ReplicationSettings
 from minkad.replication.manager import ReplicaManager, StorageSettings
 from minkad.replication.replica import Replica
@@ -42,7 +43,6 @@ from minkad.rpc.replication import GrpcLinks, replication_handler
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.replica_store import ReplicaStore
-from minkad.telemetry import Telemetry
 from tests.unit.storage.crash import crashed_copy
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]

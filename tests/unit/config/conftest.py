@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from minkad.http.metrics import Snapshot, create_registry
-from minkad.telemetry import Telemetry
+from minkad.process.telemetry import Telemetry
 
 
 class _Source:

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from minkad.config import load, variable
-from minkad.config_schema import KEYS
+from minkad.config.schema import KEYS
 
 TEXT = (Path(__file__).parents[3] / "docs/operations.md").read_text()
 

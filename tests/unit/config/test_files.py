@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from minkad.config import RELOADABLE, load
-from minkad.config_schema import KEYS, Cluster, Config, Node
-from minkad.config_values import Integer, Peer
+from minkad.config.schema import KEYS, Cluster, Config, Node
+from minkad.config.values import Integer, Peer
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"

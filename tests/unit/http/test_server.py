@@ -12,10 +12,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from minka.errors import Code, MinkaError
-from minkad.config_values import join_address
+from minkad.config.addresses import join_address
 from minkad.http.metrics import Lag, Snapshot, create_registry
 from minkad.http.server import Check, create_app, start
-from minkad.telemetry import Telemetry
+from minkad.process.telemetry import Telemetry
 
 READY = Check("clearance", ok=True, reason="0.8 s left", needed_for_ready=True, needed_for_live=False)
 LIVE = Check("log", ok=True, reason="", needed_for_ready=True, needed_for_live=True)

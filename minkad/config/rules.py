@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from minkad.config_schema import Config
-from minkad.config_values import is_wildcard
+from minkad.config.addresses import is_wildcard
+from minkad.config.schema import Config
 from minkad.core.clearance import CLOCK_RATIO
 
 Rule = Callable[[Config], str | None]

@@ -6,9 +6,9 @@ from typing import Any, cast
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.state import State
-from minkad.health import Health
 from minkad.http.metrics import Lag
-from minkad.telemetry import Telemetry
+from minkad.node.health import Health
+from minkad.process.telemetry import Telemetry
 
 ONLINE, OFFLINE = PartitionState.PARTITION_STATE_ONLINE, PartitionState.PARTITION_STATE_OFFLINE
 

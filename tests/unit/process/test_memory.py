@@ -7,8 +7,8 @@ import pytest
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minkad import memory
-from minkad.memory import Memory, Share
+from minkad.process import memory
+from minkad.process.memory import Memory, Share
 
 MIB = 1024 * 1024
 pytestmark = pytest.mark.timeout(20)

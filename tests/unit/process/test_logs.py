@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
-from minkad import logs
-from minkad.exits import complain
+from minkad.process import logs
+from minkad.process.exits import complain
 
 log = logging.getLogger("minkad.coordinator.driver")
 

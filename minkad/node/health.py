@@ -9,17 +9,17 @@ from minka.in_sync import is_under_min_insync, missing_in_sync
 from minka.v1.admin_pb2 import DescribeNodeResponse, NodeCheck, VoterContact
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
 from minka.v1.duties_pb2 import ShardState
-from minkad.clock import boottime
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
 from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.http.metrics import Lag, Snapshot
 from minkad.http.server import Check
+from minkad.process.clock import boottime
+from minkad.process.telemetry import Telemetry
+from minkad.process.turns import turn
 from minkad.replication.manager import ReplicaManager
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
-from minkad.telemetry import Telemetry
-from minkad.turns import turn
 
 SILENT: Final = 3.0  # seconds; a voter that is there is heard several times in it, also while there is no leader
 

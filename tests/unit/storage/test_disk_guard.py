@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
-from minkad.disk_guard import DiskGuard
+from minkad.storage.disk_guard import DiskGuard
 from minkad.storage.log_database import LogDatabase
 
 

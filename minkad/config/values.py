@@ -4,7 +4,6 @@ Text is taken as written, whatever YAML 1.1 would make of it (`zone: no` is the 
 decimal digits, so no value can mean something else than it looks like.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from typing import Any
 
 import yaml
 
+from minkad.config.addresses import address_problem, is_wildcard
 from minkad.core.state.names import node_id_problem
 
 Parser = Callable[[yaml.Node], Any]
 
 _TEXT = re.compile(r"[!-~]{0,63}")
 _INTEGER = re.compile(r"-?(0|[1-9](_?[0-9]){0,24})")
-_HOST_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _MAX_LIST = 1000
 
 
@@ -118,35 +117,6 @@ def optional_absolute_path(node: yaml.Node) -> str:
     return "" if _scalar(node) == "" else str(absolute_path(node))
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host (IPv6 without its brackets) and port of a checked `host:port` or `[v6]:port`."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    """The reverse of `split_address`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can dial it."""
-    host, _ = split_address(address)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def is_wildcard(address: str) -> bool:
-    """Whether it names every interface of this machine, so that no other machine can dial it."""
-    host, _ = split_address(address)
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
 def address(node: yaml.Node) -> str:
     """`host:port`, where the host is a DNS name, an IPv4 address, or an IPv6 address in brackets."""
     value = _scalar(node)
@@ -172,33 +142,6 @@ def peer_address(node: yaml.Node) -> str:
 def optional_peer_address(node: yaml.Node) -> str:
     """An address that others dial, or "" for none."""
     return "" if _scalar(node) == "" else peer_address(node)
-
-
-def address_problem(value: str) -> str:
-    """Why it is no address, "" if it is one."""
-    host, colon, port = value.rpartition(":")
-    if not colon:
-        return "the port is missing"
-    if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:
-        return "the port must be from 1 to 65535"
-    if host.startswith("[") and host.endswith("]"):
-        return _ip_problem(ipaddress.IPv6Address, host[1:-1])
-    if ":" in host:
-        return "an IPv6 address needs brackets"
-    if re.fullmatch(r"[0-9.]+", host):
-        return _ip_problem(ipaddress.IPv4Address, host)
-    labels = host.removesuffix(".").split(".")
-    if len(host) > 253 or not all(_HOST_LABEL.fullmatch(label) for label in labels):
-        return "the host is not a name or address" if host else "the host is missing"
-    return ""
-
-
-def _ip_problem(kind: Callable[[str], object], host: str) -> str:
-    try:
-        kind(host)
-    except ipaddress.AddressValueError as error:
-        return str(error)
-    return ""
 
 
 @dataclass(frozen=True, slots=True)

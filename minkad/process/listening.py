@@ -4,7 +4,7 @@ import errno
 import socket
 
 from minka.errors import Code, MinkaError
-from minkad.config_values import split_address
+from minkad.config.addresses import split_address
 
 
 def cannot_listen(key: str, address: str, error: OSError | None) -> MinkaError:

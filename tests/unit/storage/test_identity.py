@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
-from minkad import identity
-from minkad.identity import Identity
+from minkad.storage import identity
+from minkad.storage.identity import Identity
 
 OWN = Identity("cluster", "athens", "data", 1, "flights")
 

@@ -11,12 +11,12 @@ from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minka.v1.cluster_pb2 import Node, PartitionTable
-from minkad import identity
 from minkad.config import Config
 from minkad.coordinator.member import as_new_process, register_patiently
-from minkad.identity import Identity
 from minkad.rpc.channels import Channels
 from minkad.rpc.peers import Peers
+from minkad.storage import identity
+from minkad.storage.identity import Identity
 
 log: Final = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minkad.exits import end_at_once
+from minkad.process.exits import end_at_once
 from minkad.storage.log_database import LogDatabase
 
 _POLL_SECONDS: Final = 0.1

@@ -10,7 +10,7 @@ import pytest
 
 SCRIPT = """
 import asyncio
-from minkad.failpoints import failpoint, names
+from minkad.process.failpoints import failpoint, names
 
 def plain(): print("plain", flush=True)
 marked = failpoint("test.step")(plain)

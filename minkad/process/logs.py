@@ -34,7 +34,7 @@ def setup(level: str, format: str, node: str, *, stream: TextIO | None = None) -
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     journal = _is_journal(stream, os.environ)
-    handler.addFilter(_without_mistakes(Seldom(logging.getLogger("minkad.logs"))))
+    handler.addFilter(_without_mistakes(Seldom(logging.getLogger("minkad.process.logs"))))
     handler.setFormatter(_JsonFormatter(node) if format == "json" else _HumanFormatter(node, journal))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     logging.captureWarnings(True)

@@ -6,10 +6,11 @@ The dataclasses are the schema: a field is a key, its metadata the parser.
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from minka.tls import Tls as TlsFiles
-from minkad.config_values import (
+from minkad.config.addresses import is_loopback, is_wildcard, join_address, split_address
+from minkad.config.values import (
     Integer,
     ListOf,
     Parser,
@@ -18,16 +19,15 @@ from minkad.config_values import (
     address,
     choice,
     identifier,
-    is_loopback,
-    is_wildcard,
-    join_address,
     optional_absolute_path,
     optional_peer_address,
     peer,
     peer_address,
-    split_address,
     text,
 )
+
+DEFAULT: Final = "default"
+"""The origin of a value that neither the file nor the environment says."""
 
 
 def _by(parser: Parser) -> dict[str, Parser]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minkad.telemetry import LATENCY_BOUNDS, PAUSE_BOUNDS, Histogram
+from minkad.process.telemetry import LATENCY_BOUNDS, PAUSE_BOUNDS, Histogram
 
 seconds = st.floats(min_value=0, max_value=10)
 

@@ -1,30 +1,23 @@
-"""minkad's configuration: a YAML file and the environment in, a checked `Config` out.
+"""Reading the configuration: a YAML file and the environment in, a checked `Config` out.
 
 `load` reports every mistake at once, each as `FILE:LINE: KEY: what is wrong`, so that one look corrects them all.
 """
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, replace
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from minka.errors import Code, MinkaError
-from minkad.config_rules import RULES
-from minkad.config_schema import KEYS, SECTIONS, Config, Key
-from minkad.config_values import ListOf, Peer, Refused, flow_text
-
-__all__ = ["RELOADABLE", "Config", "apply_reload", "describe", "diff", "load", "variable"]
-
-_RELOADED = ("limits.", "loads.", "log.", "migrations.", "ranges.")
-RELOADABLE = frozenset(key for key in KEYS if key.startswith(_RELOADED))
-"""The dotted keys that SIGHUP may change; any other needs a restart."""
+from minkad.config.rules import RULES
+from minkad.config.schema import DEFAULT, KEYS, SECTIONS, Config, Key
+from minkad.config.values import ListOf, Refused
 
 _PREFIX = "MINKAD_"
 _MAX_FILE_BYTES = 1 << 20
-_DEFAULT = "default"
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
@@ -139,7 +132,7 @@ class _Loader:
                 self.wrong.add(name)
                 problem = f"{name}: required, here or as {variable(name)}"
                 self.mistakes.append((_AFTER_FILE, f"{self.path}: {problem}"))
-            self.origins.setdefault(name, _DEFAULT)
+            self.origins.setdefault(name, DEFAULT)
         good = {name: value for name, value in self.values.items() if name not in self.wrong}
         config = _assemble(good, self.origins)
         for keys, problem_of in RULES:
@@ -150,8 +143,8 @@ class _Loader:
 
     def _mistake_of(self, keys: tuple[str, ...], problem: str) -> None:
         """Blame the first of the keys that somebody set: a default alone is never a mistake."""
-        key = next((key for key in keys if self.origins[key] != _DEFAULT), keys[0])
-        origin = str(self.path) if self.origins[key] == _DEFAULT else self.origins[key]
+        key = next((key for key in keys if self.origins[key] != DEFAULT), keys[0])
+        origin = str(self.path) if self.origins[key] == DEFAULT else self.origins[key]
         line = origin.removeprefix(f"{self.path}:")
         self.mistakes.append((int(line) if line.isdecimal() else _AFTER_FILE, f"{origin}: {keys[0]}: {problem}"))
 
@@ -225,41 +218,3 @@ def _assemble(values: Mapping[str, Any], origins: Mapping[str, str]) -> Config:
         prefix = f"{section}."
         parts[section] = kind(**{name.removeprefix(prefix): value(name) for name in KEYS if name.startswith(prefix)})
     return Config(**parts, origins=dict(origins))
-
-
-def diff(old: Config, new: Config) -> tuple[list[str], list[str]]:
-    """What differs, as "key: old → new": first what a reload can change, then what needs a restart."""
-    reloaded: list[str] = []
-    restart: list[str] = []
-    for key in KEYS:
-        before, after = old.value(key), new.value(key)
-        if before != after:
-            (reloaded if key in RELOADABLE else restart).append(f"{key}: {_shown(before)} → {_shown(after)}")
-    return reloaded, restart
-
-
-def apply_reload(old: Config, new: Config) -> Config:
-    """`old` with the reloadable values of `new`: the configuration in force after a reload."""
-    origins = {key: (new if key in RELOADABLE else old).origins.get(key, _DEFAULT) for key in KEYS}
-    return replace(
-        old,
-        limits=new.limits,
-        loads=new.loads,
-        log=new.log,
-        migrations=new.migrations,
-        ranges=new.ranges,
-        origins=origins,
-    )
-
-
-def describe(config: Config) -> list[str]:
-    """The effective configuration, a line a key, each with where its value came from."""
-    lines = [(f"{key}: {_shown(config.value(key))}", config.origins.get(key, _DEFAULT)) for key in KEYS]
-    width = max(len(line) for line, _ in lines if len(line) <= 60)
-    return [f"{line:<{width}}  # {origin}" for line, origin in lines]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(str(item) if isinstance(item, Peer) else flow_text(item) for item in value)}]"
-    return str(value) if value != "" else '""'

@@ -17,10 +17,8 @@ from minka.v1.cluster_pb2 import Cluster, Node, NodeState
 from minka.v1.duties_pb2 import Duty
 from minka.v1.raft_pb2 import ConfState
 from minkad import config as configuration
-from minkad import garbage, identity, logs, systemd
-from minkad.clock import boottime, unix_ms
 from minkad.config import Config
-from minkad.config_values import is_loopback
+from minkad.config.addresses import is_loopback
 from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap, Coordinator
 from minkad.coordinator.member import Member, MemberSettings
@@ -30,21 +28,22 @@ from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.raft import Config as RaftConfig
 from minkad.core.raft import RawNode
 from minkad.core.state import Placed, State, is_up
-from minkad.disk_guard import DiskGuard
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.payloads import PayloadStore
 from minkad.duties.relay import Relay
 from minkad.duties.sessions import SessionSettings, ShardSessions
-from minkad.exits import end_at_once
-from minkad.health import Health
 from minkad.history.recorder import HistoryRecorder
 from minkad.history.store import HistoryStore
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.http.rest import Rest
-from minkad.identity import Identity
-from minkad.joining import new_identity, refuse_older_copy
-from minkad.loop_lag import LoopLag
+from minkad.node.health import Health
+from minkad.node.joining import new_identity, refuse_older_copy
+from minkad.process import garbage, logs, systemd
+from minkad.process.clock import boottime, unix_ms
+from minkad.process.exits import end_at_once
+from minkad.process.loop_lag import LoopLag
+from minkad.process.telemetry import Telemetry
 from minkad.replication.context import ControllerCalls, ReplicationSettings
 from minkad.replication.ingesting import LoadSources
 from minkad.replication.manager import ReplicaManager, StorageSettings
@@ -61,11 +60,13 @@ from minkad.spool.fetching import Fetching
 from minkad.spool.spool import Spool
 from minkad.spool.throttle import Throttle
 from minkad.spool.uploading import Uploading
+from minkad.storage import identity
+from minkad.storage.disk_guard import DiskGuard
 from minkad.storage.disk_space import DiskWatch
+from minkad.storage.identity import Identity
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_log import RaftLog
 from minkad.storage.replica_store import ReplicaStore
-from minkad.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
 raft_log_lines: Final = logging.getLogger("minkad.core.raft")

@@ -9,7 +9,7 @@ import time
 import traceback
 from typing import Final
 
-from minkad.telemetry import Telemetry
+from minkad.process.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minkad import systemd
+from minkad.process import systemd
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Keyspace, Partitioning
 
 MAX_KEY_BYTES: Final = 64 * 1024
 
@@ -41,6 +42,11 @@ class KeyRange(NamedTuple):
 
 
 ALL_KEYS: Final = KeyRange()
+
+
+def is_by_ranges(keyspace: Keyspace) -> bool:
+    """Whether the keyspace's partitions have ranges of keys, not slots of a hash."""
+    return bool(keyspace.partitioning == Partitioning.PARTITIONING_RANGES)
 
 
 def ranges_at(points: Sequence[bytes]) -> list[KeyRange]:

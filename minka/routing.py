@@ -12,7 +12,7 @@ import mmh3
 
 from minka.errors import Code, MinkaError
 from minka.hashing import HASH_FUNCTIONS
-from minka.ranges import ALL_KEYS, KeyRange
+from minka.ranges import ALL_KEYS, KeyRange, is_by_ranges
 from minka.v1 import admin_pb2, cluster_pb2
 from minka.v1.cluster_pb2 import HashFunction, Partitioning
 
@@ -223,7 +223,7 @@ class RangeRoutes(KeyspaceRoutes):
 
 
 def _routes_of(keyspace: cluster_pb2.Keyspace) -> KeyspaceRoutes:
-    if keyspace.partitioning == Partitioning.PARTITIONING_RANGES:
+    if is_by_ranges(keyspace):
         return RangeRoutes(keyspace)
     by_hash = keyspace.partitioning in (Partitioning.PARTITIONING_UNSPECIFIED, Partitioning.PARTITIONING_HASH)
     if not by_hash or keyspace.hash not in HASH_FUNCTIONS or not keyspace.partition_count:

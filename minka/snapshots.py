@@ -13,9 +13,9 @@ import grpc
 
 from minka._nodes import Nodes, error_of, may_work_later, pause
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
+from minka.ranges import KeyRange, is_by_ranges
 from minka.tls import Tls
-from minka.v1.cluster_pb2 import Keyspace, Partition, Partitioning
+from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.snapshots_pb2 import (
     DigestSnapshotRequest,
     OpenSnapshotRequest,
@@ -52,7 +52,7 @@ class SnapshotClient(Nodes):
             snapshot = self._open_at(keyspace, partition_id, start, part_bytes)
             yield snapshot
             end = snapshot.end_key
-            if keyspace.partitioning != Partitioning.PARTITIONING_RANGES or not end or b"" != wanted.end <= end:
+            if not is_by_ranges(keyspace) or not end or b"" != wanted.end <= end:
                 return
             start = end
 
@@ -139,7 +139,7 @@ class SnapshotClient(Nodes):
 
     def _row(self, keyspace: Keyspace, partition_id: int, start: bytes) -> Partition:
         rows = self.partitions(keyspace)
-        if keyspace.partitioning == Partitioning.PARTITIONING_RANGES:
+        if is_by_ranges(keyspace):
             return rows[bisect_right([row.start_key for row in rows], start) - 1]
         for row in rows:
             if row.id == partition_id:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka.ranges import KeyRange
+from minka.ranges import KeyRange, is_by_ranges
 from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, GetSplitBlockersResponse, GetStatusResponse
 from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
@@ -12,7 +12,7 @@ from minkactl import units
 from minkactl.documents import enum_name
 from minkactl.output import Column
 from minkactl.progress import MIGRATION_STATE
-from minkactl.range_views import is_by_ranges, range_rows
+from minkactl.range_views import range_rows
 from minkactl.views import keyspace_document, partition_rows, replica_stats
 
 COLUMNS: Final = (Column("ABOUT", "about"), Column("SENTENCE", "sentence"))

@@ -5,7 +5,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetStatusResponse
-from minka.v1.cluster_pb2 import Keyspace, Partitioning
+from minka.v1.cluster_pb2 import Keyspace
 from minkactl.output import Column, Kind, Row
 from minkactl.views import PARTITION_COLUMNS, partition_rows
 
@@ -43,11 +43,6 @@ def keyspace_named(status: GetStatusResponse, name: str) -> Keyspace:
     if found is None:
         raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {name!r}")
     return found
-
-
-def is_by_ranges(keyspace: Keyspace) -> bool:
-    """Whether it is partitioned by ranges of keys."""
-    return bool(keyspace.partitioning == Partitioning.PARTITIONING_RANGES)
 
 
 def range_rows(status: GetStatusResponse, keyspace: Keyspace) -> list[Row]:

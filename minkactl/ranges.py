@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 def rows_by_range(status: "GetStatusResponse", keyspace: str) -> "list[Partition]":
     """In the order of their keys. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
     from minka.errors import Code, MinkaError
-    from minkactl.range_views import is_by_ranges, keyspace_named
+    from minka.ranges import is_by_ranges
+    from minkactl.range_views import keyspace_named
 
     row = keyspace_named(status, keyspace)
     if not is_by_ranges(row):

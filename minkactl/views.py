@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from minka.in_sync import is_under_min_insync, missing_in_sync
-from minka.ranges import KeyRange
+from minka.ranges import KeyRange, is_by_ranges
 from minka.v1.admin_pb2 import GetStatusResponse, NodeStatus
 from minka.v1.cluster_pb2 import (
     Durability,
@@ -18,7 +18,6 @@ from minka.v1.cluster_pb2 import (
     Node,
     NodeState,
     Partition,
-    Partitioning,
     PartitionState,
 )
 from minka.v1.coordinator_pb2 import ReplicaStats
@@ -247,7 +246,7 @@ def remembered_states(partitions: Iterable[Partition]) -> dict[str, int]:
 
 def keyspace_document(keyspace: Keyspace, partitions: int | None) -> dict[str, Any]:
     """A keyspace's row."""
-    by_ranges = keyspace.partitioning == Partitioning.PARTITIONING_RANGES
+    by_ranges = is_by_ranges(keyspace)
     hash_name = None if by_ranges else enum_name(HASH_FUNCTION, keyspace.hash)
     return {
         "id": keyspace.id,
@@ -275,7 +274,7 @@ def partition_names(status: GetStatusResponse) -> dict[int, str]:
 def partition_rows(status: GetStatusResponse) -> list[Row]:
     """A row for each partition of the table, in its order; those of a keyspace by ranges in that of their keys."""
     stats, names = replica_stats(status), partition_names(status)
-    by_ranges = {k.id for k in status.table.keyspaces if k.partitioning == Partitioning.PARTITIONING_RANGES}
+    by_ranges = {k.id for k in status.table.keyspaces if is_by_ranges(k)}
     keyspaces, known = {keyspace.id: keyspace for keyspace in status.table.keyspaces}, is_known(status)
     rows: list[Row] = []
     for partition in status.table.partitions:

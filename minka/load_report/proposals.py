@@ -14,7 +14,8 @@ from typing import Final
 from minka.history import NodeInterval
 from minka.load_report.analysis import LoadAnalysis, NodePoint
 from minka.load_report.forecast import FullForecast
-from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, Partitioning, PartitionState, PartitionTable
+from minka.ranges import is_by_ranges
+from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState, PartitionTable
 
 _RECENT: Final = 4  # the last one part of so many of the time
 _LEAST_OPS: Final = 500  # a second; with fewer, nothing is busy
@@ -170,7 +171,7 @@ def _look_at(view: _View, id_: int, row: Partition, found: Proposals) -> None:
     if not reasons:
         return
     name, keyspace = view.name(row), view.keyspaces[row.keyspace_id]
-    if keyspace.partitioning != Partitioning.PARTITIONING_RANGES:
+    if not is_by_ranges(keyspace):
         found.notes.append(f"{name} can't be split, as its keyspace is not by ranges; it is {'; '.join(reasons)}")
         return
     parts = min(max(parts, 2), _MAX_PARTS)

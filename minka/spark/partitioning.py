@@ -11,14 +11,15 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType
 
 from minka.hashing import HASH_FUNCTIONS
-from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning
+from minka.ranges import is_by_ranges
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition
 
 _Place = Callable[[list[bytes]], list[int]]
 
 
 def place_column(key: Column, keyspace: Keyspace, rows: Sequence[Partition]) -> Column:
     """The place in `rows`, which are all of the keyspace's in order, of the partition to which the key belongs."""
-    place_of = _by_range(rows) if keyspace.partitioning == Partitioning.PARTITIONING_RANGES else _by_hash(keyspace)
+    place_of = _by_range(rows) if is_by_ranges(keyspace) else _by_hash(keyspace)
 
     def places(keys: pa.Array) -> pa.Array:
         return pa.array(place_of([key or b"" for key in keys.to_pylist()]), pa.int32())

@@ -181,7 +181,8 @@ def map_(session: Session, keyspace: str) -> None:
 def _map(status: "GetStatusResponse", name: str) -> Page:
     """Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
     from minka.errors import Code, MinkaError
-    from minkactl.range_views import DRAWN, is_by_ranges, keyspace_named, range_columns, range_rows
+    from minka.ranges import is_by_ranges
+    from minkactl.range_views import DRAWN, keyspace_named, range_columns, range_rows
 
     known = keyspace_named(status, name)
     if not is_by_ranges(known):

@@ -87,7 +87,8 @@ def partitions(
 
 def _page(status: "GetStatusResponse", keyspace: str | None, wanted: "Callable[[Row], bool]") -> Page:
     """The partitions; those of one keyspace by ranges with their bounds and bars."""
-    from minkactl.range_views import is_by_ranges, keyspace_named, range_columns, range_rows
+    from minka.ranges import is_by_ranges
+    from minkactl.range_views import keyspace_named, range_columns, range_rows
     from minkactl.views import PARTITION_COLUMNS, partition_rows
 
     rows = [row for row in partition_rows(status) if wanted(row)]
@@ -192,8 +193,7 @@ def _split_blockers(
 def located(table: "PartitionTable", keyspace: str, key: str) -> dict[str, Any]:
     """The way from the key to its node. Raises UNKNOWN_KEYSPACE."""
     from minka.hashing import HASH_FUNCTIONS
-    from minka.ranges import KeyRange
-    from minka.v1.cluster_pb2 import Partitioning
+    from minka.ranges import KeyRange, is_by_ranges
     from minkactl.documents import enum_name
     from minkactl.views import PARTITION_STATE
 
@@ -201,7 +201,7 @@ def located(table: "PartitionTable", keyspace: str, key: str) -> dict[str, Any]:
     row = next(known for known in table.keyspaces if known.name == keyspace)
     rows = [one for one in table.partitions if one.keyspace_id == row.id]
     number = None
-    if row.partitioning == Partitioning.PARTITIONING_RANGES:
+    if is_by_ranges(row):
         typed = parse_key(key)
         partition = next(one for one in rows if KeyRange(one.start_key, one.end_key).contains(typed))
     else:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from minka.errors import Code, MinkaError
+from minka.ranges import is_by_ranges
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.load_api_pb2 import FinishedPart
@@ -23,7 +24,7 @@ from minkad.core.controller.commands import (
     FinishLoadParts,
     TouchLoad,
 )
-from minkad.core.state import State, is_by_ranges, partition_name, slices
+from minkad.core.state import State, partition_name, slices
 from minkad.core.state.names import PAYLOADS_KEYSPACE
 
 MAX_UNENDED: Final = 32

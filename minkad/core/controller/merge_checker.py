@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
+from minka.ranges import is_by_ranges
 from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkad.core.controller.balancer import View
@@ -16,7 +17,7 @@ from minkad.core.controller.merges import Merge
 from minkad.core.controller.operation_kind import Touch
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.splits import Ranges, obstacle
-from minkad.core.state import State, is_by_ranges
+from minkad.core.state import State
 
 INTERVAL_S: Final = 1.0
 SHARE: Final = 0.5  # of the limits of one partition that two may have together

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
-from minka.ranges import check_split_point, readable
+from minka.ranges import check_split_point, is_by_ranges, readable
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition, PartitionState, SplitOperation
 from minka.v1.records_pb2 import PartitionSplit, Record
@@ -24,7 +24,7 @@ from minkad.core.controller.operation_kind import Begins, End, OperationKind, To
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
-from minkad.core.state import State, is_by_ranges, other_half, partition_name, range_of
+from minkad.core.state import State, other_half, partition_name, range_of
 
 MAX_KEYS = 1000  # in one operation
 SPLITS_AT_ONCE = 16  # in the cluster

@@ -14,7 +14,7 @@ from minkad.core.state.loads import KEPT_LOADS, LOADS_UNENDED, LoadTable
 from minkad.core.state.names import partition_name
 from minkad.core.state.partition_states import PARTITION_TRANSITIONS, PartitionStateName, partition_state
 from minkad.core.state.placed import Placed
-from minkad.core.state.ranges import check_ranges, is_by_ranges, other_half, range_of
+from minkad.core.state.ranges import check_ranges, other_half, range_of
 from minkad.core.state.replica_lists import holders, replace
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_state
 from minkad.core.state.state import ALL, OPERATIONS_UNENDED, ROWS_A_PIECE, Effect, NotifyNode, State, slices
@@ -45,7 +45,6 @@ __all__ = [
     "check_ranges",
     "duty_name",
     "holders",
-    "is_by_ranges",
     "is_up",
     "other_half",
     "partition_name",

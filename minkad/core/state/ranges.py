@@ -4,12 +4,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from minka.ranges import KeyRange
-from minka.v1.cluster_pb2 import Keyspace, Partition, Partitioning
-
-
-def is_by_ranges(keyspace: Keyspace) -> bool:
-    """Whether its partitions have ranges of keys, not slots."""
-    return keyspace.partitioning == Partitioning.PARTITIONING_RANGES
+from minka.v1.cluster_pb2 import Partition
 
 
 def range_of(row: Partition) -> KeyRange:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count, islice, takewhile
 from typing import Self, TypeVar
 
+from minka.ranges import is_by_ranges
 from minka.v1.cluster_pb2 import (
     Cluster,
     Keyspace,
@@ -39,7 +40,6 @@ from minkad.core.state.ranges import (
     check_neighbours,
     check_ranges,
     check_split,
-    is_by_ranges,
 )
 from minkad.core.state.transitions import (
     MIGRATIONS_ENDED,

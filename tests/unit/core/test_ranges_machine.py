@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minka.errors import Code, MinkaError
+from minka.ranges import is_by_ranges
 from minkad.core.controller import CancelOperation, Merge, Split
 from minkad.core.controller.splits import Ranges
-from minkad.core.state import check_ranges, is_by_ranges, is_up, range_of
+from minkad.core.state import check_ranges, is_up, range_of
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import NODES, by_ranges, finish, rows_of
 

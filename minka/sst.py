@@ -1,4 +1,4 @@
-"""Files of sorted rows in RocksDB's SST format, which nodes take in as they are, and the digest of a set of rows.
+"""Files of sorted rows in RocksDB's SST format, which nodes take in as they are.
 
 Writing a file takes neither a node nor a daemon: its format is stated here, and nodes use the same for theirs.
 """
@@ -7,21 +7,17 @@ import os
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import lt, xor
+from operator import lt
 from pathlib import Path
 from typing import Final
 
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, SstFileWriter
-from xxhash import xxh64_intdigest
 
+from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
-from minka.v1.loads_pb2 import LoadDigest
 from minka.wire import MAX_VALUE_BYTES
 
-_SEED: Final = 42  # Spark's
-_MASK: Final = 2**64 - 1
 _READ_BYTES: Final = 1024 * 1024
 
 
@@ -36,63 +32,6 @@ def table_options() -> BlockBasedOptions:
 def compression() -> DBCompressionType:
     """The compression of the tables' blocks."""
     return DBCompressionType.lz4()
-
-
-class Digest:
-    """What a set of rows is, in whatever order they come: how many, their bytes, and the XOR and the sum modulo
-    2**64 of their digests. XOR alone misses pairs of the same row.
-    """
-
-    __slots__ = ("bytes", "rows", "sum", "xor")
-
-    def __init__(self, rows: int = 0, bytes_: int = 0, xor: int = 0, sum_: int = 0) -> None:
-        """Bytes are those of keys and values."""
-        self.rows, self.bytes, self.xor, self.sum = rows, bytes_, xor, sum_
-
-    def add(self, key: bytes, value: bytes) -> None:
-        """One row more, whose own is what Spark SQL calls xxhash64(key, value)."""
-        digest = xxh64_intdigest(value, xxh64_intdigest(key, _SEED))
-        self.rows += 1
-        self.bytes += len(key) + len(value)
-        self.xor ^= digest
-        self.sum += digest
-
-    def add_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """The same for many rows, which costs less a row."""
-        hash_of = xxh64_intdigest
-        digests = [hash_of(value, hash_of(key, _SEED)) for key, value in zip(keys, values, strict=True)]
-        self.rows += len(digests)
-        self.bytes += sum(map(len, keys)) + sum(map(len, values))
-        self.xor = reduce(xor, digests, self.xor)
-        self.sum += sum(digests)
-
-    def join(self, other: "Digest") -> None:
-        """The rows of another set, too."""
-        self.rows += other.rows
-        self.bytes += other.bytes
-        self.xor ^= other.xor
-        self.sum += other.sum
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Digest) and self._fields() == other._fields()
-
-    def __hash__(self) -> int:
-        return hash(self._fields())
-
-    def __repr__(self) -> str:
-        return f"<{self.rows} rows, {self.bytes} bytes, xor {self.xor:016x}, sum {self.sum & _MASK:016x}>"
-
-    def _fields(self) -> tuple[int, int, int, int]:
-        return self.rows, self.bytes, self.xor, self.sum & _MASK
-
-    def to_proto(self) -> LoadDigest:
-        """Without the number of rows, which is beside it."""
-        return LoadDigest(bytes=self.bytes, xor=self.xor, sum=self.sum & _MASK)
-
-    @classmethod
-    def of(cls, rows: int, digest: LoadDigest) -> "Digest":
-        """As it was sent."""
-        return cls(rows, digest.bytes, digest.xor, digest.sum)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,57 +1,20 @@
-"""The digest of a set of keys with values: equal for equal sets, in whatever order and wherever it is computed.
+"""The digest of a DataFrame (see minka.digest), computed on Spark."""
 
-It has four numbers: how many pairs there are, their bytes, and the XOR and the sum modulo 2^64 of each pair's
-XXH64(value, seed=XXH64(key, seed=42)), which is what Spark's xxhash64(key, value) computes. XOR alone would not see
-that a pair is there three times instead of once. Spark leaves null out of a hash, so a pair whose value is null has the
-hash of its key, which differs from that of a pair whose value is empty.
-"""
-
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
-import xxhash
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType
 
+from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.spark.progress import OnProgress, running
 from minka.spark.report import Report, timestamp
 
-SEED: Final = 42
-Pair = tuple[bytes, bytes | None]
-
 _MASK: Final = (1 << 64) - 1
 _SHIFTS: Final = (0, 22, 44)
 _PART_MASK: Final = (1 << 22) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """See this file's first lines; `xor` and `sum` are from 0 to 2^64 - 1."""
-
-    count: int = 0
-    bytes: int = 0
-    xor: int = 0
-    sum: int = 0
-
-    def __add__(self, other: "Digest") -> "Digest":
-        """The digest of both sets together."""
-        return Digest(
-            self.count + other.count, self.bytes + other.bytes, self.xor ^ other.xor, (self.sum + other.sum) & _MASK
-        )
-
-    @classmethod
-    def of(cls, pairs: Iterable[Pair]) -> Self:
-        """Computed here, pair by pair."""
-        count = size = xor = total = 0
-        for key, value in pairs:
-            hashed = xxhash.xxh64_intdigest(key, SEED)
-            if value is not None:
-                hashed = xxhash.xxh64_intdigest(value, hashed)
-            count, size, xor, total = count + 1, size + len(key) + len(value or b""), xor ^ hashed, total + hashed
-        return cls(count, size, xor, total & _MASK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +39,11 @@ def digest(spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | N
         if row.no_key:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the key is null in {row.no_key} of {row['count']} rows")
         found = digest_of_row(row)
-        stage.rows, stage.bytes = found.count, found.bytes
+        stage.rows, stage.bytes = found.rows, found.bytes
     return DigestReport(
         started=timestamp(job.started),
         seconds=round(job.seconds, 3),
-        rows=found.count,
+        rows=found.rows,
         bytes=found.bytes,
         stages=job.reports,
         xor=f"{found.xor:016x}",

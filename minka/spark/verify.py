@@ -1,6 +1,6 @@
 """Whether a keyspace has just the rows of a source, on every replica; what differs is narrowed down to keys.
 
-The same digest (minka.spark.digest) is computed in Spark over the source's rows of each partition, and at the nodes
+The same digest (minka.digest) is computed in Spark over the source's rows of each partition, and at the nodes
 over a snapshot of each replica. Where they differ, the same by buckets of keys' hashes says which, and the keys of
 those buckets are compared.
 """
@@ -17,11 +17,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from minka.client import Client
+from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange, readable
 from minka.snapshots import SnapshotClient
 from minka.spark.batches import binary_columns
-from minka.spark.digest import Digest, digest_columns, digest_of_row
+from minka.spark.digest import digest_columns, digest_of_row
 from minka.spark.pairs import PairColumns, pairs_of, problem_of
 from minka.spark.partitioning import place_column
 from minka.spark.progress import Job, OnProgress, running
@@ -143,12 +144,12 @@ class _Run:
                 for row in placed.groupBy("place").agg(*digest_columns(*_pair())).collect()
             }
             total = sum(by_place.values(), Digest())
-            stage.rows, stage.bytes = total.count, total.bytes
-        with job.stage("read keyspace", rows_total=total.count) as stage, ThreadPoolExecutor(_AT_ONCE) as pool:
+            stage.rows, stage.bytes = total.rows, total.bytes
+        with job.stage("read keyspace", rows_total=total.rows) as stage, ThreadPoolExecutor(_AT_ONCE) as pool:
             replicas: list[_Replicas] = []
             for found in pool.map(self._read_replicas, self._partitions):
                 replicas.append(found)
-                stage.rows = sum(_leaders(one).count for one in replicas)
+                stage.rows = sum(_leaders(one).rows for one in replicas)
         try:
             with job.stage("compare"):
                 places = [p for p, one in enumerate(replicas) if _leaders(one) != by_place.get(p, Digest())]
@@ -163,10 +164,10 @@ class _Run:
             keyspace=self._keyspace.name,
             started=timestamp(job.started),
             seconds=round(job.seconds, 3),
-            rows=total.count,
+            rows=total.rows,
             bytes=total.bytes,
             stages=job.reports,
-            keyspace_rows=sum(_leaders(one).count for one in replicas),
+            keyspace_rows=sum(_leaders(one).rows for one in replicas),
             partitions=len(self._partitions),
             partitions_different=tuple(self._partitions[place].id for place in places),
             missing=counts["missing"],

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 from rocksdict import IngestExternalFileOptions, Options, Rdict
 
+from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange, readable
-from minka.sst import Digest, SstWriter
+from minka.sst import SstWriter
 from minkad.process.failpoints import failpoint
 from minkad.spool.worker import serve
 
@@ -63,9 +64,7 @@ def cut(request: Cut) -> Outcome:
     folder = Path(request.folder)
     try:
         made = _cut(request, folder)
-        total = Digest()
-        for one in made:
-            total.join(Digest(one.rows, one.bytes, one.xor, one.sum))
+        total = sum((Digest(one.rows, one.bytes, one.xor, one.sum) for one in made), Digest())
         expected = Digest(request.rows, request.bytes, request.xor, request.sum)
         if total != expected:
             raise MinkaError(Code.CORRUPT_DATA, f"{total} came out, {expected} went in")
@@ -121,7 +120,7 @@ def _write(rows: Iterator[tuple[bytes, bytes]], targets: list[tuple[int, Target]
         written = writer.finish()
         if written is not None:
             digest = written.digest
-            numbers = (digest.rows, digest.bytes, digest.xor, digest.to_proto().sum)
+            numbers = (digest.rows, digest.bytes, digest.xor, digest.sum)
             made.append(Made(place, written.bytes, written.checksum, *numbers))
     if row is not None:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the row of key {readable(row[0][:100])} belongs to no target")

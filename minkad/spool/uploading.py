@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from minka.digest import Digest
 from minka.errors import Code, MinkaError
-from minka.sst import Digest
 from minka.v1.loads_pb2 import LoadFile, LoadState
 from minkad.core.state import LoadTable
 from minkad.spool.cut import Cut, Outcome, Target
@@ -81,18 +81,15 @@ class Uploading:
         files = [self._spool.find(number, name) for name in sources]
         self._spool.check_room(sum(file.bytes for file in files))
         parts = [self._spool.new_part() for _ in targets]
-        total = Digest()
-        for file in files:
-            total.join(Digest.of(file.rows, file.digest))
-        whole = total.to_proto()
+        total = sum((Digest.from_proto(file.rows, file.digest) for file in files), Digest())
         request = Cut(
             [str(self._spool.path(number, name)) for name in sources],
             [Target(str(part), one.start_key, one.end_key) for part, one in zip(parts, targets, strict=True)],
             str(self._spool.new_part()),
             total.rows,
-            whole.bytes,
-            whole.xor,
-            whole.sum,
+            total.bytes,
+            total.xor,
+            total.sum,
         )
         outcome = await self._cutter.ask(request, Outcome)
         made = []

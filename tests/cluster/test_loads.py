@@ -11,10 +11,11 @@ import pytest
 import minka
 from minka import Client
 from minka.control import Control
+from minka.digest import Digest
 from minka.errors import MinkaError
 from minka.hashing import murmur3
 from minka.loads import LoadClient, LoadTarget
-from minka.sst import Digest, Written, write_sst
+from minka.sst import Written, write_sst
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 from minkactl.playground import LocalCluster
@@ -267,7 +268,7 @@ def test_a_file_that_is_nowhere_is_waited_for_and_named(cluster: LocalCluster, t
         eventually("it says what it waits for", says_so)
         target = next(one for one in targets if one.partition_id == lost.partition_id)
         path = tmp_path / f"{load.id}-{lost.partition_id}-1.sst"
-        digest = Digest.of(lost.rows, lost.digest)
+        digest = Digest.from_proto(lost.rows, lost.digest)
         assert client.upload(load, target, Written(path, lost.bytes, lost.checksum, digest), lost.name) == lost
         client.wait(load.id)
     assert read_all(cluster, "hashed", list(rows)) == rows

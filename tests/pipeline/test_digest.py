@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.spark import Progress
-from minka.spark.digest import Digest, digest
+from minka.spark.digest import digest
 
 _ALL_OF_UNICODE = "".join(chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000)
 

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.spark import session
-from minka.spark.digest import Digest
 from minka.spark.driver import log_file
 from minka.spark.java import major_version
 from minkactl.cli import cli

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from rocksdict import Cache
 
+from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
-from minka.sst import Digest, Written, checksum_of, write_sst
+from minka.sst import Written, checksum_of, write_sst
 from minka.wire import WriteBody
 from minkad.storage import checkpoint
 from minkad.storage.data_database import Applied, DataDatabase
@@ -224,9 +225,9 @@ def test_the_digest_does_not_depend_on_the_order() -> None:
     parts[0].add(*rows[0])
     for row in rows[1:]:
         parts[1].add(*row)
-    parts[0].join(parts[1])
+    parts[0] += parts[1]
     assert digests[0] == digests[1] == parts[0]
-    assert Digest.of(3, parts[0].to_proto()) == digests[0]
+    assert Digest.from_proto(3, parts[0].to_proto()) == digests[0]
     parts[0].add(*rows[0])
     parts[0].add(*rows[0])
     assert parts[0].xor == digests[0].xor

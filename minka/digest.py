@@ -1,0 +1,77 @@
+"""The digest of a set of rows: equal for equal sets, in whatever order and wherever it is computed.
+
+It has four numbers: how many rows there are, the bytes of their keys and values, and the XOR and the sum modulo 2^64 of
+each row's XXH64(value, seed=XXH64(key, seed=42)), which is what Spark's xxhash64(key, value) computes. XOR alone would
+not see that a row is there three times instead of once. Spark leaves null out of a hash, so a row whose value is null
+has the hash of its key, which differs from that of a row whose value is empty.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import xor
+from typing import Final, Self, TypeAlias
+
+from xxhash import xxh64_intdigest
+
+from minka.v1.loads_pb2 import LoadDigest
+
+_SEED: Final = 42  # Spark's
+_MASK: Final = 2**64 - 1
+# Inside of the class `bytes` is the name of its field.
+_Key: TypeAlias = bytes
+_Value: TypeAlias = bytes
+
+
+@dataclass(slots=True)
+class Digest:
+    """See this file's first lines; `xor` and `sum` are from 0 to 2^64 - 1."""
+
+    rows: int = 0
+    bytes: int = 0
+    xor: int = 0
+    sum: int = 0
+
+    def __add__(self, other: "Digest") -> "Digest":
+        """The digest of both sets together."""
+        total = (self.sum + other.sum) & _MASK
+        return Digest(self.rows + other.rows, self.bytes + other.bytes, self.xor ^ other.xor, total)
+
+    def __str__(self) -> str:
+        return f"<{self.rows} rows, {self.bytes} bytes, xor {self.xor:016x}, sum {self.sum:016x}>"
+
+    def add(self, key: _Key, value: _Value | None) -> None:
+        """Count one more row."""
+        hashed = xxh64_intdigest(key, _SEED)
+        if value is not None:
+            hashed = xxh64_intdigest(value, hashed)
+        self.rows += 1
+        self.bytes += len(key) + len(value or b"")
+        self.xor ^= hashed
+        self.sum = (self.sum + hashed) & _MASK
+
+    def add_many(self, keys: Sequence[_Key], values: Sequence[_Value]) -> None:
+        """The same for many rows, which costs less a row."""
+        hash_of = xxh64_intdigest
+        hashes = [hash_of(value, hash_of(key, _SEED)) for key, value in zip(keys, values, strict=True)]
+        self.rows += len(hashes)
+        self.bytes += sum(map(len, keys)) + sum(map(len, values))
+        self.xor = reduce(xor, hashes, self.xor)
+        self.sum = (self.sum + sum(hashes)) & _MASK
+
+    def to_proto(self) -> LoadDigest:
+        """Without the number of rows, which is beside it."""
+        return LoadDigest(bytes=self.bytes, xor=self.xor, sum=self.sum)
+
+    @classmethod
+    def from_proto(cls, rows: int, digest: LoadDigest) -> Self:
+        """As it was sent."""
+        return cls(rows, digest.bytes, digest.xor, digest.sum)
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[_Key, _Value | None]]) -> Self:
+        """Computed here, row by row."""
+        digest = cls()
+        for key, value in pairs:
+            digest.add(key, value)
+        return digest

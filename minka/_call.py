@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from minka._failures import BatchError, Failure, error_of_one
-from minka._grpc import clipped
 from minka._retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import clipped
 from minka.routing import KeyspaceRoutes, RangeRoutes, Route
 from minka.wire import Op, ScanBody, ScanPage
 

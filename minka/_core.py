@@ -10,7 +10,10 @@ from typing import Final
 import grpc
 
 from minka._call import Call, Part, moved_reads, rerouted
-from minka._grpc import (
+from minka._retry import delay_s
+from minka._stream import NodeStream
+from minka.errors import Code, MinkaError
+from minka.grpc_calls import (
     aio_channel,
     channel_credentials,
     channel_options,
@@ -19,9 +22,6 @@ from minka._grpc import (
     error_from_call,
     unreachable,
 )
-from minka._retry import delay_s
-from minka._stream import NodeStream
-from minka.errors import Code, MinkaError
 from minka.routing import RoutingTable
 from minka.tls import Tls
 from minka.v1 import admin_pb2

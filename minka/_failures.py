@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from minka._grpc import clipped
 from minka.errors import Code, MinkaError, kind_of
+from minka.grpc_calls import clipped
 
 _MAX_SHOWN: Final = 4
 _MAX_KEY_CHARS: Final = 40

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from minka import aio
-from minka._grpc import claim_aio
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import claim_aio
 
 _Result = TypeVar("_Result")
 

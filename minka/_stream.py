@@ -9,9 +9,9 @@ import grpc
 import msgspec
 
 from minka._call import Part
-from minka._grpc import clipped, error_from_call
 from minka._lane import MAX_QUEUED_BYTES, Lane
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import clipped, error_from_call
 from minka.wire import KV_BATCH_METHOD, Assembly, Op, decode_response, encode
 
 # So long without an answer, and the partition table is asked for, again and again: a silent node is soon replaced.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 import grpc
 
 from minka._channels import Channels
-from minka._grpc import checked_endpoints, error_from_call, unreachable
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import checked_endpoints, error_from_call, unreachable
 from minka.table_changes import with_changes
 from minka.tls import Tls
 from minka.v1 import admin_pb2, cluster_pb2, duty_api_pb2, load_api_pb2, loads_pb2

@@ -8,9 +8,9 @@ from typing import Final, Self
 import grpc
 
 from minka._channels import Channels
-from minka._grpc import error_from_call
 from minka.control import Control
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import error_from_call
 from minka.history_rows import PartitionInterval, unpack
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import NodeState, PartitionTable

@@ -27,10 +27,10 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 
 from minka._channels import Channels
-from minka._grpc import error_from_call
 from minka._retry import delay_s
 from minka.control import Control
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import error_from_call
 from minka.ranges import KeyRange
 from minka.sst import Written
 from minka.tls import Tls

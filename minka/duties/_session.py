@@ -15,7 +15,6 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from minka._grpc import aio_channel, channel_credentials, channel_options, claim_aio, error_from_call
 from minka._loop import SharedLoop
 from minka.duties._events import (
     CallDelegate,
@@ -36,6 +35,7 @@ from minka.duties._machine import ShardMachine
 from minka.duties._user_calls import Calls
 from minka.duties.delegate import Delegate, Duty, duty_of
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import aio_channel, channel_credentials, channel_options, claim_aio, error_from_call
 from minka.tls import Tls
 from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
 from minka.v1.shards_pb2_grpc import ShardsStub

@@ -13,7 +13,11 @@ from typing import Any, Final, Self
 
 import grpc
 
-from minka._grpc import (
+from minka.duties import _calls
+from minka.duties import changes as changes_
+from minka.duties._calls import Level
+from minka.errors import Code, MinkaError
+from minka.grpc_calls import (
     aio_channel,
     channel_credentials,
     channel_options,
@@ -21,10 +25,6 @@ from minka._grpc import (
     error_from_call,
     unreachable,
 )
-from minka.duties import _calls
-from minka.duties import changes as changes_
-from minka.duties._calls import Level
-from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.admin_pb2 import Plan
 from minka.v1.duties_pb2 import Duty, Pallet

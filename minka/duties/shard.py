@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from minka._grpc import channel_credentials, checked_endpoints
 from minka.duties._events import GiveUp, Leave, MachineSettings, Method, Resized
 from minka.duties._machine import ShardMachine
 from minka.duties._session import Session, boottime, shards_loop
 from minka.duties.delegate import Capacity, Delegate, Duty, has
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import channel_credentials, checked_endpoints
 from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.duties_pb2 import Shard as ShardRow

@@ -3,31 +3,38 @@
 from collections.abc import Callable
 
 from minkad.config.addresses import is_wildcard
-from minkad.config.schema import Config
+from minkad.config.schema import Config, Membership, Shards
 from minkad.core.clearance import CLOCK_RATIO
 
 Rule = Callable[[Config], str | None]
+_Granted = Callable[[Config], Membership | Shards]  # a section with clearances that heartbeats renew
 
 
-def _clearance_order(config: Config) -> str | None:
-    m = config.membership
-    least = m.clearance_ms * CLOCK_RATIO + m.heartbeat_interval_ms / 2
-    if m.failure_timeout_ms > least:
-        return None
-    return (
-        f"must be more than {least:.0f} (clearance_ms × {CLOCK_RATIO} + heartbeat_interval_ms / 2), "
-        f"not {m.failure_timeout_ms}: a node must have stopped serving before it is marked FAILED"
-    )
+def _clearance_order(part: _Granted, why: str) -> Rule:
+    def rule(config: Config) -> str | None:
+        p = part(config)
+        least = p.clearance_ms * CLOCK_RATIO + p.heartbeat_interval_ms / 2
+        if p.failure_timeout_ms > least:
+            return None
+        return (
+            f"must be more than {least:.0f} (clearance_ms × {CLOCK_RATIO} + heartbeat_interval_ms / 2), "
+            f"not {p.failure_timeout_ms}: {why}"
+        )
+
+    return rule
 
 
-def _heartbeat_order(config: Config) -> str | None:
-    m = config.membership
-    if m.heartbeat_interval_ms * 2 < m.clearance_ms:
-        return None
-    return (
-        f"must be less than half of clearance_ms ({m.clearance_ms}), not {m.heartbeat_interval_ms}: "
-        "one lost heartbeat must not end the clearance"
-    )
+def _heartbeat_order(part: _Granted) -> Rule:
+    def rule(config: Config) -> str | None:
+        p = part(config)
+        if p.heartbeat_interval_ms * 2 < p.clearance_ms:
+            return None
+        return (
+            f"must be less than half of clearance_ms ({p.clearance_ms}), not {p.heartbeat_interval_ms}: "
+            "one lost heartbeat must not end the clearance"
+        )
+
+    return rule
 
 
 def _election_order(config: Config) -> str | None:
@@ -86,37 +93,22 @@ def _tls_file(name: str) -> Rule:
     return rule
 
 
-def _shard_clearance_order(config: Config) -> str | None:
-    s = config.shards
-    least = s.clearance_ms * CLOCK_RATIO + s.heartbeat_interval_ms / 2
-    if s.failure_timeout_ms > least:
-        return None
+_TLS_FILES = ("ca", "cert", "key")
+_TLS = tuple(f"tls.{name}" for name in _TLS_FILES)
+
+
+def _of_clearance(section: str, part: _Granted, why: str) -> tuple[tuple[tuple[str, ...], Rule], ...]:
+    names = ("failure_timeout_ms", "clearance_ms", "heartbeat_interval_ms")
+    timeout, clearance, heartbeat = (f"{section}.{name}" for name in names)
     return (
-        f"must be more than {least:.0f} (clearance_ms × {CLOCK_RATIO} + heartbeat_interval_ms / 2), "
-        f"not {s.failure_timeout_ms}: a shard must have released its duties before others get them"
+        ((timeout, clearance, heartbeat), _clearance_order(part, why)),
+        ((heartbeat, clearance), _heartbeat_order(part)),
     )
 
 
-def _shard_heartbeat_order(config: Config) -> str | None:
-    s = config.shards
-    if s.heartbeat_interval_ms * 2 < s.clearance_ms:
-        return None
-    return f"must be less than half of clearance_ms ({s.clearance_ms}), not {s.heartbeat_interval_ms}"
-
-
-_TLS_FILES = ("ca", "cert", "key")
-_TLS = tuple(f"tls.{name}" for name in _TLS_FILES)
-_FAILURE_TIMEOUT, _CLEARANCE = "membership.failure_timeout_ms", "membership.clearance_ms"
-_HEARTBEAT = "membership.heartbeat_interval_ms"
-
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
-    ((_FAILURE_TIMEOUT, _CLEARANCE, _HEARTBEAT), _clearance_order),
-    ((_HEARTBEAT, _CLEARANCE), _heartbeat_order),
-    (
-        ("shards.failure_timeout_ms", "shards.clearance_ms", "shards.heartbeat_interval_ms"),
-        _shard_clearance_order,
-    ),
-    (("shards.heartbeat_interval_ms", "shards.clearance_ms"), _shard_heartbeat_order),
+    *_of_clearance("membership", lambda c: c.membership, "a node must have stopped serving before it is marked FAILED"),
+    *_of_clearance("shards", lambda c: c.shards, "a shard must have released its duties before others get them"),
     (("coordinator.election_ticks", "coordinator.heartbeat_ticks"), _election_order),
     (("coordinator.voters",), _odd_voters),
     (("migrations.per_node", "migrations.cluster"), _caps_order),

@@ -14,9 +14,9 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
-from minka._grpc import error_from_call
 from minka.duties.limits import MAX_REQUEST_BYTES
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import error_from_call
 from minka.v1.admin_pb2 import Plan
 from minka.v1.duties_pb2 import Duty
 from minka.v1.duty_api_pb2 import (

@@ -4,7 +4,7 @@ import asyncio
 
 import grpc
 
-from minka._grpc import aio_channel, channel_options
+from minka.grpc_calls import aio_channel, channel_options
 from minkad.rpc.credentials import Credentials
 
 CONNECT_TIMEOUT = 2.0  # seconds, at least

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from minka._grpc import ERROR_METADATA
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import ERROR_METADATA
 from minkad.core.state.names import node_id_problem
 from minkad.process.logs import Seldom
 from minkad.process.memory import Memory

@@ -1,11 +1,12 @@
 """The control calls that this node makes to others; a failed call raises MinkaError."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
-from minka._grpc import error_from_call
+from minka.grpc_calls import error_from_call
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
@@ -47,6 +48,9 @@ if TYPE_CHECKING:  # the stubs of a channel of grpc.aio; at run time the classes
     from minka.v1.load_api_pb2_grpc import LoadControlAsyncStub
     from minka.v1.shards_pb2_grpc import ShardCoordinatorAsyncStub
 
+_Request = TypeVar("_Request", bound=Message)
+_Response = TypeVar("_Response", bound=Message)
+
 UPDATE_TIMEOUT = 10.0  # seconds; hosting and deleting go on at the node even if the answer comes too late
 
 
@@ -59,10 +63,7 @@ class Peers:
 
     async def register(self, address: str, request: RegisterRequest, timeout: float) -> RegisterResponse:
         """Coordinator.Register; repeating it is safe."""
-        try:
-            return await self._coordinator(address).Register(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        return await self._call(address, self._coordinator(address).Register, request, timeout)
 
     async def heartbeat(
         self, address: str, requests: AsyncIterator[HeartbeatRequest]
@@ -79,113 +80,80 @@ class Peers:
 
     async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
         """Coordinator.HandOver."""
-        try:
-            return await self._coordinator(address).HandOver(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=False) from error
+        return await self._call(address, self._coordinator(address).HandOver, request, timeout, repeatable=False)
 
     async def alter_isr(self, address: str, request: AlterIsrRequest, timeout: float) -> AlterIsrResponse:
         """Coordinator.AlterIsr; repeating it is safe."""
-        try:
-            return await self._coordinator(address).AlterIsr(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        return await self._call(address, self._coordinator(address).AlterIsr, request, timeout)
 
     async def propose_split(self, address: str, request: ProposeSplitRequest, timeout: float) -> ProposeSplitResponse:
         """Coordinator.ProposeSplit; repeating it is safe."""
-        stub = self._coordinator(address)
-        try:
-            return await stub.ProposeSplit(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        return await self._call(address, self._coordinator(address).ProposeSplit, request, timeout)
 
     async def finish_split(self, address: str, request: FinishSplitRequest, timeout: float) -> FinishSplitResponse:
         """Coordinator.FinishSplit; repeating it is safe."""
-        stub = self._coordinator(address)
-        try:
-            return await stub.FinishSplit(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        return await self._call(address, self._coordinator(address).FinishSplit, request, timeout)
 
     async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
         """Coordinator.FinishMerge; who asks again learns what came of it."""
-        stub = self._coordinator(address)
-        try:
-            return await stub.FinishMerge(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=False) from error
+        return await self._call(address, self._coordinator(address).FinishMerge, request, timeout, repeatable=False)
 
     async def finish_load_parts(
         self, address: str, request: FinishLoadPartsRequest, timeout: float
     ) -> FinishLoadPartsResponse:
         """LoadControl.FinishLoadParts; repeating it is safe."""
         stub: LoadControlAsyncStub = LoadControlStub(self._channels.to(address))
-        try:
-            return await stub.FinishLoadParts(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        return await self._call(address, stub.FinishLoadParts, request, timeout)
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float
     ) -> ControlledShutdownResponse:
         """Coordinator.ControlledShutdown; repeating it is safe."""
-        stub = self._coordinator(address)
-        try:
-            return await stub.ControlledShutdown(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        return await self._call(address, self._coordinator(address).ControlledShutdown, request, timeout)
 
     async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
         """Coordinator.Leave."""
-        try:
-            await self._coordinator(address).Leave(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        await self._call(address, self._coordinator(address).Leave, request, timeout)
 
     async def register_shard(
         self, address: str, request: RegisterShardRequest, timeout: float
     ) -> RegisterShardResponse:
         """ShardCoordinator.RegisterShard; repeating it is safe."""
-        stub = self._shard_coordinator(address)
-        try:
-            return await stub.RegisterShard(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        return await self._call(address, self._shard_coordinator(address).RegisterShard, request, timeout)
 
     async def shard_heartbeats(
         self, address: str, request: ShardHeartbeatsRequest, timeout: float
     ) -> ShardHeartbeatsResponse:
         """ShardCoordinator.ShardHeartbeats."""
-        stub = self._shard_coordinator(address)
-        try:
-            return await stub.ShardHeartbeats(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        return await self._call(address, self._shard_coordinator(address).ShardHeartbeats, request, timeout)
 
     async def report_shards(self, address: str, request: ReportShardsRequest, timeout: float) -> ReportShardsResponse:
         """ShardCoordinator.ReportShards; repeating it is safe."""
-        stub = self._shard_coordinator(address)
-        try:
-            return await stub.ReportShards(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        return await self._call(address, self._shard_coordinator(address).ReportShards, request, timeout)
 
     async def leave_shard(self, address: str, request: LeaveShardRequest, timeout: float) -> None:
         """ShardCoordinator.LeaveShard; repeating it is safe."""
-        stub = self._shard_coordinator(address)
-        try:
-            await stub.LeaveShard(request, timeout=timeout, metadata=self._channels.identity)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        await self._call(address, self._shard_coordinator(address).LeaveShard, request, timeout)
 
     async def update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """ReplicaControl.UpdateReplicas at a node; repeating it is safe."""
         address = self._address_of(node_id)
         stub = ReplicaControlStub(self._channels.to(address))
+        return await self._call(address, stub.UpdateReplicas, request, UPDATE_TIMEOUT)
+
+    async def _call(
+        self,
+        address: str,
+        method: "grpc.aio.UnaryUnaryMultiCallable[_Request, _Response]",
+        request: _Request,
+        timeout: float,
+        *,
+        repeatable: bool = True,
+    ) -> _Response:
         try:
-            return await stub.UpdateReplicas(request, timeout=UPDATE_TIMEOUT, metadata=self._channels.identity)
+            return await method(request, timeout=timeout, metadata=self._channels.identity)
         except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+            raise error_from_call(error, address, repeatable=repeatable) from error
 
     def _shard_coordinator(self, address: str) -> "ShardCoordinatorAsyncStub":
         return ShardCoordinatorStub(self._channels.to(address))

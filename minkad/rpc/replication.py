@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import grpc
 
-from minka._grpc import error_from_call
+from minka.grpc_calls import error_from_call
 from minkad.process.telemetry import Telemetry
 from minkad.replication.frames import APPEND_METHOD, SHIP_METHOD
 from minkad.replication.manager import ReplicaManager

@@ -12,8 +12,8 @@ import grpc
 from google.protobuf import text_format
 
 from minka import wire
-from minka._grpc import channel_options
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import channel_options
 from minka.v1.cluster_pb2 import Durability, Keyspace, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,

@@ -6,9 +6,9 @@ import grpc
 import pytest
 
 from minka._failures import BatchError, Failure, error_of_one
-from minka._grpc import error_from_call, unreachable
 from minka._retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import error_from_call, unreachable
 from minka.wire import Op
 
 NOTHING_WAS_DONE = {

@@ -1,0 +1,263 @@
+"""The parts of a node, and how each finds the others."""
+
+import random
+from collections.abc import Collection, Mapping
+
+from minka.v1.duties_pb2 import Duty
+from minkad.config import Config
+from minkad.coordinator.coordinator import Coordinator
+from minkad.coordinator.member import Member
+from minkad.coordinator.raft_driver import RaftDriver
+from minkad.core.raft import RawNode
+from minkad.core.state import Placed, State, is_up
+from minkad.duties.gateway import DutyGateway
+from minkad.duties.payloads import PayloadStore
+from minkad.duties.relay import Relay
+from minkad.duties.sessions import ShardSessions
+from minkad.history.recorder import HistoryRecorder
+from minkad.history.store import HistoryStore
+from minkad.node import settings
+from minkad.node.health import Health
+from minkad.node.settings import MIB
+from minkad.process.clock import boottime, unix_ms
+from minkad.process.telemetry import Telemetry
+from minkad.replication.context import ControllerCalls, ReplicationSettings
+from minkad.replication.ingesting import LoadSources
+from minkad.replication.manager import ReplicaManager
+from minkad.rpc.channels import Channels
+from minkad.rpc.peers import Peers
+from minkad.rpc.raft import RaftTransport
+from minkad.rpc.replication import GrpcLinks
+from minkad.rpc.spool import SpoolLinks
+from minkad.spool.fetching import Fetching
+from minkad.spool.spool import Spool
+from minkad.spool.throttle import Throttle
+from minkad.spool.uploading import Uploading
+from minkad.storage.disk_space import DiskWatch
+from minkad.storage.identity import Identity
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.raft_log import RaftLog
+from minkad.storage.replica_store import ReplicaStore
+
+
+class Parts:
+    """Built in the order of the layers. Parts that need one of a later layer find it here when they are at work."""
+
+    def __init__(
+        self,
+        config: Config,
+        own: Identity,
+        incarnation: str,
+        log_db: LogDatabase,
+        raft_log: RaftLog,
+        disk: DiskWatch,
+        channels: Channels,
+        telemetry: Telemetry,
+    ) -> None:
+        self.config = config
+        self.identity = own
+        self.log_db = log_db
+        self.disk = disk
+        self.channels = channels
+        self.telemetry = telemetry
+        self._build_coordinator(raft_log)
+        self._build_spool()
+        self._build_replication()
+        self._build_history()
+        self._build_membership(incarnation)
+        self._build_duties()
+        self._subscribe()
+
+    def _build_coordinator(self, raft_log: RaftLog) -> None:
+        config, own, jitter = self.config, self.identity, random.Random()
+        snapshot = raft_log.snapshot()
+        hard_state, conf_state = raft_log.initial_state()
+        self.replay_to = hard_state.commit
+        self.coordinator = Coordinator(
+            State.from_snapshot(snapshot.data),
+            settings.bootstrap(config, own.cluster_id),
+            settings.controller_settings(config),
+            settings.voter_settings(config),
+            update_replicas=lambda node, request: self.peers.update_replicas(node, request),
+            now=boottime,
+            jitter=jitter,
+        )
+        self.peers = Peers(self.channels, self.coordinator.address_of)
+        self.transport = RaftTransport(
+            self.channels,
+            config.grpc_address,
+            self._raft_address,
+            lambda raft_id: self.driver.report_unreachable(raft_id),
+            lambda raft_id: self.driver.report_gone(raft_id),
+            lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
+            config.coordinator.snapshot_mib_per_s * MIB,
+        )
+        self.driver = RaftDriver(
+            RawNode(settings.raft_config(config, own.raft_id, raft_log, snapshot.metadata.index, jitter)),
+            raft_log,
+            self.log_db,
+            self.transport,
+            self.coordinator,
+            tick_seconds=config.coordinator.tick_ms / 1000,
+            snapshot_entries=config.coordinator.snapshot_entries,
+            conf_state=conf_state,
+            on_progress=self.coordinator.on_progress,
+        )
+        self.coordinator.driver = self.driver
+
+    def _build_spool(self) -> None:
+        self.spool = Spool(self.config.data_dir / "spool", self.disk.check_room)
+        self.spool_links = SpoolLinks(
+            lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity
+        )
+        self.fetching = Fetching(
+            self.identity.node_id,
+            self.spool,
+            self.spool_links.fetch,
+            lambda: [node.id for node in self._state().nodes.values() if is_up(node)],
+        )
+        self.uploading = Uploading(
+            self.spool, lambda: self._state().loads, Throttle(boottime, self.telemetry.client_seconds)
+        )
+
+    def _build_replication(self) -> None:
+        config = self.config
+        self.manager = ReplicaManager(
+            self.identity.node_id,
+            ReplicaStore(config.data_dir, config.storage.block_cache_mib * MIB),
+            self.log_db,
+            GrpcLinks(
+                lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity, self.telemetry
+            ),
+            has_clearance=lambda: self.member.has_clearance(),
+            controller=self._controller_calls(),
+            clock=boottime,
+            disk=self.disk,
+            settings=ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000),
+            storage=settings.storage_settings(config),
+            known_row=lambda partition_id: self._state().row(partition_id),
+            is_gone=lambda partition_id: self._state().is_gone(partition_id),
+            known_keyspace=lambda keyspace_id: self._state().keyspaces.get(keyspace_id),
+            is_absent=lambda node_id: self._state().is_absent(node_id),
+            operation_moving=lambda id_: self._state().operation_moving(Placed.partition(id_)),
+            on_fence=self.telemetry.migration_write_pause.observe,
+            on_isr_change=self.telemetry.isr_changed,
+            low_disks=self._low_disks,
+            unix_ms=unix_ms,
+            loads=self._load_sources(),
+            on_damage=self.telemetry.damage_found,
+        )
+
+    def _controller_calls(self) -> ControllerCalls:
+        return ControllerCalls(
+            hand_over=lambda request: self.member.hand_over(request),
+            alter_isr=lambda request: self.member.alter_isr(request),
+            propose_split=lambda request: self.member.propose_split(request),
+            finish_split=lambda request: self.member.finish_split(request),
+            finish_merge=lambda request: self.member.finish_merge(request),
+        )
+
+    def _load_sources(self) -> LoadSources:
+        return LoadSources(
+            self.spool,
+            self.fetching,
+            lambda: self._state().loads,
+            self.spool_links.pull,
+            lambda request: self.member.finish_load_parts(request),
+        )
+
+    def _build_history(self) -> None:
+        config, kept = self.config, self.config.history
+        self.history = HistoryRecorder(
+            HistoryStore(config.data_dir / "history", kept.retention_h * 3_600_000, kept.max_mib * MIB),
+            self.manager.intervals.take,
+            lambda: self.disk.space,
+            config.node.capacity_bytes,
+            kept.interval_s,
+            boottime,
+            unix_ms,
+        )
+
+    def _build_membership(self, incarnation: str) -> None:
+        self.member = Member(
+            settings.node_row(self.config, self.identity.data_id, incarnation, self.log_db.starts),
+            settings.member_settings(self.config),
+            self.peers,
+            controller_address=self._controller_address,
+            other_addresses=self.other_addresses,
+            data_plane=self.manager,
+            applied_index=lambda: self.driver.applied_index,
+            now=boottime,
+            disk=lambda: self.disk.space,
+            disk_stalled=lambda: self.log_db.stalled,
+        )
+        self.health = Health(
+            self.coordinator,
+            self.member,
+            self.manager,
+            self.telemetry,
+            self.replay_to,
+            self.disk,
+            self.log_db,
+            self.transport.last_heard,
+        )
+
+    def _build_duties(self) -> None:
+        config = self.config
+        self.payloads = PayloadStore(config.grpc_address, config.certificates)
+        self.gateway = DutyGateway(
+            self.channels.to, self.channels.identity, self._controller_address, self._state, self.payloads
+        )
+        self.relay = Relay(self.member.ask, self.peers, settings.member_settings(config).hurry)
+        self.sessions = ShardSessions(
+            self.relay,
+            self.payloads,
+            settings.session_settings(config),
+            node_id=self.identity.node_id,
+            state=self._state,
+            settled_index=lambda: self.driver.settled_index,
+            has_clearance=self.member.has_clearance,
+        )
+
+    def _subscribe(self) -> None:
+        """What the table's changes are told to."""
+        self.coordinator.on_shards_changed = self.sessions.changed
+        self.coordinator.on_restored = self.sessions.restored
+        self.coordinator.on_leader_change = self.member.leader_changed
+        self.coordinator.on_nodes_changed = self.manager.nodes_changed
+        self.coordinator.on_loads_changed = self.manager.loads_changed
+
+    # What parts ask each other
+
+    def _state(self) -> State:
+        return self.coordinator.state
+
+    def duties(self) -> Mapping[int, Duty]:
+        """The rows of all duties, by number."""
+        return self._state().duties.duties
+
+    def is_controller(self) -> bool:
+        """Confirmed: this node's rows are the newest."""
+        return self.coordinator.active is not None and self.member.has_clearance()
+
+    def _low_disks(self) -> Collection[str]:
+        """The nodes that are short of disk space: others by the active controller's word, this one by its own."""
+        others = self.member.low_disks
+        return others | {self.identity.node_id} if self.disk.is_low else others - {self.identity.node_id}
+
+    def _raft_address(self, raft_id: int) -> str | None:
+        node = self.coordinator.node_with(raft_id)
+        return node.address if node else None
+
+    def _controller_address(self) -> str | None:
+        if self.driver.is_leader:
+            return self.config.grpc_address  # the table may have an older one, which only registering puts right
+        leader = self.coordinator.leader()
+        return leader.address if leader else None
+
+    def other_addresses(self) -> list[str]:
+        """Where the other nodes are, as far as this one knows, by its table and its configuration."""
+        cluster = self.config.cluster
+        known = [node.address for node in self._state().nodes.values()]
+        known += [*cluster.join, *(peer.address for peer in cluster.bootstrap)]
+        return [address for address in dict.fromkeys(known) if address and address != self.config.grpc_address]

@@ -1,0 +1,232 @@
+"""What a node does from its start to its end: it listens, runs its tasks, hands over what it leads, and closes."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final, NoReturn
+
+from aiohttp import web
+
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import NodeState
+from minkad.config.addresses import is_loopback
+from minkad.http import server as http
+from minkad.http.metrics import create_registry
+from minkad.http.rest import Rest
+from minkad.node.parts import Parts
+from minkad.node.settings import MIB
+from minkad.process import garbage, systemd
+from minkad.process.exits import end_at_once
+from minkad.process.loop_lag import LoopLag
+from minkad.rpc.credentials import Credentials
+from minkad.rpc.server import Server
+from minkad.rpc.spool import SpoolService, spool_handler
+from minkad.rpc.validation import check
+from minkad.spool.collecting import Collecting
+from minkad.storage.disk_guard import DiskGuard
+
+log: Final = logging.getLogger(__name__)
+
+DRAIN_SECONDS: Final = 2.0
+GOODBYE_SECONDS: Final = 0.5  # of a node whose disk has failed
+FOUNDERS_POLL: Final = 0.2  # seconds
+SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
+_STOP_SECONDS: Final = 0.2  # for calls that are still open
+
+
+class Serving:
+    """One run of a node's parts."""
+
+    def __init__(self, parts: Parts, guard: DiskGuard, credentials: Credentials | None) -> None:
+        self._parts = parts
+        self._guard = guard
+        self._credentials = credentials
+        self._config = parts.config
+
+    async def run(self, stopped: "asyncio.Task[bool]") -> None:
+        """Until `stopped` ends, and what was begun is handed over. Raises MinkaError when the node can't go on."""
+        parts = self._parts
+        await parts.spool.start()
+        await parts.manager.start()
+        server = self._server()
+        await server.start()
+        runner = await self._listen_http()
+        tasks = self._tasks()
+        try:
+            await _wait_for_end(tasks.values(), stopped)
+            await server.announce_stop()
+            await self._drain(tasks["member"])
+        except MinkaError:
+            if parts.log_db.error is not None:
+                await self._end_by_failure(tasks["member"], parts.log_db.error)
+            raise
+        finally:
+            stopped.cancel()
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            await server.stop(_STOP_SECONDS)
+            await runner.cleanup()
+            await self._close()
+
+    def _server(self) -> Server:
+        parts, config = self._parts, self._config
+        return Server(
+            config.listen.grpc,
+            parts.identity,
+            parts.coordinator,
+            parts.manager,
+            parts.member,
+            parts.telemetry,
+            parts.transport,
+            self._credentials,
+            config.clients.memory_mib * MIB,
+            parts.health.describe,
+            parts.gateway,
+            parts.sessions,
+            SpoolService(parts.spool, parts.uploading, parts.fetching, parts.disk.room),
+            spool_handler(parts.spool, parts.uploading),
+            parts.history,
+        )
+
+    async def _listen_http(self) -> web.AppRunner:
+        parts, listen = self._parts, self._config.listen
+        registry = create_registry(parts.health, self._credentials.expiry if self._credentials is not None else None)
+        rest = None
+        if self._config.serves_rest:
+            rest = Rest(parts.gateway, check, is_local=is_loopback(listen.http)).app()
+        return await http.start(http.create_app(parts.health, registry, rest), listen.http)
+
+    def _tasks(self) -> dict[str, asyncio.Task[None]]:
+        """Any of these that ends before the stop is a failure."""
+        parts = self._parts
+        works = {
+            "raft": parts.driver.run(),
+            "member": parts.member.run(),
+            "announce": self._announce(),
+            "watchdog": systemd.watchdog(parts.health.is_live),
+            "log failure": self._log_failure(),
+            "loop lag": LoopLag(parts.telemetry).run(),
+            "garbage": garbage.collect(),
+            "disk space": parts.disk.watch(),
+            "spool": self._collect_spool(),
+            "history": parts.history.run(),
+            "shards' heartbeats": parts.relay.run(),
+            "shards' sessions": parts.sessions.run(),
+            "payloads": parts.payloads.run(parts.duties, parts.is_controller),
+        }
+        return {name: asyncio.create_task(work, name=name) for name, work in works.items()}
+
+    async def _close(self) -> None:
+        """Take the parts down in the reverse order of their layers; after a failure of the disk, end instead."""
+        parts = self._parts
+        await parts.payloads.close()
+        if parts.log_db.error is None:
+            await parts.history.record()
+        await parts.manager.close()
+        await parts.uploading.close()
+        await parts.fetching.close()
+        await parts.spool.close()
+        if parts.log_db.error is not None:
+            end_at_once(parts.log_db.error)
+        self._guard.stop()
+        parts.transport.close()
+        await parts.channels.close()
+        parts.log_db.close()
+
+    async def _collect_spool(self) -> None:
+        parts = self._parts
+        assert parts.manager.ingesting is not None
+        await Collecting(parts.spool, lambda: parts.coordinator.state.loads, parts.manager.ingesting.is_in_log).run()
+
+    async def _log_failure(self) -> None:
+        """Raises the MinkaError for which the log database takes no more writes: the node must stop."""
+        log_db = self._parts.log_db
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        log_db.on_failure = failed.set_exception  # called once
+        if log_db.error is not None:
+            raise log_db.error
+        await failed
+
+    async def _end_by_failure(self, membership: asyncio.Task[None], error: MinkaError) -> NoReturn:
+        """The disk has failed: serve nothing from now on, let others lead what this node led, and end. Nothing is
+        closed, since each of the databases would try to write first, and wait.
+        """
+        log.error("the node can't go on, and ends", extra={"reason": str(error)})
+        membership.cancel()
+        await asyncio.gather(membership, return_exceptions=True)
+        self._parts.member.clearance.revoke()
+        if not self._parts.driver.is_leader:  # its own goodbye would have to be stored here
+            await self._parts.member.leave(GOODBYE_SECONDS)
+        end_at_once(error)
+
+    # The start, as others see it
+
+    async def _announce(self) -> None:
+        """READY once the log is replayed: everything that was known to be committed at the last stop is applied."""
+        while not self._parts.health.is_replayed():
+            await asyncio.sleep(0.01)
+        log.info("ready", extra={"address": self._config.grpc_address, "http": self._config.http_address})
+        systemd.ready(f"Serving {self._config.grpc_address}")
+        if not self._parts.health.is_founded():
+            await self._await_founders()
+
+    async def _await_founders(self) -> None:
+        """Say who is missing, whenever that changes."""
+        health = self._parts.health
+        told: list[str] = []
+        while not health.is_founded():
+            missing = health.silent_voters()
+            if missing and missing != told:
+                told = missing
+                log.info("waiting for %s to found the cluster", ", ".join(missing))
+                systemd.status(f"Waiting for {', '.join(missing)} to found the cluster")
+            await asyncio.sleep(FOUNDERS_POLL)
+        systemd.status(f"Serving {self._config.grpc_address}")
+
+    # The end
+
+    async def _drain(self, membership: asyncio.Task[None]) -> None:
+        """Hand over what this node leads, answer what was begun; then serve nothing more, hand over the leadership of
+        the coordinator, and say goodbye.
+        """
+        log.info("stopping")
+        systemd.stopping("Handing over")
+        parts, own = self._parts, self._parts.identity.node_id
+        if any(p.leader == own and len(p.isr) > 1 for p in parts.coordinator.state.partitions.values()):
+            await parts.member.shut_down(SHUTDOWN_SECONDS)
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await parts.manager.drain()
+        except TimeoutError:
+            log.warning("not everything that was begun could be answered", extra={"seconds": DRAIN_SECONDS})
+        membership.cancel()
+        await asyncio.gather(membership, return_exceptions=True)
+        parts.member.clearance.revoke()
+        parts.sessions.end_all("this node stops")
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._step_down()
+        except TimeoutError:
+            log.warning("no other voter took over the leadership in time", extra={"seconds": DRAIN_SECONDS})
+        await parts.member.leave(DRAIN_SECONDS)
+
+    async def _step_down(self) -> None:
+        """Ask a LIVE voter to lead, if this node does and there is one."""
+        own, coordinator, driver = self._parts.identity.raft_id, self._parts.coordinator, self._parts.driver
+        live = {n.raft_id for n in coordinator.state.nodes.values() if n.state == NodeState.NODE_STATE_LIVE}
+        others = [voter for voter in driver.conf_state.voters if voter != own and voter in live]
+        if not driver.is_leader or not others:
+            return
+        match = driver.match()
+        driver.transfer_leadership(max(others, key=lambda raft_id: match.get(raft_id, 0)))
+        while coordinator.leader() in (None, coordinator.node_with(own)):
+            await asyncio.sleep(0.01)
+
+
+async def _wait_for_end(tasks: Iterable[asyncio.Task[None]], stopped: "asyncio.Task[bool]") -> None:
+    running: set[asyncio.Task[None] | asyncio.Task[bool]] = {*tasks, stopped}
+    while not stopped.done():
+        done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            await task  # raises what ended it

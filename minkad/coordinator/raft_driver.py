@@ -14,7 +14,7 @@ from minkad.core.raft.answers import without_repeated_answers
 from minkad.process.clock import boottime
 from minkad.process.turns import turn
 from minkad.storage.log_database import LogDatabase
-from minkad.storage.raft_log import RaftLog
+from minkad.storage.raft_storage import RaftStorage
 
 log: Final = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class RaftDriver:
     def __init__(
         self,
         raw: RawNode,
-        raft_log: RaftLog,
+        raft_storage: RaftStorage,
         log_db: LogDatabase,
         transport: Transport,
         machine: StateMachine,
@@ -74,10 +74,10 @@ class RaftDriver:
     ) -> None:
         self.raw = raw
         self.conf_state = conf_state
-        self.applied_index = raft_log.snapshot().metadata.index
+        self.applied_index = raft_storage.snapshot().metadata.index
         self.settled_index = self.applied_index  # all of that entry is applied, and of no later one anything
         self.snapshot_index = self.applied_index
-        self._log = raft_log
+        self._log = raft_storage
         self._log_db = log_db
         self._transport = transport
         self._machine = machine

@@ -28,7 +28,7 @@ from minkad.storage.disk_guard import DiskGuard
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.identity import Identity
 from minkad.storage.log_database import LogDatabase
-from minkad.storage.raft_log import RaftLog
+from minkad.storage.raft_storage import RaftStorage
 
 log: Final = logging.getLogger(__name__)
 
@@ -84,10 +84,10 @@ class Daemon:
         log_db.on_sync = telemetry.log_sync.observe
         guard = DiskGuard(log_db, config.storage.max_sync_s)
         guard.start()
-        raft_log = await _raft_log(log_db, config, own)
+        raft_storage = await _raft_storage(log_db, config, own)
         heartbeat_interval = config.membership.heartbeat_interval_ms / 1000
         self._channels = Channels(own.cluster_id, own.node_id, self._credentials, heartbeat_interval)
-        parts = self._parts = Parts(config, own, incarnation, log_db, raft_log, disk, self._channels, telemetry)
+        parts = self._parts = Parts(config, own, incarnation, log_db, raft_storage, disk, self._channels, telemetry)
         # Before it votes: what the nodes that answer know of its starts. Registering asks the controller, later.
         await refuse_older_copy(self._channels, parts.other_addresses()[:_ASKED_NODES], own, log_db.starts)
         await Serving(parts, guard, self._credentials).run(stopped)
@@ -132,11 +132,11 @@ class Daemon:
             systemd.ready(f"Serving {self._config.grpc_address}")
 
 
-async def _raft_log(log_db: LogDatabase, config: Config, own: Identity) -> RaftLog:
+async def _raft_storage(log_db: LogDatabase, config: Config, own: Identity) -> RaftStorage:
     """The log of the Raft group. At a founder's first start it says who votes."""
-    raft_log = RaftLog(log_db)
+    raft_storage = RaftStorage(log_db)
     voters = settings.bootstrap(config, own.cluster_id).voters
-    if raft_log.last_index() == 0 and (own.node_id, own.raft_id) in {(node.id, node.raft_id) for node in voters}:
-        raft_log.bootstrap(ConfState(voters=[node.raft_id for node in voters]))
+    if raft_storage.last_index() == 0 and (own.node_id, own.raft_id) in {(node.id, node.raft_id) for node in voters}:
+        raft_storage.bootstrap(ConfState(voters=[node.raft_id for node in voters]))
         await log_db.sync()
-    return raft_log
+    return raft_storage

@@ -36,7 +36,7 @@ from minkad.spool.uploading import Uploading
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.identity import Identity
 from minkad.storage.log_database import LogDatabase
-from minkad.storage.raft_log import RaftLog
+from minkad.storage.raft_storage import RaftStorage
 from minkad.storage.replica_store import ReplicaStore
 
 
@@ -49,7 +49,7 @@ class Parts:
         own: Identity,
         incarnation: str,
         log_db: LogDatabase,
-        raft_log: RaftLog,
+        raft_storage: RaftStorage,
         disk: DiskWatch,
         channels: Channels,
         telemetry: Telemetry,
@@ -60,7 +60,7 @@ class Parts:
         self.disk = disk
         self.channels = channels
         self.telemetry = telemetry
-        self._build_coordinator(raft_log)
+        self._build_coordinator(raft_storage)
         self._build_spool()
         self._build_replication()
         self._build_history()
@@ -68,10 +68,10 @@ class Parts:
         self._build_duties()
         self._subscribe()
 
-    def _build_coordinator(self, raft_log: RaftLog) -> None:
+    def _build_coordinator(self, raft_storage: RaftStorage) -> None:
         config, own, jitter = self.config, self.identity, random.Random()
-        snapshot = raft_log.snapshot()
-        hard_state, conf_state = raft_log.initial_state()
+        snapshot = raft_storage.snapshot()
+        hard_state, conf_state = raft_storage.initial_state()
         self.replay_to = hard_state.commit
         self.coordinator = Coordinator(
             State.from_snapshot(snapshot.data),
@@ -93,8 +93,8 @@ class Parts:
             config.coordinator.snapshot_mib_per_s * MIB,
         )
         self.driver = RaftDriver(
-            RawNode(settings.raft_config(config, own.raft_id, raft_log, snapshot.metadata.index, jitter)),
-            raft_log,
+            RawNode(settings.raft_config(config, own.raft_id, raft_storage, snapshot.metadata.index, jitter)),
+            raft_storage,
             self.log_db,
             self.transport,
             self.coordinator,

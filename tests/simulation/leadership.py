@@ -18,7 +18,7 @@ COPYING: Final = 0.3  # seconds, the mean
 FENCE_TIMEOUT: Final = 0.5
 RETRY: Final = 0.1
 _NEAR: Final = 3  # writes
-_REFUSALS: Final = (Code.STALE_GENERATION, Code.UNKNOWN_PARTITION, Code.NOT_REGISTERED, Code.UNKNOWN_NODE)
+_REFUSALS: Final = (Code.STALE_EPOCH, Code.UNKNOWN_PARTITION, Code.NOT_REGISTERED, Code.UNKNOWN_NODE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.state import State
 from minkad.storage.log_database import STALLED_S, LogDatabase
-from minkad.storage.raft_log import RaftLog
+from minkad.storage.raft_storage import RaftStorage
 from tests.simulation.calls import Calls
 from tests.simulation.data_plane import Copy, DataPlane
 from tests.simulation.disk import RaftDisk
@@ -146,7 +146,7 @@ class Process(Endpoint):
                     disable_proposal_forwarding=True,
                 )
             ),
-            cast("RaftLog", log),
+            cast("RaftStorage", log),
             cast("LogDatabase", log),
             self._transport,
             _Machine(self),
@@ -294,7 +294,7 @@ class _Controller:
 
 
 class _Log:
-    """The log and its database in one: what RaftDriver asks of `RaftLog` and of `LogDatabase`."""
+    """The log and its database in one: what RaftDriver asks of `RaftStorage` and of `LogDatabase`."""
 
     def __init__(self, process: Process, disk: RaftDisk) -> None:
         self._process = process

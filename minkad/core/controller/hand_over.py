@@ -9,7 +9,7 @@ from minkad.core.state import State, is_up, partition_name
 
 
 def hand_over(state: State, command: HandOver) -> list[Record]:
-    """The row's `successor` leads at a new epoch. Raises UNKNOWN_PARTITION, and STALE_GENERATION with the row."""
+    """The row's `successor` leads at a new epoch. Raises UNKNOWN_PARTITION, and STALE_EPOCH with the row."""
     partition = state.partitions.get(command.partition_id)
     if partition is None:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
@@ -23,7 +23,7 @@ def hand_over(state: State, command: HandOver) -> list[Record]:
     ):
         name = partition_name(state.keyspaces, partition)
         raise MinkaError(
-            Code.STALE_GENERATION,
+            Code.STALE_EPOCH,
             f"{name}: {command.node_id} can't hand over to {command.target} at epoch {command.partition_epoch}; the "
             f"epoch is {partition.partition_epoch}, the leader {partition.leader or 'none'} and its successor "
             f"{partition.successor or 'none'}",

@@ -19,7 +19,7 @@ from minkad.core.raft import Config, RawNode
 from minkad.storage import log_database
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.log_mark import LogMark
-from minkad.storage.raft_log import RaftLog
+from minkad.storage.raft_storage import RaftStorage
 from tests.integration.replication.harness import until
 
 TICK_S = 0.01
@@ -64,7 +64,7 @@ class Node:
         self.log_db = LogOnDisk.open(path / str(raft_id))
         self.disk = self.log_db.disk
         conf_state = ConfState(voters=range(1, voters + 1))
-        raft_log = RaftLog(self.log_db)
+        raft_log = RaftStorage(self.log_db)
         raft_log.bootstrap(conf_state)
         config = Config(
             id=raft_id,

@@ -187,7 +187,7 @@ def test_a_hand_over_at_an_old_epoch_is_refused_and_a_repeated_one_is_not() -> N
     c.schedule()
     partition = next(p for p in c.state.partitions.values() if p.successor)
     stale = HandOver(partition.leader, partition.id, partition.partition_epoch - 1, "ephesus")
-    with refused(Code.STALE_GENERATION):
+    with refused(Code.STALE_EPOCH):
         c.run(stale)
     good = HandOver(partition.leader, partition.id, partition.partition_epoch, "ephesus")
     c.run(good)

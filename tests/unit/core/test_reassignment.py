@@ -452,5 +452,5 @@ def test_a_hand_over_needs_a_successor() -> None:
     row = only(c)
     with pytest.raises(MinkaError) as refusal:
         c.run(HandOver("1", row.id, row.partition_epoch, "2"))
-    assert refusal.value.code is Code.STALE_GENERATION
+    assert refusal.value.code is Code.STALE_EPOCH
     assert refusal.value.partitions == (row,)

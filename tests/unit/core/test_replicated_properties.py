@@ -35,7 +35,7 @@ REFUSALS = {
     Code.NOT_ENOUGH_NODES,
     Code.INVALID_ARGUMENT,
     Code.STALE_PLAN,
-    Code.STALE_GENERATION,
+    Code.STALE_EPOCH,
 }
 
 

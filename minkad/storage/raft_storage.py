@@ -1,4 +1,4 @@
-"""The coordinator's Raft log in the log database: the core's `Storage`, and the staging of what it wants persisted."""
+"""Raft's `Storage` in the log database: the coordinator's log, and the staging of what it wants persisted."""
 
 from typing import Final
 
@@ -22,11 +22,11 @@ def _key(index: int) -> bytes:
     return _ENTRY + index.to_bytes(8, "big")
 
 
-class RaftLog:
+class RaftStorage:
     """The log after a restart is what `LogDatabase.sync` had made durable.
 
     The end of the log is kept in memory, up to `tail_bytes`, the rest is read from the database. Staged entries are
-    readable at once. Of one `stage` to the next, there has to be a `sync`.
+    readable at once. Between one `stage` and the next there has to be a `sync`.
     """
 
     def __init__(self, db: LogDatabase, tail_bytes: int = _TAIL_BYTES) -> None:

@@ -11,7 +11,7 @@ from minka.v1.raft_pb2 import ConfState, Entry, HardState, Snapshot, SnapshotMet
 from minkad.core.raft.storage import Compacted, MemoryStorage, SnapOutOfDate, Unavailable
 from minkad.core.raft.types import NO_LIMIT, Ready
 from minkad.storage.log_database import LogDatabase
-from minkad.storage.raft_log import RaftLog
+from minkad.storage.raft_storage import RaftStorage
 from tests.unit.storage.crash import crashed_copy
 
 
@@ -31,7 +31,7 @@ class Both:
         self.memory = MemoryStorage()
         self.crashes = 0
         self.db = LogDatabase.open(path / "0")
-        self.log = RaftLog(self.db, tail_bytes)
+        self.log = RaftStorage(self.db, tail_bytes)
 
     async def step(self, rng: random.Random) -> None:
         """Something that a Raft node may do."""
@@ -89,7 +89,7 @@ class Both:
         crashed_copy(self.db.path, copy)
         self.db.close()
         self.db = LogDatabase.open(copy)
-        self.log = RaftLog(self.db, self.tail_bytes)
+        self.log = RaftStorage(self.db, self.tail_bytes)
 
     def check(self, rng: random.Random) -> None:
         """Everything that the core may ask."""
@@ -121,9 +121,9 @@ async def test_it_is_as_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes:
         both.db.close()
 
 
-async def filled(db: LogDatabase) -> RaftLog:
+async def filled(db: LogDatabase) -> RaftStorage:
     """Entries 2 to 11 behind a bootstrap."""
-    log = RaftLog(db)
+    log = RaftStorage(db)
     log.bootstrap(ConfState(voters=[1, 2, 3]))
     log.stage(ready([Entry(term=1, index=i) for i in range(2, 12)]))
     await db.sync()
@@ -132,18 +132,22 @@ async def filled(db: LogDatabase) -> RaftLog:
 
 async def test_bootstrap(tmp_path: Path) -> None:
     """As if entry 1 had made the configuration; once."""
-    db = LogDatabase.open(tmp_path)
-    log = RaftLog(db)
-    assert log.is_empty()
-    log.bootstrap(ConfState(voters=[1, 2, 3]))
-    await db.sync()
-    log = RaftLog(db)
-    state, conf_state = log.initial_state()
-    assert (state.term, state.commit, list(conf_state.voters)) == (1, 1, [1, 2, 3])
-    assert (log.first_index(), log.last_index(), log.term(1)) == (2, 1, 1)
-    with pytest.raises(AssertionError, match="not empty"):
-        log.bootstrap(ConfState(voters=[1]))
-    db.close()
+
+    async def scenario() -> None:
+        db = LogDatabase.open(tmp_path)
+        log = RaftStorage(db)
+        assert log.is_empty()
+        log.bootstrap(ConfState(voters=[1, 2, 3]))
+        await db.sync()
+        log = RaftStorage(db)
+        state, conf_state = log.initial_state()
+        assert (state.term, state.commit, list(conf_state.voters)) == (1, 1, [1, 2, 3])
+        assert (log.first_index(), log.last_index(), log.term(1)) == (2, 1, 1)
+        with pytest.raises(AssertionError, match="not empty"):
+            log.bootstrap(ConfState(voters=[1]))
+        db.close()
+
+    asyncio.run(scenario())
 
 
 async def test_refusals(tmp_path: Path) -> None:
@@ -167,32 +171,40 @@ async def test_refusals(tmp_path: Path) -> None:
 
 async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
     """At the start; in the middle also when it is read."""
-    db = LogDatabase.open(tmp_path)
-    await filled(db)
-    log = RaftLog(db)
-    log.stage(ready([], HardState(term=1, commit=11)))
-    db.delete(b"re" + (7).to_bytes(8, "big"))
-    await db.sync()
-    with pytest.raises(MinkaError) as caught:
-        log.entries(2, 12, NO_LIMIT)
-    assert caught.value.code is Code.CORRUPT_DATA
-    with pytest.raises(MinkaError, match="an entry of 2 to 11 is missing"):
-        RaftLog(db)
-    with pytest.raises(MinkaError, match="CORRUPT_DATA"):
-        await db.sync()  # it takes no more writes
-    db.close()
+
+    async def scenario() -> None:
+        db = LogDatabase.open(tmp_path)
+        await filled(db)
+        log = RaftStorage(db)
+        log.stage(ready([], HardState(term=1, commit=11)))
+        db.delete(b"re" + (7).to_bytes(8, "big"))
+        await db.sync()
+        with pytest.raises(MinkaError) as caught:
+            log.entries(2, 12, NO_LIMIT)
+        assert caught.value.code is Code.CORRUPT_DATA
+        with pytest.raises(MinkaError, match="an entry of 2 to 11 is missing"):
+            RaftStorage(db)
+        with pytest.raises(MinkaError, match="CORRUPT_DATA"):
+            await db.sync()  # it takes no more writes
+        db.close()
+
+    asyncio.run(scenario())
 
 
 async def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
     """By what is known to be committed."""
-    db = LogDatabase.open(tmp_path)
-    await filled(db)
-    RaftLog(db).stage(ready([], HardState(term=1, commit=11)))
-    db.delete(b"re" + (11).to_bytes(8, "big"))
-    await db.sync()
-    with pytest.raises(MinkaError, match="committed"):
-        RaftLog(db)
-    db.close()
+
+    async def scenario() -> None:
+        db = LogDatabase.open(tmp_path)
+        await filled(db)
+        RaftStorage(db).stage(ready([], HardState(term=1, commit=11)))
+        db.delete(b"re" + (11).to_bytes(8, "big"))
+        await db.sync()
+        with pytest.raises(MinkaError, match="committed"):
+            RaftStorage(db)
+        db.close()
+
+    asyncio.run(scenario())
 
 
 async def write_tables(path: Path) -> Path:
@@ -217,6 +229,6 @@ async def test_a_flipped_bit_in_any_entry_is_found_at_the_start(tmp_path: Path) 
         damaged.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
         db = LogDatabase.open(damaged.parent)
         with pytest.raises(MinkaError, match=str(damaged)) as caught:
-            RaftLog(db)
+            RaftStorage(db)
         assert caught.value.code is Code.CORRUPT_DATA
         db.close()

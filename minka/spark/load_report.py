@@ -99,26 +99,16 @@ def load_report(
 
     Raises INVALID_ARGUMENT, UNREACHABLE when no node answers, SPARK_FAILED.
     """
-    if since < timedelta(minutes=1):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the load of the last {since}: a minute is the least")
+    from_ms, to_ms = _span(since, until)
     if html and not Path(html).parent.is_dir():
         raise MinkaError(Code.INVALID_ARGUMENT, f"{html}: there is no folder {Path(html).parent}")
-    to_ms = round((until.timestamp() if until is not None else time.time()) * 1000)
-    from_ms = to_ms - round(since.total_seconds() * 1000)
     stages = ["look", "read", *(["write Parquet"] if parquet else []), "sum up", "propose"]
     with running("load-report", spark, stages, on_progress) as job, Control(endpoints, tls=tls) as control:
         with job.stage("look"):
             table = control.table()
         rows = history(spark, endpoints, table, from_ms, to_ms, tls=tls, timeout=timeout).persist()
         try:
-            read = _read(job, rows)
-            if parquet:
-                with job.stage("write Parquet"):
-                    rows.write.partitionBy("kind").parquet(str(parquet))
-            with job.stage("sum up"):
-                step_ms = step_of(read.from_ms, read.to_ms)
-                intervals = _without_torn_end(summed(rows, step_ms))
-                found = analyse(intervals, step_ms)
+            read, intervals, found = _gathered(job, rows, parquet)
         finally:
             rows.unpersist()
         with job.stage("propose"):
@@ -136,7 +126,7 @@ def load_report(
         stages=job.reports,
         from_ms=found.from_ms,
         to_ms=found.to_ms,
-        step_ms=step_ms,
+        step_ms=step_of(read.from_ms, read.to_ms),
         nodes=tuple(sorted({one.node for one in found.nodes})),
         missing=read.missing,
         hot=_hot(found, name_of),
@@ -147,6 +137,26 @@ def load_report(
         parquet=str(parquet),
         plan=plan,
     )
+
+
+def _span(since: timedelta, until: datetime | None) -> tuple[int, int]:
+    """The time to report on, in milliseconds since 1970. Raises INVALID_ARGUMENT."""
+    if since < timedelta(minutes=1):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the load of the last {since}: a minute is the least")
+    to_ms = round((until.timestamp() if until is not None else time.time()) * 1000)
+    return to_ms - round(since.total_seconds() * 1000), to_ms
+
+
+def _gathered(job: Job, rows: DataFrame, parquet: str | Path) -> tuple["_Read", list[NodeInterval], LoadAnalysis]:
+    """The history, read, kept as Parquet where that is asked for, and summed up."""
+    read = _read(job, rows)
+    if parquet:
+        with job.stage("write Parquet"):
+            rows.write.partitionBy("kind").parquet(str(parquet))
+    with job.stage("sum up"):
+        step_ms = step_of(read.from_ms, read.to_ms)
+        intervals = _without_torn_end(summed(rows, step_ms))
+        return read, intervals, analyse(intervals, step_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,8 +109,15 @@ class NodeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metric families, in a fixed order."""
-        yield from _gauges(self._source.snapshot())
-        yield from _counters(self._source.telemetry)
+        now, counted = self._source.snapshot(), self._source.telemetry
+        yield from _of_node(now)
+        yield from _of_table(now)
+        yield from _of_followers(now)
+        yield from _of_disk(now)
+        yield from _of_replicas(now)
+        yield from _of_loop_and_log(counted)
+        yield from _of_clients(counted)
+        yield from _of_changes(counted)
 
 
 class CertificateCollector(Collector):
@@ -129,7 +136,7 @@ class CertificateCollector(Collector):
         )
 
 
-def _gauges(now: Snapshot) -> Iterator[Metric]:
+def _of_node(now: Snapshot) -> Iterator[Metric]:
     info = GaugeMetricFamily(
         "minka_node_info", "Always 1; its labels say what this node is.", labels=["node", "cluster", "zone", "version"]
     )
@@ -150,6 +157,9 @@ def _gauges(now: Snapshot) -> Iterator[Metric]:
         "For how long this node may still serve without hearing from the active controller.",
         value=now.clearance_remaining_seconds,
     )
+
+
+def _of_table(now: Snapshot) -> Iterator[Metric]:
     yield _by_label("minka_cluster_nodes", "Nodes in this node's copy of the table.", "state", now.nodes)
     yield _by_label("minka_cluster_partitions", "Partitions in this node's copy of the table.", "state", now.partitions)
     yield _by_label("minka_cluster_shards", "Shards in this node's copy of the table.", "state", now.shards)
@@ -178,6 +188,9 @@ def _gauges(now: Snapshot) -> Iterator[Metric]:
     elections.add_metric(["clean"], now.elections - now.unclean_elections)
     elections.add_metric(["unclean"], now.unclean_elections)
     yield elections
+
+
+def _of_followers(now: Snapshot) -> Iterator[Metric]:
     yield _by_label(
         "minka_follower_lag_entries",
         "Log entries that a follower of this node lacks, in the partition where it lacks most.",
@@ -190,6 +203,9 @@ def _gauges(now: Snapshot) -> Iterator[Metric]:
         "follower",
         {node: lag.seconds for node, lag in now.lags.items()},
     )
+
+
+def _of_disk(now: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "minka_disk_total_bytes", "Size of the file system of the data directory.", value=now.disk_total_bytes
     )
@@ -206,6 +222,9 @@ def _gauges(now: Snapshot) -> Iterator[Metric]:
         "Age of the oldest write of a keyspace with durability async that is acknowledged here and not on the disk.",
         value=now.unsynced_seconds,
     )
+
+
+def _of_replicas(now: Snapshot) -> Iterator[Metric]:
     yield _by_label("minka_replicas", "Replicas that this node hosts.", "role", now.replicas)
     yield GaugeMetricFamily(
         "minka_replicas_damaged",
@@ -224,7 +243,7 @@ def _by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> 
     return family
 
 
-def _counters(counted: Telemetry) -> Iterator[Metric]:
+def _of_loop_and_log(counted: Telemetry) -> Iterator[Metric]:
     yield _histogram("minka_log_sync_seconds", "Duration of each sync of the log database.", counted.log_sync)
 
     late, work = counted.loop_late, counted.loop_work
@@ -233,6 +252,8 @@ def _counters(counted: Telemetry) -> Iterator[Metric]:
     yield GaugeMetricFamily("minka_loop_late_max_seconds", "The most since the start.", value=late.most)
     yield GaugeMetricFamily("minka_loop_work_max_seconds", "The most since the start.", value=work.most)
 
+
+def _of_clients(counted: Telemetry) -> Iterator[Metric]:
     batches = CounterMetricFamily(
         "minka_kv_batches_total",
         "Batches, each the keys of one partition in one request, by how they ended.",
@@ -249,16 +270,6 @@ def _counters(counted: Telemetry) -> Iterator[Metric]:
         seconds.add_metric([operation], _buckets(histogram), histogram.total)
     yield seconds
 
-    yield CounterMetricFamily(
-        "minka_isr_shrinks_total",
-        "In-sync sets that shrank, of partitions that this node leads.",
-        value=counted.isr_shrinks,
-    )
-    yield CounterMetricFamily(
-        "minka_isr_expands_total",
-        "In-sync sets that grew, of partitions that this node leads.",
-        value=counted.isr_expands,
-    )
     yield GaugeMetricFamily(
         "minka_clients_memory_bytes",
         "Requests of clients, and answers that they have not taken.",
@@ -268,6 +279,19 @@ def _counters(counted: Telemetry) -> Iterator[Metric]:
         "minka_clients_ended_total",
         "Streams of clients that were ended since they took no answers while others waited for memory.",
         value=counted.clients_ended(),
+    )
+
+
+def _of_changes(counted: Telemetry) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "minka_isr_shrinks_total",
+        "In-sync sets that shrank, of partitions that this node leads.",
+        value=counted.isr_shrinks,
+    )
+    yield CounterMetricFamily(
+        "minka_isr_expands_total",
+        "In-sync sets that grew, of partitions that this node leads.",
+        value=counted.isr_expands,
     )
     yield CounterMetricFamily(
         "minka_replica_damages_total", "Replicas on this node that were found damaged.", value=counted.damages

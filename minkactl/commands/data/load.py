@@ -1,6 +1,6 @@
 """minkactl data load."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 import click
 
@@ -28,6 +28,17 @@ COLUMNS: Final = (
     Column("BAD", "bad", Kind.NUMBER),
     Column("TOOK", "took_ms", Kind.MILLISECONDS),
 )
+
+
+class _Rules(TypedDict):
+    """The options that are the same in `minka.spark.LoadOptions`."""
+
+    mode: "Mode"
+    on_conflict: "OnConflict"
+    last_by: str
+    max_bad: int
+    bad_rows: str
+    rate_limit: int
 
 
 @options.command()
@@ -58,7 +69,12 @@ COLUMNS: Final = (
 @click.option("--max-bad", type=click.IntRange(0), default=0, show_default=True, help="So many rows may be left out.")
 @click.option("--bad-rows", default="", metavar="DIR", help="A folder for rows that are left out, with the reason.")
 @click.option(
-    "--limit", type=options.Size(), default=0, metavar="SIZE", help="Bytes a second to each node. Default: no limit."
+    "--limit",
+    "rate_limit",
+    type=options.Size(),
+    default=0,
+    metavar="SIZE",
+    help="Bytes a second to each node. Default: no limit.",
 )
 @click.option(
     "--presplit",
@@ -78,13 +94,8 @@ def load(
     files: jobs.SourceOptions,
     resumed: str | None,
     load_id: str,
-    mode: "Mode",
-    on_conflict: "OnConflict",
-    last_by: str,
-    max_bad: int,
-    bad_rows: str,
-    limit: int,
     presplit: int | None,
+    **rules: Unpack["_Rules"],
 ) -> None:
     """Load files into a keyspace.
 
@@ -110,15 +121,7 @@ def load(
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "LoadReport":
         from minka.spark.load import FileLoad, LoadOptions, load_files
 
-        how = LoadOptions(
-            columns=files.columns(),
-            mode=mode,
-            on_conflict=on_conflict,
-            last_by=last_by,
-            max_bad=max_bad,
-            bad_rows=bad_rows,
-            rate_limit=limit,
-        )
+        how = LoadOptions(columns=files.columns(), **rules)
         what = FileLoad(source=source, file_format=files.format, schema=files.schema, options=how)
         endpoints = session.endpoints()
         if presplit is not None:

@@ -1,4 +1,4 @@
-"""The controller while this node is the Raft leader: decide, propose, and carry out what committed records oblige to.
+"""The controller while this node is the Raft leader: it decides, proposes, and judges who is silent.
 
 It decides on the state as it will be once all that it has proposed is committed, as Kafka's QuorumController does.
 """
@@ -6,37 +6,31 @@ It decides on the state as it will be once all that it has proposed is committed
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Migration, MigrationState, Node, Operation
+from minka.v1.cluster_pb2 import Node, Operation
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
-    DamagedReplica,
-    DiskSpace,
     HeartbeatRequest,
     HeartbeatResponse,
     IsrResult,
-    MigrationProgress,
     ReplicaResult,
-    ReplicaStats,
-    UpdateReplicasRequest,
-    UpdateReplicasResponse,
 )
 from minka.v1.duties_pb2 import Shard
-from minka.v1.load_api_pb2 import WaitingPart
 from minka.v1.records_pb2 import Record, RecordBatch
-from minkad.coordinator.outbox import NodeOutbox
+from minkad.coordinator.node_reports import NodeReports
+from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
 from minkad.coordinator.shard_control import InThread, ShardControl, ShardSettings
+from minkad.coordinator.stalls import Stalls
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
     BALANCERS,
     AlterIsr,
     BeginQueued,
-    CancelMigration,
     Command,
     CommitLoad,
     ControllerFailover,
@@ -52,20 +46,17 @@ from minkad.core.controller import (
     check_caller,
     facts,
     isr_refusal,
-    unfinished,
-    what_blocks,
 )
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.loads import Commit
 from minkad.core.controller.rows import ROWS_A_RECORD
-from minkad.core.state import ALL, Effect, NotifyShard, Placed, State, is_up, slices
+from minkad.core.state import State, is_up, slices
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
 
-_FEW_STATS: Final = 1000
 SCHEDULE_REST: Final = 2  # times as long as it took to find no next step, others have the loop
 TICK: Final = 0.05  # seconds between looks at the failure detector and the migrations
 QUEUE_INTERVAL_S: Final = 1.0  # between looks at what is queued, while what runs is the same
@@ -100,7 +91,7 @@ class ActiveController:
         unconfirmed_since: float,
         propose: Callable[..., asyncio.Future[None]],
         confirm_leadership: Callable[[float, Callable[[float], None]], None],
-        update_replicas: Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]],
+        update_replicas: UpdateReplicas,
         logged: Callable[[], Awaitable[None]],
         before_tick: Callable[[], None],
         now: Callable[[], float],
@@ -114,68 +105,57 @@ class ActiveController:
         self.failed = False
         self.term = term
         self.settings = settings
-        self._raft_id = raft_id
-        self.detector = FailureDetector(
-            settings.failure_timeout, now(), unconfirmed_since + settings.clearance * CLOCK_RATIO, TICK
-        )
-        for node in committed.nodes.values():
-            if node.raft_id == former_leader != raft_id:
-                chance = now() + FORMER_LEADER_CHANCE - settings.failure_timeout
-                self.detector.heard(node.id, max(unconfirmed_since, chance))
-        self.replicas: dict[tuple[str, int], ReplicaStats] = {}
-        self.applied: dict[str, int] = {}
-        self.disks: dict[str, DiskSpace] = {}
-        self._progress: dict[str, list[MigrationProgress]] = {}
-        self._damaged: dict[str, list[DamagedReplica]] = {}
-        self._waiting_parts: dict[str, Sequence[WaitingPart]] = {}
-        self._queue_looked_at = float("-inf")
-        self._ran: list[int] = []  # the operations that ran at that time
-        # what the migrations of a thing last showed, and since when
-        self._advanced: dict[Placed, tuple[tuple[object, ...], float]] = {}
+        self.reports = NodeReports(committed, self.decided)
+        self.outboxes = Outboxes(committed, term, update_replicas, self._report, jitter)
+        self.confirmed_at = float("-inf")
         self._committed = committed
+        self._raft_id = raft_id
         self._propose = propose
         self._confirm_leadership = confirm_leadership
-        self.confirmed_at = float("-inf")
-        self._update_replicas = update_replicas
+        self._logged = logged
         self._before_tick = before_tick
         self._now = now
-        self._jitter = jitter
-        self._outboxes: dict[str, NodeOutbox] = {}
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # the last of each node
+        self._turn = asyncio.Lock()  # of those who change the table
+        self._is_closed = False
         self._scheduler = Scheduler()
         self._schedule_due = False
         self._schedule_missed = False  # somebody had the turn
         self._schedule_from = float("-inf")  # not before
-        self._logged = logged
+        self._stalls = Stalls()
         self._balancers = [balancer() for balancer in BALANCERS]
+        self._queue_looked_at = float("-inf")
+        self._ran: list[int] = []  # the operations that ran at that time
         self._judging: asyncio.Task[None] | None = None
-        self._turn = asyncio.Lock()  # of those who change the table
-        self._is_closed = False
+        self.detector = self._new_detector(former_leader, unconfirmed_since)
         self.shards = ShardControl(
-            self,
-            settings.shards,
-            unconfirmed_since=unconfirmed_since,
-            tick=TICK,
-            now=now,
-            in_thread=in_thread,
+            self, settings.shards, unconfirmed_since=unconfirmed_since, tick=TICK, now=now, in_thread=in_thread
         )
-        for name, partition_ids in committed.copies.items():
-            if is_up(committed.nodes.get(name)):
-                self._outbox(name).ask(partition_ids)
+        self.outboxes.ask_all()
         self._tasks = [
             asyncio.create_task(self._keep_leading(), name="leadership"),
             asyncio.create_task(self._tick(), name="active controller"),
         ]
 
+    def _new_detector(self, former_leader: int, unconfirmed_since: float) -> FailureDetector:
+        """One that counts all nodes as heard now, but the former leader only as long ago as leaves it a chance."""
+        settings, now = self.settings, self._now()
+        granted_until = unconfirmed_since + settings.clearance * CLOCK_RATIO
+        detector = FailureDetector(settings.failure_timeout, now, granted_until, TICK)
+        for node in self._committed.nodes.values():
+            if node.raft_id == former_leader != self._raft_id:
+                chance = now + FORMER_LEADER_CHANCE - settings.failure_timeout
+                detector.heard(node.id, max(unconfirmed_since, chance))
+        return detector
+
     def close(self) -> None:
-        """This node is not the leader any more."""
+        """This node is no longer the leader."""
         self._is_closed = True
         self.shards.close()
         for task in self._tasks:
             task.cancel()
-        for outbox in self._outboxes.values():
-            outbox.close()
+        self.outboxes.close()
 
     # Deciding
 
@@ -260,7 +240,7 @@ class ActiveController:
 
     async def _create(self, command: CreateKeyspace) -> None:
         """Most of the work is done before anybody has to wait for it."""
-        limit, low_disks = self.settings.max_replicas_per_node, self.low_disks()
+        limit, low_disks = self.settings.max_replicas_per_node, self.reports.low_disks()
         creation = Creation(self.decided, replace(command, max_replicas_per_node=limit, low_disks=low_disks))
         for _ in creation.prepare():
             await turn()
@@ -386,46 +366,13 @@ class ActiveController:
     @failpoint("controller.schedule")
     def _record_next_steps(self) -> bool:
         """Whether there were any."""
-        if moves := self._scheduler.next_steps(self.decided, self.settings.caps, unix_ms(), self.low_disks()):
+        if moves := self._scheduler.next_steps(self.decided, self.settings.caps, unix_ms(), self.reports.low_disks()):
             self._record(moves)
         if facts := self.shards.distributor.next_facts(self.decided, unix_ms()):
             self._record(facts)
         return bool(moves or facts)
 
-    # Carrying out
-
-    def carry_out(self, effects: Collection[Effect]) -> None:
-        """Tell nodes that are up about their rows; the others hear when they register. Shards hear from their nodes."""
-        told: dict[str, list[int]] = {}
-        for effect in effects:
-            if isinstance(effect, NotifyShard):
-                continue
-            told.setdefault(effect.node, []).append(effect.partition_id)
-        for name, outbox in list(self._outboxes.items()):
-            node = self._committed.nodes.get(name)
-            if node is None or not is_up(node) or node.incarnation != outbox.incarnation:
-                self._outboxes.pop(name).close()
-        for name, partition_ids in told.items():
-            if is_up(self._committed.nodes.get(name)):
-                self._outbox(name).add(id_ for id_ in partition_ids if id_ != ALL)
-                if ALL in partition_ids:
-                    self._outbox(name).ask(self._committed.copies.get(name, ()))
-
-    def _outbox(self, node: str) -> NodeOutbox:
-        """The outbox of the process that is registered now. A process that isn't registered yet has no part in the
-        rows: when it registers, others lead what the node led.
-        """
-        if node not in self._outboxes:
-            self._outboxes[node] = NodeOutbox(
-                node,
-                self._committed.nodes[node].incarnation,
-                self.term,
-                self._committed.row,
-                lambda request: self._update_replicas(node, request),
-                self._report,
-                self._jitter,
-            )
-        return self._outboxes[node]
+    # What nodes say
 
     @failpoint("controller.report")
     async def _report(self, node: str, results: Collection[ReplicaResult]) -> None:
@@ -434,8 +381,6 @@ class ActiveController:
                 await self.submit(ReportReplicas(node, some))
         except MinkaError as error:
             log.info("a node's answer was not recorded", extra={"node_id": node, "reason": str(error)})
-
-    # Heartbeats
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Renew the clearance of the present process of a node that is up; NOT_REGISTERED for any other.
@@ -448,18 +393,14 @@ class ActiveController:
             raise MinkaError(Code.NOT_REGISTERED, f"node {request.node_id} has to register", node=request.node_id)
         now = self._now()
         self.detector.heard(node.id, now)
-        self.applied[node.id] = request.applied_index
-        self.disks[node.id] = request.disk
-        for stats in request.replicas:
-            self.replicas[(node.id, stats.partition_id)] = stats
-        self._damaged[node.id] = list(request.damaged)
-        self._note_progress(node.id, request.migrations, now)
+        self.reports.note(node, request)
+        self._stalls.note(node.id, request.migrations, now)
         remaining = self.confirmed_at + self.settings.clearance - now
         return HeartbeatResponse(
             sequence=request.sequence,
             clearance_ms=int(max(0.0, remaining) * 1000),
             controller_term=self.term,
-            low_disks=self.low_disks(),
+            low_disks=self.reports.low_disks(),
         )
 
     # Of its own accord
@@ -481,7 +422,7 @@ class ActiveController:
                 self._cancel_stalled()
                 self._balance()
                 self._begin_queued()
-                self._forget_gone()
+                self.reports.forget_gone()
             self._schedule_soon()
             await asyncio.sleep(TICK)
 
@@ -522,15 +463,10 @@ class ActiveController:
                 log.warning("node failed", extra={"node_id": node, "reason": reason})
             await self._perform(FailNodes(reasons))
 
-    def _forget_gone(self) -> None:
-        """What was said of partitions that were merged into others, and by former leaders, before it is much."""
-        if len(self.replicas) > 4 * len(self.decided.partitions) + _FEW_STATS:
-            leaders = {(row.leader, row.id) for row in self.decided.partitions.values()}
-            self.replicas = {key: stats for key, stats in self.replicas.items() if key in leaders}
-
     def _balance(self) -> None:
+        reports = self.reports
         after, abandon_after = self.settings.merge_after, self.settings.abandon_loads_after
-        view = View(self.decided, self.leader_stats, self._now(), self.disks, after, abandon_after)
+        view = View(self.decided, reports.leader_stats, self._now(), reports.disks, after, abandon_after)
         for balancer in self._balancers:
             if (command := balancer.look(view)) is None:
                 continue
@@ -552,97 +488,18 @@ class ActiveController:
         if running == self._ran and self._now() - self._queue_looked_at < QUEUE_INTERVAL_S:
             return
         self._ran, self._queue_looked_at = running, self._now()
-        if records := list(self._decide(BeginQueued(self.sizes(), self.disks))):
+        if records := list(self._decide(BeginQueued(self.reports.sizes(), self.reports.disks))):
             self._record(records)
 
-    def _note_progress(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
-        self._progress[source] = list(migrations)
-        by_thing: dict[Placed, list[object]] = {}
-        for migration in migrations:
-            shown = (source, migration.target, migration.bytes_done, migration.lag, migration.phase)
-            by_thing.setdefault(Placed.partition(migration.partition_id), []).append(shown)
-        for thing, all_shown in by_thing.items():
-            if self._advanced.get(thing, (None, 0.0))[0] != tuple(all_shown):
-                self._advanced[thing] = (tuple(all_shown), now)
-
     def _cancel_stalled(self) -> None:
-        """No migration may keep its operation from ending, unless a person has paused it."""
-        now, advanced = self._now(), {}
-        for operation in self.decided.moving_operations():
-            if operation.HasField("rebalance"):
-                continue  # a duty is copied nowhere, and once it is to be released there is no way back
-            for migration in list(unfinished(self.decided, operation)):
-                if not self._can_stall(migration, operation.paused):
-                    continue
-                thing = Placed.of(migration)
-                shown, since = self._advanced.get(thing, ((), now))
-                if now - since > self.settings.stall_timeout:
-                    since = now
-                    reason = f"no progress for {self.settings.stall_timeout:.0f} s: {self._blocked_by(migration)}"
-                    if records := list(self._decide(CancelMigration(operation.id, thing, reason))):
-                        self._record(records)
-                advanced[thing] = (shown, since)
-        self._advanced = advanced
-
-    def _can_stall(self, migration: Migration, paused: bool) -> bool:
-        if migration.state == MigrationState.MIGRATION_STATE_PENDING:
-            return not paused and what_blocks(self.decided, migration) is not None
-        return migration.state == MigrationState.MIGRATION_STATE_COPYING
-
-    def _blocked_by(self, migration: Migration) -> str:
-        thing = Placed.of(migration)
-        found = (p.blocked_by for p in self.progress() if Placed.partition(p.partition_id) == thing)
-        reported = next(found, "")
-        known = what_blocks(self.decided, migration)
-        return reported or (known.reason if known else "no reason reported")
-
-    # Facts for people
-
-    def progress(self) -> list[MigrationProgress]:
-        """What the sources of running migrations last reported."""
-        return [p for reported in self._progress.values() for p in reported]
-
-    def damaged(self) -> list[DamagedReplica]:
-        """The copies of which their nodes last said that nothing of them is served, in the order of the partitions."""
-        found = [
-            DamagedReplica(partition_id=one.partition_id, reason=one.reason, node_id=node)
-            for node, damaged in self._damaged.items()
-            for one in damaged
-            if is_up(self._committed.nodes.get(node))
-        ]
-        return sorted(found, key=lambda one: (one.partition_id, one.node_id))
-
-    def note_waiting(self, node: str, parts: Sequence[WaitingPart]) -> None:
-        """What a node says that it can't take in yet of loads."""
-        self._waiting_parts[node] = parts
-
-    def waiting_parts(self) -> list[WaitingPart]:
-        """What the nodes that are up have last said so."""
-        up = (node for node in self._waiting_parts if is_up(self._committed.nodes.get(node)))
-        return [part for node in up for part in self._waiting_parts[node]]
+        progress = self.reports.progress()
+        for command in self._stalls.due(self.decided, progress, self._now(), self.settings.stall_timeout):
+            if records := list(self._decide(command)):
+                self._record(records)
 
     def silence(self, node: str) -> float:
         """Seconds since the node's last heartbeat."""
         return self.detector.silence(node, self._now())
-
-    def sizes(self) -> dict[int, int]:
-        """Bytes by partition id, as the leaders last reported."""
-        return {s.partition_id: s.bytes for s in self.leader_stats()}
-
-    def low_disks(self) -> list[str]:
-        """The nodes that have last said that their disks are low."""
-        return [node_id for node_id, disk in self.disks.items() if disk.is_low and node_id in self.decided.nodes]
-
-    def leader_stats(self) -> list[ReplicaStats]:
-        """What the leader of each partition last reported of it."""
-        return list(self.each_leaders_stats())
-
-    def each_leaders_stats(self) -> Iterator[ReplicaStats]:
-        """The same, of the present partitions, one by one."""
-        for row in list(self._committed.partitions.values()):
-            stats = self.replicas.get((row.leader, row.id))
-            if stats is not None:
-                yield stats
 
 
 def _rows_in(record: Record) -> int:

@@ -83,7 +83,7 @@ class AdminRequests:
         controller = self._coordinator.controller()
         # In a thread, from a copy: of many partitions it takes seconds, and heartbeats must not wait for it.
         async with self._planning:
-            state, sizes, disks = controller.decided.copy(), controller.sizes(), dict(controller.disks)
+            state, sizes, disks = controller.decided.copy(), controller.reports.sizes(), dict(controller.reports.disks)
             return await self._in_thread(plan_reassign, state, sizes, request, unix_ms(), disks)
 
     async def apply_plan(self, request: ApplyPlanRequest) -> ApplyPlanResponse:
@@ -115,7 +115,7 @@ class AdminRequests:
             request.keys,
             request.requested_by,
             request.reason,
-            controller.sizes(),
+            controller.reports.sizes(),
             queue=request.queue,
         )
         return MergeResponse(operation=await controller.begin(command))
@@ -128,9 +128,9 @@ class AdminRequests:
             request.decommission,
             request.requested_by,
             request.reason,
-            controller.sizes(),
+            controller.reports.sizes(),
             request.rate_limit,
-            controller.disks,
+            controller.reports.disks,
             request.queue,
         )
         return DrainNodeResponse(operation=await controller.begin(command))

@@ -81,7 +81,7 @@ class Coordinator:
         self.history.note(batch, self.state)
         effects = self.state.apply_batch(batch, is_checked=True)
         if self.active is not None:
-            self.active.carry_out(effects)
+            self.active.outboxes.carry_out(effects)
         if to_shards := [effect for effect in effects if isinstance(effect, NotifyShard)]:
             self.on_shards_changed(to_shards)
         if any(record.HasField("node_changed") for record in batch.records):

@@ -56,7 +56,7 @@ class LoadRequests:
         active, state = self._coordinator.controller(), self._coordinator.state
         loads = [load_with(state, load_id) for load_id in request.load_ids] or list(state.loads.rows.values())
         response = GetLoadsResponse(loads=sorted(loads, key=lambda load: -load.number), now_ms=unix_ms())
-        waiting = {(part.load_number, part.partition_id): part.reason for part in active.waiting_parts()}
+        waiting = {(part.load_number, part.partition_id): part.reason for part in active.reports.waiting_parts()}
         for load in loads:
             parts = list(state.loads.parts.get(load.number, {}).values())
             found = list(load_blockers(state, load))
@@ -74,7 +74,7 @@ class LoadRequests:
     async def finish_load_parts(self, request: FinishLoadPartsRequest) -> FinishLoadPartsResponse:
         """A leader's word."""
         active = self._coordinator.controller()
-        active.note_waiting(request.node_id, list(request.waiting))
+        active.reports.note_waiting(request.node_id, list(request.waiting))
         if request.finished:
             await active.submit(FinishLoadParts(request.node_id, list(request.finished)))
         return FinishLoadPartsResponse()

@@ -197,15 +197,15 @@ class AdminService(AdminServicer):
                 NodeStatus(
                     node_id=node,
                     heartbeat_age_ms=int(active.silence(node) * 1000),
-                    applied_index=active.applied.get(node, 0),
-                    disk=active.disks.get(node),
+                    applied_index=active.reports.applied.get(node, 0),
+                    disk=active.reports.disks.get(node),
                 )
                 for node in coordinator.state.nodes
             )
-            for some in slices(active.each_leaders_stats(), ROWS_A_PIECE):
+            for some in slices(active.reports.each_leaders_stats(), ROWS_A_PIECE):
                 status.replicas.extend(some)
                 await turn()
-            status.damaged.extend(active.damaged())
+            status.damaged.extend(active.reports.damaged())
         await _fill(status, coordinator.state, request)
         return status
 
@@ -243,7 +243,7 @@ class AdminService(AdminServicer):
             operations=operations,
             migrations=migrations,
             duty_names={duty.number: duty_name(duty) for duty in moved if duty is not None},
-            progress=active.progress() if active and runs else [],
+            progress=active.reports.progress() if active and runs else [],
             now_ms=unix_ms(),
             blockers=[
                 blocker

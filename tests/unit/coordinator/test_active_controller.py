@@ -112,7 +112,7 @@ class Harness:
     def commit(self, data: tuple[bytes, ...], future: asyncio.Future[None]) -> None:
         for one in data:
             self.batches.append(RecordBatch.FromString(one))
-            self.controller.carry_out(self.state.apply_batch(self.batches[-1]))
+            self.controller.outboxes.carry_out(self.state.apply_batch(self.batches[-1]))
         future.set_result(None)
 
     async def update_replicas(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:

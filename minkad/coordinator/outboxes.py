@@ -1,0 +1,73 @@
+"""Telling the nodes of the rows that concern them: an outbox for each process that is up."""
+
+import random
+from collections.abc import Awaitable, Callable, Collection
+
+from minka.v1.coordinator_pb2 import ReplicaResult, UpdateReplicasRequest, UpdateReplicasResponse
+from minkad.coordinator.outbox import NodeOutbox
+from minkad.core.state import ALL, Effect, NotifyShard, State, is_up
+
+UpdateReplicas = Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]]
+
+
+class Outboxes:
+    """Of one term. `report` takes what a node answers."""
+
+    def __init__(
+        self,
+        committed: State,
+        term: int,
+        update_replicas: UpdateReplicas,
+        report: Callable[[str, Collection[ReplicaResult]], Awaitable[None]],
+        jitter: random.Random,
+    ) -> None:
+        self._committed = committed
+        self._term = term
+        self._update_replicas = update_replicas
+        self._report = report
+        self._jitter = jitter
+        self._of: dict[str, NodeOutbox] = {}
+
+    def ask_all(self) -> None:
+        """Ask each node that is up which of its rows it knows: a new controller doesn't know what they were told."""
+        for name, partition_ids in self._committed.copies.items():
+            if is_up(self._committed.nodes.get(name)):
+                self._outbox(name).ask(partition_ids)
+
+    def carry_out(self, effects: Collection[Effect]) -> None:
+        """Tell nodes that are up about their rows; the others hear when they register. Shards hear from their nodes."""
+        told: dict[str, list[int]] = {}
+        for effect in effects:
+            if isinstance(effect, NotifyShard):
+                continue
+            told.setdefault(effect.node, []).append(effect.partition_id)
+        for name, outbox in list(self._of.items()):
+            node = self._committed.nodes.get(name)
+            if node is None or not is_up(node) or node.incarnation != outbox.incarnation:
+                self._of.pop(name).close()
+        for name, partition_ids in told.items():
+            if is_up(self._committed.nodes.get(name)):
+                self._outbox(name).add(id_ for id_ in partition_ids if id_ != ALL)
+                if ALL in partition_ids:
+                    self._outbox(name).ask(self._committed.copies.get(name, ()))
+
+    def _outbox(self, node: str) -> NodeOutbox:
+        """The outbox of the process that is registered now. A process that isn't registered yet has no part in the
+        rows: when it registers, others lead what the node led.
+        """
+        if node not in self._of:
+            self._of[node] = NodeOutbox(
+                node,
+                self._committed.nodes[node].incarnation,
+                self._term,
+                self._committed.row,
+                lambda request: self._update_replicas(node, request),
+                self._report,
+                self._jitter,
+            )
+        return self._of[node]
+
+    def close(self) -> None:
+        """Tell nobody anything more."""
+        for outbox in self._of.values():
+            outbox.close()

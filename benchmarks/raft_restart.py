@@ -26,7 +26,7 @@ from minkad.core.raft import Config, RawNode
 from minkad.core.raft.types import Ready
 from minkad.core.state import State
 from minkad.storage.log_database import LogDatabase
-from minkad.storage.raft_log import RaftLog
+from minkad.storage.raft_storage import RaftStorage
 
 ENTRIES: Final = 1_000_000
 QUICK_ENTRIES: Final = 100_000
@@ -101,7 +101,7 @@ async def _write(directory: Path, count: int, covered: int) -> None:
     """`count` committed entries, `covered` of them in the snapshot."""
     db = LogDatabase.open(directory)
     try:
-        log, state = RaftLog(db), _first_state()
+        log, state = RaftStorage(db), _first_state()
         first = Snapshot(data=state.to_snapshot(), metadata=SnapshotMetadata(conf_state=VOTERS, index=1, term=1))
         log.stage(_ready([], HardState(term=1, commit=1), first))
         entries = _entries(count)
@@ -170,7 +170,7 @@ async def _measure_restart(directory: Path) -> dict[str, float]:
     steps = Steps()
     db = LogDatabase.open(directory)
     steps.done("database")
-    raft_log = RaftLog(db)
+    raft_log = RaftStorage(db)
     steps.done("log")
     snapshot = raft_log.snapshot()
     machine = Machine(State.from_snapshot(snapshot.data))

@@ -24,7 +24,7 @@ from minkad.core.raft import Config, RawNode
 from minkad.rpc.channels import Channels
 from minkad.rpc.raft import RaftReceiver, RaftTransport
 from minkad.storage.log_database import LogDatabase
-from minkad.storage.raft_log import RaftLog
+from minkad.storage.raft_storage import RaftStorage
 
 COMMAND_BYTES: Final = 100
 PROPOSE_METHOD: Final = "/minka.bench.Raft/Propose"
@@ -90,7 +90,7 @@ class Worker:
             self._log_db.close()
 
     async def _build(self) -> None:
-        raft_log = RaftLog(self._log_db)
+        raft_log = RaftStorage(self._log_db)
         conf_state = ConfState(voters=range(1, len(self._addresses) + 1))
         raft_log.bootstrap(conf_state)
         await self._log_db.sync()

@@ -1,19 +1,16 @@
 """One call of the library's user, in parts: each goes to the node that leads its partition, until one took it."""
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import Final, Protocol
 
 from minka._failures import BatchError, Failure, error_of_one
 from minka._retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import clipped
-from minka.routing import KeyspaceRoutes, RangeRoutes, Route
+from minka.routing import KeyspaceRoutes, RangeRoutes, Route, RoutingTable
 from minka.wire import Op, ScanBody, ScanPage
-
-if TYPE_CHECKING:
-    from minka._core import Core
 
 
 @dataclass(slots=True, eq=False)
@@ -48,10 +45,37 @@ class Part:
         return routes.route_below(self.scan.end) if self.scan.reverse else routes.route(0, [self.scan.start])
 
 
+class Client(Protocol):
+    """What a call needs of the client that it is a call of."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def table(self) -> RoutingTable:
+        """Where everything is, as far as it is known."""
+
+    @property
+    def rng(self) -> Random:
+        """For delays that differ."""
+
+    @property
+    def calls(self) -> "set[Call]":
+        """Those under way."""
+
+    def send(self, part: Part) -> None:
+        """Give the part to the stream of the node that it is for."""
+
+    def has_newer_route(self, part: Part) -> bool:
+        """Whether there is a leader by a newer row than that by which the part was sent."""
+
+    def refresh_soon(self, avoid: str = "") -> object:
+        """Fetch the table in the background, from another node than `avoid` if possible."""
+
+
 class Call:
     """Parts under way towards one result, with one deadline."""
 
-    def __init__(self, core: "Core", routes: KeyspaceRoutes, op: Op, timeout: float, deadline: float) -> None:
+    def __init__(self, client: Client, routes: KeyspaceRoutes, op: Op, timeout: float, deadline: float) -> None:
         self.op: Final = op
         self.routes: Final = routes
         self.deadline: Final = deadline  # of the loop's clock
@@ -59,10 +83,10 @@ class Call:
         self.age_ms = 0  # of the oldest of that
         self.page: ScanPage | None = None  # what a scan answered
         self.parts: Final[set[Part]] = set()
-        self._core = core
+        self._client = client
         self._timeout = timeout
         self._failures: list[Failure] = []
-        self._done: asyncio.Future[None] = core.loop.create_future()
+        self._done: asyncio.Future[None] = client.loop.create_future()
 
     def add(
         self, place: int, keys: list[bytes], values: list[bytes | None] | None, size: int, *, alone: bool = False
@@ -76,10 +100,10 @@ class Call:
 
     def _add(self, part: Part) -> None:
         self.parts.add(part)
-        self._core.send(part)
+        self._client.send(part)
 
     def regroup(self, part: Part) -> None:
-        """The part's keys are no longer one partition's."""
+        """The part's keys no longer belong to one partition."""
         self._replace(part)
         size = part.size // len(part.keys)
         if part.values is None:
@@ -98,14 +122,14 @@ class Call:
 
         `key_count` is 0 for a scan.
         """
-        self._core.calls.add(self)
-        timer = self._core.loop.call_at(self.deadline, self._expire)
+        self._client.calls.add(self)
+        timer = self._client.loop.call_at(self.deadline, self._expire)
         try:
             if self.parts:
                 await self._done
         finally:
             timer.cancel()
-            self._core.calls.discard(self)
+            self._client.calls.discard(self)
             for part in self.parts:
                 part.open = False
         if self._failures:
@@ -154,20 +178,20 @@ class Call:
             self._give_up(part, MinkaError(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, reason))
 
     def _repeat(self, part: Part, error: MinkaError) -> None:
-        self._core.table.update(error.partitions)
+        self._client.table.update(error.partitions)
         part.waits = True
-        if self._core.has_newer_route(part):
-            self._core.loop.call_soon(self.send_again, part)
+        if self._client.has_newer_route(part):
+            self._client.loop.call_soon(self.send_again, part)
             return
         if asks_for_table(error):
-            self._core.refresh_soon(avoid=part.address)
-        self._core.loop.call_later(delay_s(part.attempts, self._core.rng), self.send_again, part)
+            self._client.refresh_soon(avoid=part.address)
+        self._client.loop.call_later(delay_s(part.attempts, self._client.rng), self.send_again, part)
 
     def send_again(self, part: Part) -> None:
         """Send a part that waits; nothing happens to one that was sent meanwhile, or is over."""
         if part.open and part.waits:
             part.waits = False
-            self._core.send(part)
+            self._client.send(part)
 
     def _read_apart(self, part: Part) -> None:
         """The values exceed what one answer may carry: read them apart from other parts', then in halves."""
@@ -200,15 +224,3 @@ class Call:
         self._replace(part)
         if not self.parts and not self._done.done():
             self._done.set_result(None)
-
-
-def moved_reads(calls: Iterable[Call], core: "Core") -> list[Part]:
-    """The reads under way to nodes that can no longer answer them: they don't lead, or have no replica in sync."""
-    reads = (part for call in calls if call.op is not Op.WRITE for part in call.parts if part.sent)
-    return [part for part in reads if core.has_moved(part)]
-
-
-def rerouted(calls: Iterable[Call], core: "Core") -> list[Part]:
-    """The parts that wait to be sent again although a newer row says where to."""
-    waiting = (part for call in calls for part in call.parts if part.waits)
-    return [part for part in waiting if core.has_newer_route(part)]

@@ -9,7 +9,7 @@ from typing import Final
 
 import grpc
 
-from minka._call import Call, Part, moved_reads, rerouted
+from minka._call import Call, Part
 from minka._retry import delay_s
 from minka._stream import NodeStream
 from minka.errors import Code, MinkaError
@@ -179,9 +179,9 @@ class Core:
         try:
             found = await self._fetch_table(avoid)
             if self.table.take(found):
-                for part in moved_reads(self.calls, self):
+                for part in self._moved_reads():
                     part.call.reroute(part)
-                for part in rerouted(self.calls, self):
+                for part in self._rerouted():
                     part.call.send_again(part)
             self._has_table = True
             await self._forget_nodes()
@@ -232,6 +232,16 @@ class Core:
 
     async def _ask_for_table(self, address: str, request: admin_pb2.GetTableRequest) -> admin_pb2.GetTableResponse:
         return await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
+
+    def _moved_reads(self) -> list[Part]:
+        """The reads under way to nodes that can no longer answer them: they don't lead, or have no replica in sync."""
+        reads = (part for call in self.calls if call.op is not Op.WRITE for part in call.parts if part.sent)
+        return [part for part in reads if self.has_moved(part)]
+
+    def _rerouted(self) -> list[Part]:
+        """The parts that wait to be sent again although a newer row says where to."""
+        waiting = (part for call in self.calls for part in call.parts if part.waits)
+        return [part for part in waiting if self.has_newer_route(part)]
 
     async def _forget_nodes(self) -> None:
         """Close the connections to addresses that are no longer the cluster's."""

@@ -62,7 +62,7 @@ class ClientLoop:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # this thread was interrupted: nobody waits
+            future.cancel()  # this thread was interrupted: nobody waits now
             raise
         finally:
             self._calls.discard(future)
@@ -109,7 +109,7 @@ async def _hold_grpc() -> None:
 
 
 def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
-    """Called at the end of the interpreter, after which nothing may run on a daemon's thread."""
+    """At the end of the interpreter, when nothing more may run on a daemon's thread."""
     if process == os.getpid():
         loop.call_soon_threadsafe(loop.stop)
         thread.join(_CLOSE_TIMEOUT_S)

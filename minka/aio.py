@@ -128,8 +128,8 @@ class _Operations:
 
         It asks only the partitions in question, page by page, some ahead. Each page is read at one moment after the
         call began, all of it at the leader, and each key comes once at most, whatever is split or moved meanwhile; the
-        scan as a whole is no snapshot. `timeout` holds for every page. Close it if you stop early
-        (`contextlib.aclosing`), so that nothing is read ahead.
+        scan as a whole is no snapshot. `timeout` holds for every page. Who stops early closes it
+        (`contextlib.aclosing`) so that nothing more is read ahead.
         """
         return rows_of(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
 

@@ -69,7 +69,7 @@ class ChangeClient(Nodes):
 
     def child_at(self, parent_id: int, after: int, child_id: int) -> int:
         """The offset at which a partition was split off from another one, after a given one: changes of its keys
-        up to there are in the parent's. Raises CHANGES_GONE when no log says so.
+        up to there are in the parent's. Raises CHANGES_GONE when no log says so now.
         """
         request = ReadChangesRequest(partition_id=parent_id, after_offset=after, find_child=child_id)
         for batch in self._ask(request):

@@ -242,7 +242,7 @@ class Code(Enum):
     )
 
     CHANGES_GONE = CodeInfo(
-        "The changes that are asked for are no longer kept: the reader lags further than the logs go back.",
+        "The changes that are asked for are no longer kept: they are older than the logs go back.",
         "Read the keyspace once more and follow it from there; storage.change_retention_mib says how much is kept.",
         False,
         "NOT_FOUND",
@@ -295,7 +295,7 @@ class Code(Enum):
         "There is a load of this id already, in another keyspace.", "Take another id.", False, "ALREADY_EXISTS"
     )
     LOAD_ENDED = CodeInfo(
-        "The load is already committed, done or aborted, so this can no longer be done with it.",
+        "The load is committed, done or aborted already, so this can no longer be done with it.",
         "See how it ended: minkactl loads show ID. Begin another one with a new id.",
     )
     TOO_MANY_LOADS = CodeInfo(

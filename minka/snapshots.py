@@ -66,7 +66,7 @@ class SnapshotClient(Nodes):
         of_buckets: int = 0,
     ) -> Iterator[RowBatch]:
         """The rows in the range, in the order of their keys. With `buckets`, of those that `digest` counted, hashes of
-        pairs in the place of values. Raises SNAPSHOT_GONE and what a node refuses when no node has it.
+        pairs in the place of values. Raises SNAPSHOT_GONE and what a node refuses when no node still has it.
         """
         start, tries, nodes = wanted.start, 0, list(snapshot.nodes)
         while snapshot.snapshot_id:
@@ -111,7 +111,7 @@ class SnapshotClient(Nodes):
         raise AssertionError("the last try returns or raises")
 
     def release(self, snapshot: PartitionSnapshot) -> None:
-        """Give it up: it is no longer read. A node that isn't reached gives it up by itself later."""
+        """Say that nobody reads it now. A node that isn't reached gives it up by itself later."""
         for node in snapshot.nodes if snapshot.snapshot_id else ():
             try:
                 request = ReleaseSnapshotRequest(snapshot_id=snapshot.snapshot_id)

@@ -16,7 +16,7 @@ from minka.v1.duty_api_pb2 import (
     PalletSummary,
 )
 from minkactl.documents import enum_name
-from minkactl.output import Column, Kind, Listing, Page, Row, fields
+from minkactl.pages import Column, Kind, Listing, Page, Row, fields
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -247,16 +247,16 @@ def shards_page(response: GetShardsResponse, name: str = "") -> Page:
 
 def _with_bars(listings: Sequence[Listing]) -> Any:
     def draw(wide: bool) -> "RenderableType":
-        from minkactl import render
+        from minkactl.render import tables
 
         drawn = []
         for one in listings:
             if any(column.kind is Kind.PERCENT for column in one.columns):
-                drawn.append(render.loads(one, wide))
+                drawn.append(tables.loads(one, wide))
             else:
                 moved = one.columns is MOVED_COLUMNS and not wide
-                drawn.append(render.table(Listing(one.columns, _alike(one.rows)) if moved else one, wide))
-        return render.stacked(drawn)
+                drawn.append(tables.table(Listing(one.columns, _alike(one.rows)) if moved else one, wide))
+        return tables.stacked(drawn)
 
     return draw
 

@@ -10,7 +10,7 @@ from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl import units
 from minkactl.documents import enum_name
-from minkactl.output import Column
+from minkactl.pages import Column
 from minkactl.progress import MIGRATION_STATE
 from minkactl.range_views import range_rows
 from minkactl.views import keyspace_document, partition_rows, replica_stats

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from minkactl import units
+from minkactl.job_facts import facts
 from minkactl.output import note
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def shown(quiet: bool) -> "Iterator[OnProgress | None]":
     if quiet:
         yield None
     elif sys.stderr.isatty():
-        from minkactl.job_view import drawn
+        from minkactl.render.jobs import drawn
 
         with drawn() as view:
             yield view
@@ -41,35 +42,3 @@ class Lines:
             self._next = time.monotonic() + LINES_EVERY_S
             state = f"done in {units.duration(progress.seconds)}" if progress.is_over else "runs"
             note(f"{progress.number}/{progress.stages} {progress.stage}: {', '.join([state, *facts(progress)])}")
-
-
-def facts(progress: "Progress") -> list[str]:
-    """What is known of a stage: tasks, rows, bytes and rate, and how long it still takes while it runs."""
-    found = []
-    if progress.tasks and not progress.is_over:
-        found.append(f"{progress.tasks_done:,} of {units.counted(progress.tasks, 'task')}")
-    if progress.rows is not None:
-        found.append(units.counted(progress.rows, "row"))
-    if progress.bytes is not None:
-        found.append(units.size(progress.bytes))
-    rows_per_s, bytes_per_s = rates(progress)
-    if rows_per_s:
-        found.append(f"{rows_per_s:,.0f} rows/s")
-    if bytes_per_s:
-        found.append(units.rate(bytes_per_s))
-    if progress.eta_s is not None and progress.eta_s >= 1:
-        found.append(f"about {units.duration(progress.eta_s)} left")
-    if progress.blocker:
-        found.append(f"waits: {progress.blocker}")
-    return found
-
-
-def rates(progress: "Progress") -> tuple[float | None, float | None]:
-    """Rows and bytes a second: as they are now, and of a stage that is over as they were on the whole."""
-    if not progress.is_over:
-        return progress.rows_per_s, progress.bytes_per_s
-    seconds = max(progress.seconds, 0.001)
-    return (
-        None if progress.rows is None else progress.rows / seconds,
-        None if progress.bytes is None else progress.bytes / seconds,
-    )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from minkactl.output import Column, Listing, Page, emit, note
+from minkactl.output import emit, note
+from minkactl.pages import Column, Listing, Page
 from minkactl.session import Session
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import Keyspace
 from minkactl import units
-from minkactl.output import Row
+from minkactl.pages import Row
 from minkactl.strip import Run, Signs, cells_of, clipped, layout, shade, ticks
 
 Segment = tuple[str, str]  # text and style

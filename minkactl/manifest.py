@@ -19,7 +19,7 @@ from minka.duties.limits import MAX_CHANGES, MAX_REQUEST_BYTES
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import Duty
 from minka.v1.duty_api_pb2 import DutyChange, PalletChange
-from minkactl.output import flatten, plain
+from minkactl.pages import flatten, plain
 
 if TYPE_CHECKING:
     from minka.duties.client import Client

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetStatusResponse
-from minkactl.output import Column, Kind, Row
+from minkactl.pages import Column, Kind, Row
 from minkactl.progress import operation_document
 from minkactl.suggest import did_you_mean
 from minkactl.units import clock, counted, duration, number, size

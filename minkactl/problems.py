@@ -10,7 +10,7 @@ from typing import Final
 from minka.in_sync import is_under_min_insync, missing_in_sync
 from minka.v1.cluster_pb2 import Node, NodeState, Partition, PartitionState
 from minkactl import units
-from minkactl.output import Row
+from minkactl.pages import Row
 from minkactl.skew import skews
 from minkactl.starting import look_command, start_command
 from minkactl.survey import Survey, is_up

@@ -8,7 +8,7 @@ from minka.v1.admin_pb2 import GetOperationsResponse
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkactl.documents import enum_name, to_document
-from minkactl.output import Column, Kind, Row
+from minkactl.pages import Column, Kind, Row
 
 MIGRATION_STATE: Final = MigrationState.DESCRIPTOR
 WINDOW_MS: Final = 5000  # the rate is that of the last five seconds

@@ -6,7 +6,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.cluster_pb2 import Keyspace
-from minkactl.output import Column, Kind, Row
+from minkactl.pages import Column, Kind, Row
 from minkactl.views import PARTITION_COLUMNS, partition_rows
 
 HOT: Final = 2  # times the mean of the keyspace

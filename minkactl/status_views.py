@@ -9,7 +9,7 @@ from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.duties_pb2 import ShardState
 from minkactl.documents import enum_name, to_document
-from minkactl.output import Row
+from minkactl.pages import Row
 from minkactl.problems import HEARD_LATELY_MS, problems
 from minkactl.progress import operation_document
 from minkactl.survey import Survey

@@ -14,11 +14,15 @@ from minka.control import Control, Described
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse
 from minka.v1.cluster_pb2 import Node, NodeState
-from minkactl.views import is_known
 
 ANSWER_S: Final = 1.0  # for all of it, if the table takes no longer
 CONTROLLER_S: Final = 0.5  # for the active controller to be found; then the newest table of the others will do
 LAST_ASKED_S: Final = 0.4  # for those that only the table names
+
+
+def is_known(status: GetStatusResponse) -> bool:
+    """Whether the table is what the active controller says, and not only what a node remembers of it."""
+    return status.from_controller and status.has_clearance
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Numbers that only the active controller knows (sizes, heartbeats) are None when 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minka.in_sync import is_under_min_insync, missing_in_sync
 from minka.ranges import KeyRange, is_by_ranges
@@ -22,10 +22,8 @@ from minka.v1.cluster_pb2 import (
 )
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl.documents import enum_name, to_document
-from minkactl.output import Column, Kind, Row
-
-if TYPE_CHECKING:
-    from minkactl.survey import Survey
+from minkactl.pages import Column, Kind, Row
+from minkactl.survey import Survey, is_known
 
 NODE_STATE = NodeState.DESCRIPTOR
 PARTITION_STATE = PartitionState.DESCRIPTOR
@@ -122,13 +120,8 @@ def _sum(status: GetStatusResponse, values: Iterable[int]) -> int | None:
     return sum(values) if is_known(status) else None
 
 
-def is_known(status: GetStatusResponse) -> bool:
-    """Whether the table is what the active controller says, and not only what a node remembers of it."""
-    return status.from_controller and status.has_clearance
-
-
-def node_rows(status: GetStatusResponse, asked: "Survey | None" = None) -> list[Row]:
-    """A row for each node of the table, in its order; with what it says of itself, if all have been asked."""
+def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Row]:
+    """A row for each node of the table, in its order; with what it says of itself, where all have been asked."""
     stats, heard = replica_stats(status), {node.node_id: node for node in status.nodes}
     held: dict[str, list[Partition]] = {node.id: [] for node in status.table.nodes}
     for partition in status.table.partitions:

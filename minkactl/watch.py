@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from minkactl.output import TABLES, Page, as_json, as_yaml, emit, is_terminal, lines_of, note
+from minkactl.output import TABLES, as_json, as_yaml, emit, is_terminal, lines_of, note
+from minkactl.pages import Page
 
 if TYPE_CHECKING:
     from minka.control import Control
@@ -44,17 +45,17 @@ class Redrawer:
     """A terminal: the page in its place."""
 
     def __init__(self, form: str, way_out: str) -> None:
-        from minkactl import render
+        from minkactl.render import tables, terminal
 
-        self._render = render
+        self._drawn = tables.drawn
         self._wide = form == "wide"
-        self._context = render.screen(way_out)
+        self._context = terminal.screen(way_out)
         self._screen = self._context.__enter__()
         self.say = self._screen.say
 
     def show(self, page: Page) -> None:
         """Draw it over the one before."""
-        self._screen.draw(self._render.drawn(page, self._wide))
+        self._screen.draw(self._drawn(page, self._wide))
 
     def close(self) -> None:
         """Leave the last page where it is."""

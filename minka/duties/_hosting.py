@@ -108,7 +108,7 @@ class Hosting:
         return self._calls[call][0].method is Method.REPORT
 
     def forget_reports(self) -> Reports:
-        """Nothing has to be said, since nobody knows this process."""
+        """Forget what was to be said: nobody knows this process, so it interests nobody."""
         assert not self.records, "the former process still has duties"
         self._reports = Reports()
         return self._reports

@@ -130,7 +130,7 @@ class Shard:
 
     def resize(self, pallets: Mapping[str, Capacity | None]) -> None:
         """Take the duties of these pallets from now on, each up to its capacity; for any thread. Duties of pallets that
-        are no longer among them go elsewhere, and so does what a pallet's balancer gives to others by these capacities.
+        are no longer there go elsewhere, and so does what a pallet's balancer gives to others by these capacities.
 
         Raises MinkaError INVALID_ARGUMENT for what isn't well formed.
         """

@@ -32,7 +32,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class FullForecast:
-    """When a node will have no room. `bytes_per_day` is by how much its room changes, between `low` and `high` with
+    """When a node is full. `bytes_per_day` is by how much its room changes, between `low` and `high` with
     95 % if the trend stays. `full_ms` is None when that is not in sight; it is between `earliest_ms` and `latest_ms`
     (None: perhaps never). `said` is all of it in words.
     """

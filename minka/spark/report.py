@@ -1,4 +1,4 @@
-"""What a job leaves behind: a report that becomes JSON, can be kept, and is read back."""
+"""What a job tells when it has ended: a report that becomes JSON, can be kept, and is read back."""
 
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields

@@ -8,7 +8,8 @@ import click
 from minkactl import options
 from minkactl.commands.reassign import MAX_PLAN_BYTES, confirm_and_apply, read_plan
 from minkactl.exits import Exit
-from minkactl.output import TABLES, Column, Listing, Page, emit, note
+from minkactl.output import TABLES, emit, note
+from minkactl.pages import Column, Listing, Page
 from minkactl.session import Session
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import click
 from minka.tls import Tls
 from minkactl import options
 from minkactl.completion import complete_context
-from minkactl.output import Column, Listing, Page, emit, note
+from minkactl.output import emit, note
+from minkactl.pages import Column, Listing, Page
 from minkactl.session import Session
 
 FILE = click.Path(path_type=Path)
@@ -56,7 +57,7 @@ def list_(session: Session) -> None:
 @click.option("--tls-ca", type=FILE, metavar="FILE", help="For TLS: the authority of the nodes' certificates.")
 @click.option("--tls-cert", type=FILE, metavar="FILE", help="For TLS: your certificate.")
 @click.option("--tls-key", type=FILE, metavar="FILE", help="For TLS: its private key.")
-@click.option("--no-tls", is_flag=True, help="The cluster has no TLS.")
+@click.option("--no-tls", is_flag=True, help="Without TLS from now on.")
 def set_(
     name: str, endpoints: str, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None, no_tls: bool
 ) -> None:

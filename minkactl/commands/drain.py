@@ -11,7 +11,8 @@ from minkactl.commands.raft import confirm
 from minkactl.commands.reassign import RateLimit
 from minkactl.completion import complete_node
 from minkactl.exits import Exit
-from minkactl.output import Column, Kind, Listing, Page, emit, is_terminal, note
+from minkactl.output import emit, is_terminal, note
+from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.session import Session, requester
 from minkactl.watch import repeated, sink
 
@@ -142,12 +143,12 @@ def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) 
         listings.append(Listing(BLOCKER_COLUMNS[1:], blockers))
 
     def draw(wide: bool) -> "RenderableType":
-        from minkactl import render
+        from minkactl.render import migrations, tables
 
         shown = looked | {"blockers": blockers}
-        own = [render.table(one, wide) for one in (listings[0], *shards)]
+        own = [tables.table(one, wide) for one in (listings[0], *shards)]
         above = 3 + sum(2 + len(one.rows) for one in shards)
-        return render.stacked([*own, render.migrations(shown, above=above)])
+        return tables.stacked([*own, migrations.migrations(shown, above=above)])
 
     return Page(document, listings, [node], draw)
 

@@ -7,7 +7,7 @@ import click
 from minkactl import options
 from minkactl.completion import complete_duty, complete_pallet, complete_shard
 from minkactl.duty_names import parse_duty
-from minkactl.output import Page
+from minkactl.pages import Page
 from minkactl.session import Session
 from minkactl.watch import show_from
 

@@ -7,7 +7,8 @@ import click
 from minkactl import options
 from minkactl.completion import complete_keyspace
 from minkactl.keys import parse_keys
-from minkactl.output import Listing, Page, emit, note
+from minkactl.output import emit, note
+from minkactl.pages import Listing, Page
 from minkactl.session import Session
 from minkactl.watch import show
 
@@ -191,8 +192,8 @@ def _map(status: "GetStatusResponse", name: str) -> Page:
     documents = [{key: value for key, value in row.items() if key not in DRAWN} for row in rows]
 
     def draw(_: bool) -> "RenderableType":
-        from minkactl import render
+        from minkactl.render import key_strip
 
-        return render.strip(known, [node.id for node in status.table.nodes], rows)
+        return key_strip.strip(known, [node.id for node in status.table.nodes], rows)
 
     return Page(documents, [Listing(range_columns(known), rows)], [row["name"] for row in rows], draw)

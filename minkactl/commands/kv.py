@@ -13,7 +13,8 @@ import click
 from minkactl import options, units
 from minkactl.completion import complete_keyspace
 from minkactl.keys import key_text, parse_key, text_or_hex
-from minkactl.output import TABLES, Column, Kind, Listing, Page, emit, is_terminal
+from minkactl.output import TABLES, emit, is_terminal
+from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.session import Session
 from minkactl.watch import show
 

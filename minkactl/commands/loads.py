@@ -7,7 +7,8 @@ import click
 
 from minkactl import options
 from minkactl.completion import complete_load
-from minkactl.output import Column, Kind, Listing, Page, emit
+from minkactl.output import emit
+from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.session import Session, requester
 from minkactl.watch import show as show_page
 

@@ -8,7 +8,8 @@ from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_partition
 from minkactl.exits import Exit
-from minkactl.output import Column, Kind, Listing, Page, emit, note
+from minkactl.output import emit, note
+from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.ranges import row_named, rows_by_range
 from minkactl.session import Session, requester
 

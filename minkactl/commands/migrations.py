@@ -7,7 +7,8 @@ import click
 from minkactl import options
 from minkactl.completion import complete_operation
 from minkactl.exits import Exit
-from minkactl.output import Listing, Page, is_terminal, note
+from minkactl.output import is_terminal, note
+from minkactl.pages import Listing, Page
 from minkactl.session import Session
 from minkactl.watch import repeated, show, sink
 
@@ -157,9 +158,9 @@ def operation_page(control: "Control", tracker: "Tracker", operation_id: int) ->
         listings.append(Listing(BLOCKER_COLUMNS, document["blockers"]))
 
     def draw(_: bool) -> "RenderableType":
-        from minkactl import render
+        from minkactl.render import migrations
 
-        return render.migrations(document)
+        return migrations.migrations(document)
 
     return Page(document, listings, [str(operation_id)], draw)
 

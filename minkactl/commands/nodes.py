@@ -7,7 +7,7 @@ import click
 from minkactl import options
 from minkactl.completion import complete_node
 from minkactl.exits import Exit
-from minkactl.output import Listing, Page, Row, fields
+from minkactl.pages import Listing, Page, Row, fields
 from minkactl.session import Session
 from minkactl.watch import show
 
@@ -48,9 +48,9 @@ def nodes(session: Session, name: str | None) -> Exit:
         listing = Listing(NODE_COLUMNS, rows, "No node yet.")
 
         def draw(wide: bool) -> "RenderableType":
-            from minkactl import render
+            from minkactl.render import status
 
-            return render.nodes(problems, listing, wide)
+            return status.nodes(problems, listing, wide)
 
         return Page(rows, [listing], [row["id"] for row in rows], draw)
 
@@ -67,8 +67,8 @@ def _one(control: "Control", name: str) -> Page:
     keyspaces = Listing(KEYSPACE_COLUMNS, document["keyspaces"], "It holds no partition.")
 
     def draw(wide: bool) -> "RenderableType":
-        from minkactl import render
+        from minkactl.render import tables
 
-        return render.stacked([render.facts(facts(document)), render.table(keyspaces, wide)])
+        return tables.stacked([tables.facts(facts(document)), tables.table(keyspaces, wide)])
 
     return Page(document, [exact, keyspaces], [name], draw)

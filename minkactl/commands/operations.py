@@ -8,7 +8,8 @@ from minkactl import options
 from minkactl.commands.migrations import LIMIT, make_tracker, operation_page, watch_operation, watched_one
 from minkactl.completion import complete_operation, complete_running_operation
 from minkactl.exits import Exit
-from minkactl.output import Listing, Page, emit, note
+from minkactl.output import emit, note
+from minkactl.pages import Listing, Page
 from minkactl.session import Session, requester
 from minkactl.watch import show as show_page
 

@@ -10,7 +10,8 @@ from minkactl import options
 from minkactl.commands.duty import Consistency, IfVersion
 from minkactl.completion import complete_pallet
 from minkactl.exits import Exit
-from minkactl.output import Page, emit, note
+from minkactl.output import emit, note
+from minkactl.pages import Page
 from minkactl.session import Session
 from minkactl.watch import show_from
 
@@ -168,7 +169,7 @@ pallet.add_command(update, "set")
 @Name
 @click.option("--version", metavar="V", help="The version of the application whose shards are to have a share.")
 @click.option("--share", metavar="PERCENT", help="How much: 5%.")
-@click.option("--off", is_flag=True, help="No version is to have a share of its own.")
+@click.option("--off", is_flag=True, help="No version has a share of its own from now on.")
 @options.common(watch=False)
 @options.pass_session
 def canary(session: Session, pallet: str, version: str | None, share: str | None, off: bool) -> None:

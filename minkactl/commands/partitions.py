@@ -8,7 +8,8 @@ import click
 from minkactl import options
 from minkactl.completion import complete_keyspace, complete_node, complete_partition
 from minkactl.keys import parse_key
-from minkactl.output import Column, Kind, Listing, Page, emit
+from minkactl.output import emit
+from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.session import Session
 from minkactl.watch import show
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from minka.control import Control
     from minka.v1.admin_pb2 import GetSplitBlockersResponse, GetStatusResponse
     from minka.v1.cluster_pb2 import Partition, PartitionTable
-    from minkactl.output import Row
+    from minkactl.pages import Row
 
 LOCATE_COLUMNS = (
     Column("KEY", "key"),
@@ -100,9 +101,9 @@ def _page(status: "GetStatusResponse", keyspace: str | None, wanted: "Callable[[
     listing = Listing(range_columns(known), shown, "No such partition.")
 
     def draw(wide: bool) -> "RenderableType":
-        from minkactl import render
+        from minkactl.render import tables
 
-        return render.ranges(listing, wide)
+        return tables.ranges(listing, wide)
 
     return Page(rows, [listing], names, draw)
 
@@ -167,9 +168,9 @@ def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
     rows = [*document["sentences"], *({"about": "next", "sentence": text} for text in document["next"])]
 
     def draw(_: bool) -> "RenderableType":
-        from minkactl import render
+        from minkactl.render import tables
 
-        return render.sentences(rows)
+        return tables.sentences(rows)
 
     return Page(document, [Listing(COLUMNS, rows)], [document["partition"]["name"]], draw)
 

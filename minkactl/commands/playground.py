@@ -6,7 +6,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from minkactl import options
-from minkactl.output import Column, Listing, Page, emit, note
+from minkactl.output import emit, note
+from minkactl.pages import Column, Listing, Page
 from minkactl.session import Session
 
 COLUMNS = (

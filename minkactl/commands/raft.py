@@ -10,7 +10,8 @@ import click
 from minkactl import options
 from minkactl.completion import complete_node
 from minkactl.exits import Exit
-from minkactl.output import Listing, Page, fields, note
+from minkactl.output import note
+from minkactl.pages import Listing, Page, fields
 from minkactl.session import Session
 from minkactl.watch import show
 

@@ -11,7 +11,8 @@ from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_node
 from minkactl.exits import Exit
-from minkactl.output import TABLES, Column, Kind, Listing, Page, as_json, emit, is_terminal, note, tsv
+from minkactl.output import TABLES, as_json, emit, is_terminal, note, tsv
+from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.session import Session, requester
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _names(values: tuple[str, ...]) -> list[str]:
     multiple=True,
     metavar="NODES",
     shell_complete=complete_node,
-    help="Empty these nodes, separated by commas; the others give up nothing.",
+    help="Take everything from these nodes, separated by commas; the others give up nothing.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @click.option(
@@ -204,10 +205,10 @@ def plan_page(plan: "Plan") -> Page:
     moves = Listing(DUTY_MOVE_COLUMNS if plan.pallet else MOVE_COLUMNS, document["moves"], "No moves.")
 
     def draw(wide: bool) -> "RenderableType":
-        from minkactl import plan_view, render
+        from minkactl.render import plans, tables
 
-        shown = [plan_view.moves_by_reason(document, moves, wide), plan_view.result(document, summary(document))]
-        return render.stacked(shown)
+        shown = [plans.moves_by_reason(document, moves, wide), plans.result(document, summary(document))]
+        return tables.stacked(shown)
 
     nodes, shards = Listing(BALANCE_COLUMNS, document["nodes"]), Listing(SHARD_COLUMNS, document["shards"])
     splits = [Listing(SPLIT_COLUMNS, document["splits"])] if plan.splits else []
@@ -275,10 +276,10 @@ def _counted(document: dict[str, Any]) -> str:
 def show_plan(page: Page, form: str, pager: bool) -> None:
     """The plan, for the person who is asked: with the other formats, stdout is for a program, so on stderr."""
     if form in TABLES and is_terminal():
-        from minkactl import plan_view
+        from minkactl.render import plans
 
         text = summary(page.document)
-        plan_view.show(page.document, page.listings[0], text, wide=form == "wide", pager=pager)
+        plans.show(page.document, page.listings[0], text, wide=form == "wide", pager=pager)
         return
     if form in TABLES:
         emit(page, form)

@@ -6,7 +6,7 @@ import click
 
 from minkactl import options
 from minkactl.completion import complete_shard
-from minkactl.output import Page
+from minkactl.pages import Page
 from minkactl.session import Session
 from minkactl.watch import show_from
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from minkactl import options
 from minkactl.exits import Exit
-from minkactl.output import Column, Kind, Listing, Page, Row, fields
+from minkactl.pages import Column, Kind, Listing, Page, Row, fields
 from minkactl.session import Session
 from minkactl.watch import show
 
@@ -83,9 +83,9 @@ def status_page(asked: "Survey", duties: Row | None = None) -> Page:
     )
 
     def draw(wide: bool) -> "RenderableType":
-        from minkactl import render
+        from minkactl.render import status
 
-        return render.status(document, nodes, keyspaces, wide)
+        return status.status(document, nodes, keyspaces, wide)
 
     rest = {
         key: value for key, value in document.items() if key not in ("nodes", "keyspaces", "problems", "operations")

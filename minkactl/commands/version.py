@@ -4,7 +4,8 @@ from typing import Any, Final
 
 import minka
 from minkactl import options
-from minkactl.output import Column, Kind, Listing, Page, emit, note
+from minkactl.output import emit, note
+from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.session import Session
 
 TIMEOUT_S: Final = 2.0  # unless --timeout says otherwise: this is about minkactl first

@@ -60,7 +60,7 @@ log: Final = logging.getLogger(__name__)
 SCHEDULE_REST: Final = 2  # times as long as it took to find no next step, others have the loop
 TICK: Final = 0.05  # seconds between looks at the failure detector and the migrations
 QUEUE_INTERVAL_S: Final = 1.0  # between looks at what is queued, while what runs is the same
-FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was not heard any more to find the new one
+FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was no longer heard to find the new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class ActiveController:
         )
 
     async def _create(self, command: CreateKeyspace) -> None:
-        """Most of the work is done before anybody has to wait for it."""
+        """Create a keyspace; most of the work is done before anybody has to wait for it."""
         limit, low_disks = self.settings.max_replicas_per_node, self.reports.low_disks()
         creation = Creation(self.decided, replace(command, max_replicas_per_node=limit, low_disks=low_disks))
         for _ in creation.prepare():
@@ -247,10 +247,10 @@ class ActiveController:
         await self._committed_by(lambda: self._record_creation(creation))
 
     async def _committed_by(self, perform: Callable[[], Coroutine[Any, Any, asyncio.Future[None] | None]]) -> None:
-        """One command after the other. Who gives up while he waits for his turn has asked for nothing; what has begun
-        is ended. A command that changes nothing still has to wait for the records that made it so, and so has a
-        refusal, for the rows that it stands on, and carries: a leader that acted on a row that is never recorded would
-        acknowledge writes that the next leader lacks.
+        """Commands are performed one after the other. A caller that gives up while it waits for its turn has asked for
+        nothing; what has begun is ended. A command that changes nothing still has to wait for the records that made it
+        so, and so has a refusal, for the rows that it stands on, and carries: a leader that acted on a row that is
+        never recorded would acknowledge writes that the next leader lacks.
         """
         try:
             async with self._turn:
@@ -318,7 +318,7 @@ class ActiveController:
     def _check_active(self) -> None:
         """What a controller that is over was asked is dropped: its caller asks the next one."""
         if self._is_closed or self.failed:
-            raise MinkaError(Code.NOT_CONTROLLER, "this node is not the active controller any more")
+            raise MinkaError(Code.NOT_CONTROLLER, "this node is no longer the active controller")
 
     @failpoint("controller.decide")
     def _decide(self, command: Command) -> Iterable[Record]:
@@ -330,7 +330,7 @@ class ActiveController:
         self._propose_all([records])
 
     def _propose_all(self, pieces: Iterable[Iterable[Record]]) -> asyncio.Future[None]:
-        """Together, and applied one after the other."""
+        """Propose the pieces together; they are applied one after the other."""
         now_ms = unix_ms()
         batches = [RecordBatch(records=piece, time_ms=now_ms).SerializeToString() for piece in pieces]
         self._last_proposal = self._propose(*batches)
@@ -365,7 +365,7 @@ class ActiveController:
 
     @failpoint("controller.schedule")
     def _record_next_steps(self) -> bool:
-        """Whether there were any."""
+        """Record the next steps of what is under way; whether there were any."""
         if moves := self._scheduler.next_steps(self.decided, self.settings.caps, unix_ms(), self.reports.low_disks()):
             self._record(moves)
         if facts := self.shards.distributor.next_facts(self.decided, unix_ms()):
@@ -403,7 +403,7 @@ class ActiveController:
             low_disks=self.reports.low_disks(),
         )
 
-    # Of its own accord
+    # What it does by itself
 
     async def _keep_leading(self) -> None:
         """Clearances wait for no work on the table."""

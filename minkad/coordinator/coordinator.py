@@ -76,7 +76,7 @@ class Coordinator:
 
     @failpoint("coordinator.apply")
     def apply(self, data: bytes) -> None:
-        """A committed entry."""
+        """Apply a committed entry."""
         batch = RecordBatch.FromString(data)
         self.history.note(batch, self.state)
         effects = self.state.apply_batch(batch, is_checked=True)
@@ -90,7 +90,7 @@ class Coordinator:
             self.on_loads_changed()
 
     def restore(self, data: bytes) -> None:
-        """A snapshot from the leader, so this node is not the leader, or not any more."""
+        """A snapshot from the leader, so this node is not the leader, or no longer."""
         if self.active is not None:
             self.active.close()
             self.active = None
@@ -114,7 +114,7 @@ class Coordinator:
             self.on_leader_change()
         leads = self.driver.leads_with_applied_term and not status.lead_transferee
         if active is not None and (active.failed or not leads or active.term != status.term):
-            log.info("not the active controller any more", extra={"term": active.term})
+            log.info("no longer the active controller", extra={"term": active.term})
             active.close()
             self.active = None
         if self.active is None and leads and not self.driver.proposals_under_way:
@@ -178,7 +178,7 @@ class Coordinator:
         self.driver.transfer_leadership(check_transfer(self.driver.conf_state, self.state.nodes, node_id))
 
     def reconfigure(self, settings: ControllerSettings) -> None:
-        """The configuration was reloaded."""
+        """Take the settings of a configuration that was reloaded."""
         self._settings = settings
         if self.active is not None:
             self.active.settings = settings

@@ -233,7 +233,7 @@ def _named(state: State, pallet: str, id_: str) -> Duty:
 
 
 def _meant(duties: DutyState, request: GetDutiesRequest) -> Iterable[int]:
-    """In ascending order: numbers are given out so."""
+    """The duties that are meant, in the ascending order of their numbers."""
     if request.pallet and request.pallet not in duties.pallets:
         raise changes.unknown_pallet(request.pallet)
     if request.shard and request.shard not in duties.shards:

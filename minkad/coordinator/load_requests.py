@@ -52,7 +52,7 @@ class LoadRequests:
         return LoadResponse(load=load_with(self._coordinator.state, load_id))
 
     async def get_loads(self, request: GetLoadsRequest) -> GetLoadsResponse:
-        """As the active controller knows them."""
+        """The loads as the active controller knows them."""
         active, state = self._coordinator.controller(), self._coordinator.state
         loads = [load_with(state, load_id) for load_id in request.load_ids] or list(state.loads.rows.values())
         response = GetLoadsResponse(loads=sorted(loads, key=lambda load: -load.number), now_ms=unix_ms())

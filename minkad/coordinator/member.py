@@ -112,7 +112,7 @@ class DataPlane(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """Seconds."""
+    """How often this node is heard, and how long it waits; in seconds."""
 
     heartbeat_interval: float
     silence_timeout: float  # without an answer for so long, the node looks for the controller again
@@ -231,7 +231,7 @@ class Member:
             await asyncio.sleep(self._settings.hurry)
 
     def leader_changed(self) -> None:
-        """Raft names another leader: nobody waits any longer for the former one."""
+        """Raft names another leader: nobody waits for the former one from now on."""
         known = self._controller_address()
         if known is None:
             return

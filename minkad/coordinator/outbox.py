@@ -71,7 +71,7 @@ class NodeOutbox:
         self._wake.set()
 
     def close(self) -> None:
-        """Stop trying: the process is gone, or this controller is not active any more."""
+        """Stop trying: the process is gone, or this controller is no longer active."""
         self._task.cancel()
         for task in self._in_flight:
             task.cancel()

@@ -11,7 +11,7 @@ UpdateReplicas = Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicas
 
 
 class Outboxes:
-    """Of one term. `report` takes what a node answers."""
+    """The outboxes of one term. `report` takes what a node answers."""
 
     def __init__(
         self,

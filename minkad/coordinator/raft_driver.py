@@ -35,7 +35,7 @@ class StateMachine(Protocol):
     """What the committed entries are applied to."""
 
     def apply(self, data: bytes) -> None:
-        """A command is committed."""
+        """Apply a committed command."""
 
     def restore(self, data: bytes) -> None:
         """A snapshot replaces everything."""
@@ -176,7 +176,7 @@ class RaftDriver:
     async def logged_by(self, raft_ids: Collection[int]) -> None:
         """Until each of them has all that has been proposed here by now in its log, synced. It may wait for ever.
 
-        Raises OUTCOME_UNKNOWN once this node doesn't lead any more: nobody tells it then who has what.
+        Raises OUTCOME_UNKNOWN once this node no longer leads: nobody tells it then who has what.
         """
         term = self.raw.basic_status().term
         while self._proposals:
@@ -185,7 +185,7 @@ class RaftDriver:
         while self._leads_in(term) and any(self.match().get(raft_id, 0) < index for raft_id in raft_ids):
             await self._next_turn()
         if not self._leads_in(term):
-            raise MinkaError(Code.OUTCOME_UNKNOWN, "this node does not lead any more")
+            raise MinkaError(Code.OUTCOME_UNKNOWN, "this node no longer leads")
 
     def _leads_in(self, term: int) -> bool:
         return self.is_leader and self.raw.basic_status().term == term
@@ -431,7 +431,7 @@ class RaftDriver:
                 _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
 
     async def _apply_commands(self, entry: Entry) -> bool:
-        """In pieces; False when a snapshot took the place of everything meanwhile."""
+        """Apply an entry's commands in pieces; False when a snapshot took the place of everything meanwhile."""
         restores, size = self._restores, 0
         for command in Commands.FromString(entry.data).commands:
             if size >= PIECE_BYTES:

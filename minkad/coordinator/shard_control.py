@@ -39,7 +39,7 @@ FLAP_SHARE: Final = 0.8  # of the clearance: a heartbeat that comes later came n
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """Seconds."""
+    """How long shards hold their clearance, and when they are failed; in seconds."""
 
     clearance: float = 3.0
     failure_timeout: float = 3.6
@@ -50,7 +50,7 @@ class Controller(Protocol):
 
     @property
     def decided(self) -> State:
-        """As it will be once all that was proposed is committed."""
+        """The table as it will be once all that was proposed is committed."""
 
     @property
     def confirmed_at(self) -> float:
@@ -98,7 +98,7 @@ class ShardControl:
         self._balancing = asyncio.create_task(self._keep_balanced(), name="balancing duties")
 
     def close(self) -> None:
-        """This node is not the leader any more."""
+        """This node is no longer the leader."""
         self._balancing.cancel()
         for task in (self._judging, *self._flaps):
             if task is not None:
@@ -113,7 +113,7 @@ class ShardControl:
             del self._registering[shard]
 
     def heard(self, shard: str) -> None:
-        """It is known that its process is there."""
+        """Note that its process is there."""
         self._detector.heard(shard, self._now())
 
     def is_alive(self, shard: str) -> bool:

@@ -29,11 +29,11 @@ class ShardRequests:
         return RegisterShardResponse(index=self._coordinator.driver.applied_index)
 
     def shard_heartbeats(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
-        """Processes are there."""
+        """Renew the clearances of processes that say that they are there."""
         return self._coordinator.controller().shards.heartbeats(request)
 
     async def report_shards(self, request: ReportShardsRequest) -> ReportShardsResponse:
-        """What has become of duties."""
+        """Take what processes report of their duties."""
         controller = self._coordinator.controller()
         for one in request.reports:
             self._note_times(one.report)

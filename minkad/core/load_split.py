@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 
 from minka.ranges import KeyRange, readable
 
-# What was asked for: a key twice, or where a scan began and ended ("": it had no bound). Of two equal ones of the load
-# there are two.
+# What was asked for: a key twice, or where a scan began and ended ("": it had no bound). Equal spans are all counted.
 Span = tuple[bytes, bytes]
 
 MIN_SPANS: Final = 100
@@ -47,7 +46,7 @@ class NoCut:
 
 
 def best_cut(spans: Collection[Span], bounds: KeyRange) -> Cut | NoCut:
-    """Where to split the partition with these bounds: a sampled key, behind its start and before its end."""
+    """Where to split the partition with these bounds: a sampled key, after its start and before its end."""
     inside = [span for span in spans if _is_inside(span, bounds)]
     if len(inside) < MIN_SPANS:
         return NoCut("")

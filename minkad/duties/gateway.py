@@ -1,7 +1,7 @@
 """What clients ask of duties, served by any node: it stores payloads, and asks the active controller for the rest.
 
 A request goes to the controller once, and again only where that can't do it twice: a refusal, or a connection that was
-never made, says that nothing was done. Where the outcome of a change is not known, a request is repeated only if all of
+never made, says that nothing was done. When the outcome of a change is not known, a request is repeated only if all of
 its changes create a duty, or give a known version of one another payload: each of them has a payload id of its own, by
 which the controller recognises what it has done. Any other change raises OUTCOME_UNKNOWN, since somebody else's may
 have come in between.
@@ -210,7 +210,7 @@ class DutyGateway:
             while not call.done():
                 await asyncio.wait({call}, timeout=_LOOK_S)
                 if not call.done() and self._controller_address() not in (None, address):
-                    raise MinkaError(Code.OUTCOME_UNKNOWN, f"{address} is not the active controller any more")
+                    raise MinkaError(Code.OUTCOME_UNKNOWN, f"{address} is no longer the active controller")
             return call.result()
         finally:
             call.cancel()

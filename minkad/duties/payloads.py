@@ -74,14 +74,14 @@ class PayloadStore:
         return {_id(key): payload for key, payload in found.items()}
 
     def delete_later(self, ids: Iterable[bytes]) -> None:
-        """No row that is committed names them any more. Best effort: what is left over, the sweep finds."""
+        """Delete payloads that no committed row names. It may fail; the sweep finds what is left over."""
         due = boottime() + _DELETE_AFTER_S
         for id_ in ids:
             if len(self._doomed) < _MAX_DOOMED:
                 self._doomed.append((due, id_))
 
     async def run(self, duties: Callable[[], Mapping[int, Duty]], is_active: Callable[[], bool]) -> None:
-        """Delete what no row names any more, for ever. `duties` are the rows that are committed; only the node of the
+        """Delete what no row names, again and again. `duties` are the rows that are committed; only the node of the
         active controller sweeps.
         """
         next_sweep = boottime() + _SWEEP_EVERY_S

@@ -98,7 +98,7 @@ class Telling:
             return assignment.epoch
         if told is None or (assignment is not None and assignment.state in _WORDS and assignment.epoch >= told.epoch):
             return 0
-        del self._told[number]  # neither assigned nor to be prepared for any more, or kept for the next process
+        del self._told[number]  # no longer assigned nor to be prepared for, or kept for the next process
         return told.epoch if told.word is not _Word.RELEASE else 0
 
     # What comes with payloads

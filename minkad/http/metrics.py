@@ -16,7 +16,7 @@ from minkad.process.telemetry import Histogram, Telemetry
 
 
 class Lag(NamedTuple):
-    """How far a follower is behind its leader."""
+    """How much of its leader's log a follower lacks."""
 
     entries: int
     """Entries of the log that it has not acknowledged."""
@@ -62,7 +62,7 @@ class Snapshot:
     under_min_insync: int = 0
     """Partitions in the table that refuse writes because too few replicas are in sync."""
     elections: int = 0
-    """Elections of leaders of the partitions in the table, since these were created."""
+    """Elections of leaders of the partitions in the table, since these were created; fewer once some are deleted."""
     unclean_elections: int = 0
     """Those of them in which the new leader was not in sync."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
@@ -182,7 +182,8 @@ def _of_table(now: Snapshot) -> Iterator[Metric]:
     )
     elections = CounterMetricFamily(
         "minka_cluster_leader_elections_total",
-        "Elections of partition leaders by this node's copy of the table; unclean: of one that was not in sync.",
+        "Elections of the leaders of the partitions in this node's copy of the table; unclean: of one that was not in "
+        "sync. It falls when partitions are deleted or merged.",
         labels=["kind"],
     )
     elections.add_metric(["clean"], now.elections - now.unclean_elections)

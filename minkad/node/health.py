@@ -45,7 +45,7 @@ class _Rows:
         self.under_replicated += missing > 0
         self.missing_in_sync += missing
         self.under_min_insync += is_under_min_insync(row, keyspace)
-        self.elections += row.leader_epoch  # each has made it one more
+        self.elections += row.leader_epoch  # each election makes it one more, and so does each merge
         self.unclean_elections += row.unclean_elections
 
 

@@ -1,5 +1,5 @@
-"""Python's garbage collection in turns of a few milliseconds: a full one looks at every object, of which ten thousand
-replicas have a million, and holds the loop for 100 to 200 ms.
+"""Python's garbage collection in turns of a few milliseconds: a full one looks at every object (ten thousand replicas
+have a million), and holds the loop for 100 to 200 ms.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ from typing import Final
 
 _POLL_S: Final = 0.05
 _YOUNG: Final = 3  # collections of the middle generation, some 7,000 new objects each, until the oldest is looked at
-_FULL_S: Final = 600.0  # until what had been kept, and forms a cycle that nobody needs any more, is looked for, too
+_FULL_S: Final = 600.0  # until kept objects are looked at again: some may by then be cycles that nobody needs
 _NEVER: Final = 1_000_000
 
 

@@ -1,10 +1,10 @@
 """What clients' requests and answers take of a node's memory: counted until the bytes have left, all together.
 
 Each stream and each call has a share. Nobody is promised a part: what a share may have grows with what is free, so that
-many can't take all, and who has nothing yet always finds some (the dynamic thresholds of Choudhury and Hahne, "Dynamic
-Queue Length Thresholds for Shared-Memory Packet Switches", 1998). When several wait, who has held least so far comes
-first: slow clients wait for each other, and not a quick one for them. Who doesn't take its answers at all loses its
-stream when others wait for memory, as a slow client of Redis or NATS does.
+many can't take all, and one that has nothing yet always finds some (the dynamic thresholds of Choudhury and Hahne,
+"Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). When several wait, who has held least so far
+comes first: slow clients wait for each other, and not a quick one for them. A client that takes no answers at all loses
+its stream when others wait for memory, as a slow client of Redis or NATS does.
 """
 
 import asyncio
@@ -53,15 +53,15 @@ class Memory:
 
     @property
     def now(self) -> float:
-        """Seconds."""
+        """Seconds of the memory's clock."""
         return self._clock()
 
     def close(self, share: "Share") -> None:
-        """Forget the share. It holds nothing."""
+        """Forget a share that holds nothing."""
         self._shares.discard(share)
 
     def moved(self, size: int) -> None:
-        """So many bytes more, or fewer, are used."""
+        """Count so many bytes more, or fewer."""
         self.used += size
         if size < 0 and self._waiting:
             self._look_soon()
@@ -181,7 +181,7 @@ class Share:
         return await self._memory.wait(self, size, left)
 
     def take(self, size: int) -> None:
-        """So many bytes are here, whether there was room or not."""
+        """Count so many bytes that are here, whether there was room or not."""
         if not self._is_closed:
             now = self._memory.now
             self._byte_seconds += self.held * (now - self._at)
@@ -190,7 +190,7 @@ class Share:
             self._memory.moved(size)
 
     def give(self, size: int) -> None:
-        """So many bytes have left."""
+        """Count off so many bytes, which have left."""
         self.take(-size)
 
     def mean(self, now: float) -> float:
@@ -202,7 +202,7 @@ class Share:
         self.give(max(0, self.held - size - _SHARE_BYTES))
 
     def close(self) -> None:
-        """Nothing is held any more, and what is taken from now on doesn't count."""
+        """Give back all that is held; what is taken from now on doesn't count."""
         self.give(self.held)
         self._is_closed = True
         self._memory.close(self)
@@ -212,6 +212,6 @@ class Share:
         return not self.is_revoked and self.sending_since is not None and now - self.sending_since > STALLED_S
 
     def revoke(self) -> None:
-        """The stream is to end."""
+        """End the stream."""
         self.is_revoked = True
         self._on_revoke()

@@ -37,7 +37,7 @@ def notify(*assignments: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def ready(status: str) -> bool:
-    """Start-up, or a reload, is done."""
+    """Say that the start, or a reload, is done."""
     return notify("READY=1", f"STATUS={status}")
 
 
@@ -47,12 +47,12 @@ def status(text: str) -> bool:
 
 
 def reloading() -> bool:
-    """A reload begins; `ready` ends it."""
+    """Say that a reload begins; `ready` ends it."""
     return notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=Reloading")
 
 
 def stopping(text: str) -> bool:
-    """The daemon stops, by itself or because it was told to."""
+    """Say that the daemon stops, by itself or because it was told to."""
     return notify("STOPPING=1", f"STATUS={text}")
 
 

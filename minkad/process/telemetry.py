@@ -70,7 +70,7 @@ class Telemetry:
     clients_memory: Callable[[], int] = lambda: 0
     """Bytes of clients' requests, and of answers that they have not taken."""
     clients_ended: Callable[[], int] = lambda: 0
-    """Streams of clients that were ended since their answers were not taken."""
+    """Streams of clients that were ended because their answers were not taken."""
     damages: int = 0
     """Copies that were found damaged."""
     migration_bytes_sent: int = 0

@@ -206,7 +206,7 @@ class RaftTransport:
 
 
 class _Link:
-    """The stream to one node. It begins with the first message, and anew when it has broken."""
+    """The stream to one node. It begins with the first message, and again when it has broken."""
 
     def __init__(
         self,

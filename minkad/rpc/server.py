@@ -241,7 +241,9 @@ class _GenericHandlers:
 
 
 def _is_stranger(coordinator: Coordinator, raft_id: int) -> bool:
-    """Whether no node is known by this raft id while all is well. Who hears no leader may not know the next one yet."""
+    """Whether no node is known by this raft id while all is well. A node that hears no leader may not know the next one
+    yet.
+    """
     driver = coordinator.driver
     leader, members = driver.raw.basic_status().leader_id, driver.conf_state
     if leader in (0, raft_id) or coordinator.node_with(raft_id) is not None:

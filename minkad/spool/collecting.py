@@ -1,4 +1,4 @@
-"""What nobody needs any more is removed from the spool."""
+"""Removing what nobody needs from the spool."""
 
 import asyncio
 import logging

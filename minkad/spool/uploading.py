@@ -62,7 +62,7 @@ class Uploading:
         table = self._table()
         load = table.rows.get(number)
         if load is None and number < table.next_number:
-            raise MinkaError(Code.UNKNOWN_LOAD, f"there is no load {number} any more")
+            raise MinkaError(Code.UNKNOWN_LOAD, f"there is no longer a load {number}")
         if load is not None and load.state != LoadState.LOAD_STATE_STAGING:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} takes no more files")
 

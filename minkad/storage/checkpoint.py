@@ -65,7 +65,7 @@ class Checkpoint:
             raise storage_error(error, f"reading the checkpoint {self.path}") from error
         finally:
             if ahead is not None:
-                ahead.cancel()  # nobody is to hear of its failure any more
+                ahead.cancel()  # nobody is to hear of its failure now
 
     def _parts(self, chunk_bytes: int, skip: Collection[str]) -> Iterator["_Part"]:
         for file in self.files:
@@ -152,7 +152,7 @@ def _take(checkpoint: RocksCheckpoint, database: Path, path: Path) -> tuple[Chec
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         checkpoint.create_checkpoint(str(path))
-        # What opening does not need, or would write anew with syncs of its own while it holds the GIL.
+        # What opening does not need, or would write again with syncs of its own while it holds the GIL.
         for left_out in (*path.glob("OPTIONS-*"), *path.glob("*.log")):
             left_out.unlink()
         shutil.copy(database / "IDENTITY", path)

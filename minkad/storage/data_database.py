@@ -39,7 +39,7 @@ from minkad.storage.threads import on_thread
 
 # Users' keys are not empty, so nothing else collides with it; it is written in the same batch as the data. Behind the
 # offset is the estimate of the size, which so is right for the data after a crash, and in every checkpoint of it; and
-# behind that, the loads that were taken in, if there were any.
+# after that, the loads that were taken in, if there were any.
 _APPLIED: Final = b""
 _APPLIED_BYTES: Final = 12
 _RECORD_BYTES: Final = _APPLIED_BYTES + len(SizeEstimate().encode())
@@ -48,7 +48,7 @@ _KEYS_AT_ONCE: Final = 8  # of a large read, before it is looked at how much tha
 _NO_LIMIT: Final = 2**63
 _UNCLEAR_SHARE: Final = 0.05
 _CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap
-# Of deleted keys and older versions, before a reader that holds the loop has them cleared away: about 5 ms.
+# So many deleted keys and older versions a reader that holds the loop passes, about 5 ms, before it has them cleared.
 MAX_PASSED: Final = 20_000
 
 # Flushed by its owner long before it is full.
@@ -118,7 +118,7 @@ class DataDatabase:
         return self._db is not None or (self.path.exists() and any(self.path.iterdir()))
 
     def condemn(self, error: MinkaError) -> None:
-        """It is damaged, as this CORRUPT_DATA says: nothing of it is used any more."""
+        """It is damaged, as this CORRUPT_DATA says: nothing of it is used from now on."""
         if self.damage is None:
             self.damage = error
             self._on_damage()
@@ -329,8 +329,8 @@ class DataDatabase:
         """Take in a file of sorted rows, which becomes the database's own and is gone from where it was, and then say
         so. Nothing may be written meanwhile.
 
-        The rows are durable at once; that they are taken in, with the next flush. Who takes them in once more after a
-        crash finds nothing that was written since, since that was written after it was said.
+        The rows are durable at once; the note that they were taken in becomes so with the next flush. Taking them in
+        once more after a crash finds nothing that was written since, since that was written after the note.
         """
         self.open()
         was_empty = not self._most().keys
@@ -423,7 +423,7 @@ class DataDatabase:
         return before
 
     async def close(self) -> None:
-        """Flush and close, once nobody reads any more."""
+        """Flush and close, once nobody reads."""
         self._closed = True
         await self._no_readers.wait()
         db, self._db = self._db, None

@@ -1,4 +1,4 @@
-"""Ends the process when its disk does not let it end: after a failure, or when the disk has stopped to answer."""
+"""Ends the process when its disk does not let it end: after a failure, or when the disk has stopped answering."""
 
 import threading
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class DiskGuard:
     def __init__(
         self, log_db: LogDatabase, max_sync_seconds: float, end: Callable[[MinkaError], object] = end_at_once
     ) -> None:
-        """`max_sync_seconds`: for which a write or a sync of the log may take; then the disk counts as failed."""
+        """`max_sync_seconds`: how long a write or a sync of the log may take before the disk counts as failed."""
         self._log_db = log_db
         self._max_sync = max_sync_seconds
         self._end = end
@@ -26,11 +26,11 @@ class DiskGuard:
         self._thread = threading.Thread(target=self._watch, name="disk guard", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that watches."""
         self._thread.start()
 
     def stop(self) -> None:
-        """The log database is about to be closed."""
+        """Stop watching: the log database is about to be closed."""
         self._stopped.set()
 
     def _watch(self) -> None:

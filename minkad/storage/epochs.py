@@ -61,7 +61,7 @@ class Epochs:
 
     def truncate(self, first: int) -> None:
         """The entries from `first` on are gone."""
-        assert first > self._starts[0], f"{first} is not behind the base {self._starts[0]}"
+        assert first > self._starts[0], f"{first} is not after the base {self._starts[0]}"
         while self._starts[-1] >= first:
             self._starts.pop()
             self._epochs.pop()

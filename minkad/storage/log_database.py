@@ -53,7 +53,7 @@ class LogDatabase:
     """One writer, group commit: what is staged while a sync is in flight joins the next.
 
     Every method is for the loop's thread alone. Reads see what `sync` has made durable, and may or may not see what is
-    staged behind it. After a failed write nothing is known about the disk, so every later `sync` fails with the same
+    staged after it. After a failed write nothing is known about the disk, so every later `sync` fails with the same
     error; `on_failure` is called once, and the node has to stop.
     """
 
@@ -71,7 +71,7 @@ class LogDatabase:
         self._next_written: Sync | None = None
         self._writing = False
         self._error: MinkaError | None = None
-        # Of the thread that writes; others only read it.
+        # Only the thread that writes sets it; others read it.
         self._busy_since: float | None = None
         self._asked_at: float | None = None  # what the disk has yet to answer
         self._unsynced_since: float | None = None  # when the first of what isn't synced yet was acknowledged
@@ -244,7 +244,7 @@ class LogDatabase:
             raise self._unreadable(error) from error
 
     def damaged(self, what: str) -> MinkaError:
-        """Something is missing, so nothing that is in here can be relied on any more: see `fail`."""
+        """Something is missing, so nothing that is in here can be relied on: see `fail`."""
         error = MinkaError(Code.CORRUPT_DATA, f"the log database {self.path} is damaged: {what}")
         self.fail(error)
         return error
@@ -256,7 +256,7 @@ class LogDatabase:
         return failure
 
     def fail(self, error: MinkaError) -> None:
-        """Make every later `sync` fail with `error`: the node's disk can't be trusted any more."""
+        """Make every later `sync` fail with `error`: the node's disk can no longer be trusted."""
         if self._error is not None:
             return
         self._error = error
@@ -324,7 +324,7 @@ class LogDatabase:
             self._sync()
         except Exception as failure:  # noqa: BLE001 - goes to the owner
             error = storage_error(failure, f"writing the log database {self.path}")
-            self._unsynced_since = None  # nothing is known of it any more, and no try follows
+            self._unsynced_since = None  # nothing is known of it from now on, and no try follows
         self._busy_since = None
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._finish_sync, error, self._clock() - started)

@@ -43,7 +43,7 @@ class SizeEstimate:
         self._bytes = self._keys = 0
         self._bytes_variance = self._keys_variance = 0.0
         self._last = 0  # bytes of what the last sampled key replaced
-        self._step = self._skip = self._tail = 0  # of a block: its length, and what is before and behind the next pick
+        self._step = self._skip = self._tail = 0  # of a block: its length, and what is before and after the next pick
         if size is not None:
             self._bytes, self._keys = size.bytes, size.keys
 
@@ -107,7 +107,9 @@ class SizeEstimate:
             self._bytes_variance = self._keys_variance = 0.0
 
     def bounded(self, most: Size) -> None:
-        """There can't be more than that. Where the estimate is far beyond it, what is below it is not known either."""
+        """Take in that there can't be more than `most`. When the estimate is far beyond it, what is below it is
+        doubtful too.
+        """
         if self._bytes * (_FAR_BEYOND - 3 * self.error) > most.bytes:
             self.doubt()
         self._bytes, self._keys = min(self._bytes, most.bytes), min(self._keys, most.keys)

@@ -55,6 +55,6 @@ def puts(db: Rdict, record_bytes: int, level: str = "") -> Size:
     raw_keys, raw_values = int(table.get("raw key size", 0)), int(table.get("raw value size", 0))
     if not entries:
         return Size()
-    # Each key has 8 bytes of RocksDB's behind it, a deletion is a key, and one entry at least is the record.
+    # RocksDB adds 8 bytes to each key, a deletion is a key, and one entry at least is the record.
     key_bytes = (raw_keys - 8 * entries) * (entries - deletions) // entries
     return Size(max(0, key_bytes + raw_values - record_bytes), max(0, entries - deletions - 1))

@@ -17,7 +17,7 @@ class TakenLoads(msgspec.Struct, array_like=True, gc=False):
     floor: int = 0
 
     def has(self, number: int) -> bool:
-        """Whether it is not to be taken in any more."""
+        """Whether it is no longer to be taken in."""
         return number < self.floor or number in self.offsets
 
     def with_load(self, number: int, offset: int, floor: int, log_base: int) -> "TakenLoads":
@@ -28,7 +28,7 @@ class TakenLoads(msgspec.Struct, array_like=True, gc=False):
         return TakenLoads(kept, floor)
 
     def is_in_log(self, number: int, log_base: int) -> bool:
-        """Whether its mark is taken in, and still in the log that has everything behind `log_base`."""
+        """Whether its mark is taken in, and still in the log that has everything after `log_base`."""
         return self.offsets.get(number, 0) > log_base
 
     def encode(self) -> bytes:

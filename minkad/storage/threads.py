@@ -13,7 +13,7 @@ async def on_thread(work: Callable[..., T], *args: object) -> T:
 
 
 async def end_of(running: asyncio.Future[T]) -> T:
-    """Its result. Whoever is cancelled meanwhile still waits for its end, so that nothing runs on behind."""
+    """Its result. Whoever is cancelled meanwhile still waits for its end, so that nothing goes on running."""
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

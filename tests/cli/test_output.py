@@ -10,7 +10,8 @@ import yaml
 from minka.v1.admin_pb2 import GetStatusRequest, GetStatusResponse
 from minka.v1.cluster_pb2 import NodeState, OperationState, Partitioning, PartitionState
 from minkactl.exits import Exit
-from minkactl.output import Column, Kind, Listing, plain, tsv
+from minkactl.output import tsv
+from minkactl.pages import Column, Kind, Listing, plain
 from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal, plain_lines
 
 

@@ -20,7 +20,7 @@ from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkactl.commands.reassign import read_plan
 from minkactl.documents import from_document, to_document
 from minkactl.exits import Exit
-from minkactl.output import Page
+from minkactl.pages import Page
 from minkactl.progress import Tracker
 from minkactl.session import Session
 from minkactl.watch import repeated
@@ -388,7 +388,7 @@ def test_a_terminal_sees_bars_rates_and_what_blocks(operating: AnsweringNode) ->
 def test_reasons_are_told_once_and_a_long_table_is_cut() -> None:
     from rich.console import Console
 
-    from minkactl import render
+    from minkactl.render import migrations
 
     look = looks(FAILED)[-1]
     for number in range(100):
@@ -398,7 +398,7 @@ def test_reasons_are_told_once_and_a_long_table_is_cut() -> None:
     (document,) = Tracker({}, {}).documents(look)
     console = Console(width=120, height=30)
     with console.capture() as captured:
-        console.print(render.migrations(document))
+        console.print(migrations.migrations(document))
     text = captured.get()
     assert "✗ 100, 101, 102 and 97 more cancelled: ephesus failed" in text
     assert text.count("ephesus failed") == 1

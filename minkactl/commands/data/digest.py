@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minkactl import jobs, options
-from minkactl.output import Column, Kind
+from minkactl.pages import Column, Kind
 from minkactl.session import Session
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import click
 
 from minkactl import jobs, options
 from minkactl.completion import complete_keyspace
-from minkactl.output import Column, Kind
+from minkactl.pages import Column, Kind
 from minkactl.session import Session
 
 if TYPE_CHECKING:

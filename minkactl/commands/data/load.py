@@ -7,7 +7,7 @@ import click
 from minkactl import jobs, options
 from minkactl.completion import complete_keyspace, complete_load
 from minkactl.keys import parse_key
-from minkactl.output import Column, Kind
+from minkactl.pages import Column, Kind
 from minkactl.session import Session, requester
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import click
 
 from minkactl import jobs, options
 from minkactl.commands.reassign import write_plan
-from minkactl.output import Column, Kind, Listing, note
+from minkactl.output import note
+from minkactl.pages import Column, Kind, Listing
 from minkactl.session import Session
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from minkactl import jobs, options
-from minkactl.output import Column, Kind, Listing, note
+from minkactl.output import note
+from minkactl.pages import Column, Kind, Listing
 from minkactl.session import Session
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import click
 from minkactl import jobs, options
 from minkactl.completion import complete_keyspace
 from minkactl.exits import Exit
-from minkactl.output import Column, Kind, Listing
+from minkactl.pages import Column, Kind, Listing
 from minkactl.session import Session
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def begin(state: State, command: Begins, now_ms: int) -> list[Record]:
 
 
 def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record]:
-    """The first of those that wait and have nothing to wait for any more begins. What can't begin by now fails."""
+    """The first of those that wait and no longer have anything to wait for begins. What can't begin by now fails."""
     for queued in state.queued_operations():
         operation = Operation()
         operation.CopyFrom(queued)
@@ -80,7 +80,7 @@ class Conflict(NamedTuple):
 
 
 def conflicts(state: State, operation: Operation, migrations: Iterable[Migration]) -> Iterator[Conflict]:
-    """With those that run, and those that were queued before it."""
+    """What it has in common with those that run, and those that were queued before it."""
     wanted = _touched(state, operation, migrations)
     for other in state.unended_operations():
         if other.id == operation.id or (other.state == _S.OPERATION_STATE_QUEUED and other.id > operation.id):

@@ -179,7 +179,7 @@ class ProposeSplit:
 
 @dataclass(frozen=True, slots=True)
 class FinishMerge:
-    """The leader of two partitions: the first has all that the second has, to which nothing is written any more."""
+    """The leader of two partitions: the first has all that the second has, to which nothing more is written."""
 
     node_id: str
     partition_id: int

@@ -157,7 +157,7 @@ class Drains(OperationKind):
     """The node stops leading, and with `decommission` all that it holds moves to other nodes."""
 
     def told(self, state: State, operation: Operation) -> str:
-        """With its node."""
+        """Named with its node."""
         flag = " --decommission" if operation.drain.decommission else ""
         return f"drain {operation.drain.node}{flag}"
 
@@ -175,7 +175,7 @@ class Drains(OperationKind):
         return Beginning(migrations, leaves)
 
     def touches(self, state: State, operation: Operation) -> list[Touched]:
-        """The node."""
+        """It has the node to itself."""
         return [(Touch.DRAINS, operation.drain.node)]
 
     def blockers(self, state: State, operation: Operation) -> list[Blocker]:
@@ -186,11 +186,11 @@ class Drains(OperationKind):
         return _moved_by_others(state, operation) if operation.drain.decommission else blockers(state, node)
 
     def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
-        """The node stays."""
+        """The node stays in service."""
         return undrained(state, operation.drain.node, now_ms, but)
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
-        """It ends when the node is safe to stop, or can't be drained any more."""
+        """It ends when the node is safe to stop, or can no longer be drained."""
         drain = operation.drain
         node = state.nodes.get(drain.node)
         if operation.cancelled:

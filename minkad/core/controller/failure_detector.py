@@ -55,7 +55,7 @@ class FailureDetector:
         return now < self.deadline(node)
 
     def silent(self, others: Iterable[str], now: float) -> list[str]:
-        """Who of the other nodes that are up is to be failed, all of them together."""
+        """The nodes that are to be failed together, out of the other nodes that are up."""
         others = list(others)
         patience = (self.patience - 1) * self.timeout if self.suspects_itself(others, now) else 0.0
         return [node for node in others if now >= self.deadline(node) + patience]

@@ -18,7 +18,7 @@ def alter_isr(state: State, command: AlterIsr) -> list[Record]:
     rows: dict[int, Partition] = {}
     for change in command.changes:
         if change.partition_id not in rows and isr_refusal(state, command.node_id, change) is None:
-            # The same set again is a change, too: behind it no older request can succeed any more.
+            # The same set again is a change, too: after it no older request can succeed.
             partition = state.partitions[change.partition_id]
             rows[partition.id] = _with_isr(state, partition, change)
             if partition.splitting:
@@ -56,7 +56,7 @@ def check_caller(state: State, node_id: str) -> None:
 
 
 def _successor(state: State, partition: Partition, change: IsrChange) -> Selection | None:
-    """Who leads when the leader leaves the set because its copy is damaged."""
+    """The next leader when the leader leaves the set because its copy is damaged."""
     live = Live.of(state).without(partition.leader)
     row = Partition()
     row.CopyFrom(partition)

@@ -128,8 +128,8 @@ class Creation:
 
 def default_replicas(state: State) -> int:
     """3 in a cluster of three nodes or more, LIVE or not: one that is down for a while shall not leave a keyspace with
-    one replica for good. Of two nodes neither decides anything without the other, so a second replica would not keep a
-    partition online.
+    one replica for good. With two nodes neither decides anything without the other, so a second replica would not keep
+    a partition online.
     """
     return DEFAULT_REPLICAS if len(state.nodes) >= DEFAULT_REPLICAS else 1
 

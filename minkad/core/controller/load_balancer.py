@@ -36,7 +36,7 @@ class SpreadLoad(Begins):
         return Operation(automatic=True, reason=self.reason, reassign=ReassignOperation())
 
     def migrations(self) -> list[Migration]:
-        """The one."""
+        """The one move."""
         return [
             Migration(
                 partition_id=self.partition_id,
@@ -61,7 +61,7 @@ class LoadBalancer:
         self._move = 0  # the operation of the last one, until it has ended
 
     def look(self, view: View) -> SpreadLoad | None:
-        """The move that is due."""
+        """The move that is due, if any is."""
         state, now = view.state, view.now
         if now - self._looked_at < INTERVAL_S:
             return None

@@ -40,7 +40,7 @@ def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
 
 
 def _replaced(state: State, old: Node, now_ms: int) -> Iterator[Record]:
-    """What ends with the process before. From the first of it on that process gets no clearance any more."""
+    """What ends with the process before. From the first of it on that process gets no clearance."""
     rows = on_process_end(state, old.id)
     first = next(rows, None)
     if first is not None:
@@ -104,7 +104,7 @@ def _process(node: Node) -> str:
 
 
 def leave(state: State, command: Leave, now_ms: int) -> Iterator[Record]:
-    """The node serves nothing any more and said so; it may register again."""
+    """The node has said that it no longer serves anything; it may register again."""
     node = state.nodes.get(command.node_id)
     if node is None or not is_up(node) or node.incarnation != command.incarnation:
         return iter(())
@@ -122,7 +122,7 @@ def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
 
 
 def remove(state: State, command: RemoveNode) -> list[Record]:
-    """The node is no member any more. Raises UNKNOWN_NODE, and NODE_IN_USE while it is LIVE or a replica of anything.
+    """The node is no longer a member. Raises UNKNOWN_NODE, and NODE_IN_USE while it is LIVE or a replica of anything.
 
     What it has yet to delete it can't bring back: it is refused with its old data.
     """

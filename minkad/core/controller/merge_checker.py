@@ -28,7 +28,7 @@ _Pair = tuple[int, int, int, int]  # ids and generations
 
 
 class MergeChecker:
-    """Times are seconds of the active controller's monotonic clock. A new controller begins to count anew."""
+    """Times are seconds of the active controller's monotonic clock. A new controller begins to count again."""
 
     def __init__(self) -> None:
         self._looked_at = float("-inf")

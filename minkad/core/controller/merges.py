@@ -4,7 +4,7 @@ of the one on its right, which is gone.
 Its leader copies what the other has through its own log, so that its replicas have it as they have everything; for
 that it has to lead both. So what comes first is that both have a replica on one node (a migration where they don't)
 and that it leads them; then both rows say that they are being merged, and after that the leader reports the end.
-A leader that is lost in between changes nothing: the next one begins anew.
+A leader that is lost in between changes nothing: the next one begins again.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -122,7 +122,7 @@ class Merges(OperationKind):
     """Neighbours in a keyspace by ranges become one partition."""
 
     def told(self, state: State, operation: Operation) -> str:
-        """With its keyspace."""
+        """Named with its keyspace."""
         return f"merge {state.keyspaces[operation.merge.keyspace_id].name}"
 
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:

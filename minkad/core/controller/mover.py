@@ -48,7 +48,7 @@ class Mover(Protocol):
         """
 
     def busy_besides(self, state: State) -> Mapping[str, int]:
-        """By host: how many things it has to do with for which nothing is under way any more, or has ever been."""
+        """By host: how many things it has to do with for which nothing is under way now, or ever was."""
 
     def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
         """The first steps of these, which are PENDING."""

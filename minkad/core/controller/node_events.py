@@ -95,7 +95,7 @@ def _brought_online(state: State, partition: Partition, live: Live) -> list[Part
 
 
 def offline_selection(state: State, partition: Partition, live: Live) -> Selection | None:
-    """Who leads a partition that has no leader, or whose leader is not in `live`."""
+    """The new leader of a partition that has none, or whose leader is not in `live`."""
     if partition.state == PartitionState.PARTITION_STATE_NEW:
         return new_partition_leader_selector(partition, live)
     allow_unclean = state.keyspaces[partition.keyspace_id].unclean_election

@@ -25,11 +25,11 @@ class PartitionChange:
         row.partition_epoch += 1
         return row
 
-    # Who leads
+    # The leader
 
     def elect(self, selection: Selection | None) -> Self:
-        """→ OnlinePartition, with who was selected; → OfflinePartition where nobody can lead. Then the isr stays: who
-        was in it has everything.
+        """→ OnlinePartition with the node that was selected; → OfflinePartition when nobody can lead. Then the isr
+        stays: whoever was in it has everything.
         """
         row = self._row
         if selection is not None:
@@ -64,7 +64,7 @@ class PartitionChange:
         row.state = PartitionState.PARTITION_STATE_ONLINE
         return self
 
-    # Who is in sync
+    # The in-sync set
 
     def set_isr(self, isr: Sequence[str]) -> Self:
         """These are in sync."""
@@ -72,14 +72,14 @@ class PartitionChange:
         return self
 
     def leave_isr(self, node: str) -> Self:
-        """The node's replica, which isn't the leader's, is not in sync any more."""
+        """The node's replica, which isn't the leader's, is no longer in sync."""
         assert node != self._row.leader, self._row
         return self.set_isr([other for other in self._row.isr if other != node])
 
-    # Where it is: the steps of onPartitionReassignment
+    # The replicas: the steps of onPartitionReassignment
 
     def reassign_to(self, target: Sequence[str]) -> Self:
-        """1: AR = OAR + RAR."""
+        """Step 1: AR = OAR + RAR."""
         row = self._row
         original = list(row.replicas)
         row.replicas[:] = dict.fromkeys([*original, *target])
@@ -88,12 +88,12 @@ class PartitionChange:
         return self
 
     def remove_old_replicas(self) -> Self:
-        """8 and 9: what is in OAR and not in RAR is to be deleted."""
+        """Steps 8 and 9: what is in OAR and not in RAR is to be deleted."""
         row = self._row
         return self._remove([node for node in row.replicas if node not in row.target_replicas])
 
     def assign_target(self) -> Self:
-        """10: AR = RAR."""
+        """Step 10: AR = RAR."""
         self._row.replicas[:] = self._row.target_replicas
         self._row.ClearField("target_replicas")
         return self
@@ -108,7 +108,7 @@ class PartitionChange:
         return self
 
     def note_deleted(self, node: str) -> Self:
-        """The node has nothing of it any more."""
+        """The node no longer has anything of it."""
         self._row.removing_replicas.remove(node)
         return self
 
@@ -117,7 +117,7 @@ class PartitionChange:
         row.removing_replicas.extend(node for node in nodes if node not in row.removing_replicas)
         return self.set_isr([node for node in row.isr if node not in nodes])
 
-    # Which keys it has
+    # The keys
 
     def split_at(self, key: bytes, child_id: int) -> Self:
         """The keys from `key` on are the child's."""
@@ -142,7 +142,7 @@ class PartitionChange:
         return self
 
     def give_up_merge(self) -> Self:
-        """It stays as it is."""
+        """It is no longer to be merged."""
         self._row.ClearField("merge_from")
         self._row.ClearField("merge_into")
         return self

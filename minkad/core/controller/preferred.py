@@ -42,7 +42,7 @@ class Elections(OperationKind):
     """Affected partitions → OnlinePartition, by the preferred replica selector."""
 
     def touches(self, state: State, operation: Operation) -> list[Touched]:
-        """The leaderships."""
+        """It has the leaderships of its partitions to itself."""
         return [(Touch.LEADS, partition_id) for partition_id in operation.elect_leaders.partitions]
 
     def leaderships(self, state: State, operation: Operation, live: Live) -> list[tuple[Partition, str]]:

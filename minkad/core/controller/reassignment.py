@@ -42,7 +42,7 @@ class PartitionMover:
         """An earlier migration of the partition has been cancelled."""
         replicas = state.partitions[migration.partition_id].replicas
         if migration.source and migration.source not in replicas:
-            return f"{migration.source} holds no replica of it any more"
+            return f"{migration.source} no longer holds a replica of it"
         if migration.target and not migration.target_replicas and migration.target in replicas:
             return f"{migration.target} holds a replica of it already"
         return None

@@ -24,7 +24,7 @@ class ApplyPlan(Begins):
 
     @property
     def queue(self) -> bool:
-        """As it was planned."""
+        """Queue the operation as it was planned."""
         return self.plan.queued
 
     def operation(self, state: State) -> Operation:

@@ -10,7 +10,7 @@ from minkad.core.state import State
 
 
 def report(state: State, command: ReportReplicas) -> list[Record]:
-    """Hosted by its leader: ASSIGNED → ONLINE. Deleted: the node has nothing of the partition any more
+    """Hosted by its leader: ASSIGNED → ONLINE. Deleted: the node no longer has anything of the partition
     (OfflineReplica → NonExistentReplica).
     """
     rows: dict[int, Partition] = {}

@@ -139,7 +139,7 @@ class _Load:
         return None
 
     def add(self, migration: Migration) -> None:
-        """It is under way."""
+        """Count a migration that is under way."""
         kind = Placed.of(migration).kind
         hosts = MOVERS[kind].hosts(self._state, migration, self._live)
         self._busy.update((kind, host) for host in hosts)

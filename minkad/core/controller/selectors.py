@@ -13,20 +13,22 @@ from minkad.core.state import State, is_up
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Who is up, and who of them is to lead only where nobody else can: it is on its way out, or its disk is low."""
+    """The nodes that are up, and those of them that lead only if nobody else can: they are being drained, or their
+    disks are low.
+    """
 
     up: frozenset[str]
     draining: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, state: State, low_disks: Collection[str] = ()) -> "Live":
-        """As the table says."""
+        """The nodes that are up, as the table says."""
         up = [node for node in state.nodes.values() if is_up(node)]
         draining = [n.id for n in up if n.state == NodeState.NODE_STATE_DRAINING or n.id in low_disks]
         return cls(frozenset(node.id for node in up), frozenset(draining))
 
     def without(self, *nodes: str) -> "Live":
-        """As if the nodes had gone."""
+        """What it would be if these nodes had gone."""
         return Live(self.up - {*nodes}, self.draining - {*nodes})
 
     def first(self, candidates: Iterable[str]) -> str | None:

@@ -46,7 +46,7 @@ class Ranges:
         return self.rows[bisect_right(self._starts, key) - 1]
 
     def pair_at(self, key: bytes) -> tuple[Partition, Partition] | None:
-        """The one that begins at the key, behind the one that ends there; None where there are no such two."""
+        """The one that begins at the key, after the one that ends there; None where there are no such two."""
         place = bisect_left(self._starts, key)
         if not 0 < place < len(self._starts) or self._starts[place] != key:
             return None
@@ -104,7 +104,7 @@ class Splits(OperationKind):
     shifts_load = False
 
     def told(self, state: State, operation: Operation) -> str:
-        """With its keyspace."""
+        """Named with its keyspace."""
         return f"split {state.keyspaces[operation.split.keyspace_id].name}"
 
     def touches(self, state: State, operation: Operation) -> list[Touched]:

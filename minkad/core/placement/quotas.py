@@ -37,8 +37,8 @@ def even_quotas(
 ) -> dict[str, int]:
     """For each target its share of all that there is by its weight, rounded to differ by less than one from it.
 
-    No node gets more than `limit`. Who has more keeps the odd one, so that the fewest move; then who has least of
-    `totals`, which counts beyond what is evened out here.
+    No node gets more than `limit`. A node that has more keeps the odd one, so that the fewest move; then that which has
+    least of `totals`, which counts beyond what is evened out here.
     """
     left = sum(counts.values())
     shares = level_shares(left, {n: weights.get(n, 1.0) for n in targets}, {}, dict.fromkeys(targets, limit))
@@ -59,7 +59,7 @@ def filled_quotas(
     limit: int,
     totals: Mapping[str, int],
 ) -> dict[str, int]:
-    """As `even_quotas`, where nobody of the targets gives up anything: what others have goes to who has least."""
+    """As `even_quotas`, but no target gives up anything: what others have goes to the target that has least."""
     quotas = {node: counts.get(node, 0) for node in targets}
     left = sum(count for node, count in counts.items() if node not in quotas)
     weight = {node: weights.get(node, 1.0) for node in targets}

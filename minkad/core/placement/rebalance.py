@@ -30,7 +30,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """Where replicas may be, and in what proportion. `gently`: nobody gives up anything but who is not a target."""
+    """The nodes on which replicas may be, and in what proportion. `gently`: only nodes that are no targets give up
+    anything.
+    """
 
     targets: Sequence[str]
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -228,7 +230,7 @@ class Rebalance:
         return False
 
     def _leave_uneven(self, source: str) -> None:
-        """Who is to have nothing is emptied at any price; others keep what nobody can take."""
+        """A node that is to have nothing is emptied at any price; others keep what nobody can take."""
         if source in self._wishes.targets:
             self.notes.append(
                 f"{source} keeps {self._now[source]} replicas of {self._keyspace.name} instead of "

@@ -17,7 +17,7 @@ def _silent(_level: str, _text: str) -> None:
 class Config:
     """Times are in ticks, sizes in bytes; NO_LIMIT lifts a limit on bytes.
 
-    A node campaigns when it has not heard from a leader for [election_tick, 2 · election_tick) ticks, drawn anew for
+    A node campaigns when it has not heard from a leader for [election_tick, 2 · election_tick) ticks, drawn again for
     each term from `random`, which answers a number in [0, n).
     """
 
@@ -63,5 +63,5 @@ class Config:
                 raise ValueError(text)
 
     def log(self) -> Log:
-        """Where log lines go."""
+        """The function that log lines go to."""
         return self.logger or _silent

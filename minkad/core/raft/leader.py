@@ -234,7 +234,7 @@ def _handle_append_response(r: "Raft", m: Message, progress: Progress) -> None:
 def _handle_append_reject(r: "Raft", m: Message, progress: Progress) -> None:
     """Go back to where the logs can match.
 
-    The follower says (reject_hint, log_term): the last entry it has that could match the leader's. Of its own log the
+    The follower says (reject_hint, log_term): the last entry it has that could match the leader's. In its own log the
     leader then skips all entries with a newer term than that, so there is at most one probe a term.
     """
     hint = m.reject_hint

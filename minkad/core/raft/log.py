@@ -138,7 +138,7 @@ class RaftLog:
         """
         if not self.match_term(index, term):
             return None
-        assert not entries or entries[0].index == index + 1, "entries follow the index they were sent behind"
+        assert not entries or entries[0].index == index + 1, "entries follow the index after which they were sent"
         fresh = self._first_difference(entries)
         if fresh < len(entries):
             self.append(entries[fresh:])

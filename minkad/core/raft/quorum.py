@@ -15,7 +15,7 @@ AckedIndex = Callable[[int], int | None]
 
 
 class VoteResult(Enum):
-    """Where an election stands."""
+    """How an election stands."""
 
     PENDING = "VotePending"
     LOST = "VoteLost"

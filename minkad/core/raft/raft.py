@@ -46,7 +46,7 @@ _AFTER_APPEND = (MSG_APP_RESP, MSG_VOTE_RESP, MSG_PRE_VOTE_RESP)
 
 
 class Raft:
-    """The state machine behind RawNode; deterministic, single-threaded, without I/O and clock."""
+    """The state machine that RawNode drives; deterministic, single-threaded, without I/O and clock."""
 
     def __init__(self, config: Config) -> None:
         config.validate()
@@ -175,7 +175,7 @@ class Raft:
         self.say("INFO", f"node {self.id} is a follower in term {self.term}")
 
     def forget_leader(self, campaign_after: int) -> None:
-        """Its process has died: having heard it is no reason any more to refuse others a vote. Campaign after so many
+        """Its process has died: having heard it is no longer a reason to refuse others a vote. Campaign after so many
         ticks if none of them leads by then (etcd/raft: MsgForgetLeader).
         """
         if self.role is not Role.FOLLOWER or self.leader_id == NONE:
@@ -321,7 +321,7 @@ class Raft:
         self.applied_to(index)
 
     def abort_leader_transfer(self) -> None:
-        """Lead on."""
+        """Give up the transfer, and go on leading."""
         self.lead_transferee = NONE
 
     # The configuration

@@ -247,7 +247,7 @@ class RawNode:
         return self._raft.raft_log.last_index()
 
     def status(self) -> Status:
-        """Everything, copied."""
+        """A copy of everything."""
         r = self._raft
         progress = r.tracker.snapshot_progress() if r.role is Role.LEADER else {}
         return Status(self.basic_status(), r.tracker.config, progress)

@@ -138,7 +138,7 @@ class Progress:
         return True
 
     def maybe_decrease(self, rejected: int, hint: int) -> bool:
-        """It rejected a MSG_APP behind `rejected` and its log may match at `hint`. False if that is old news."""
+        """It rejected a MSG_APP that follows `rejected` and its log may match at `hint`. False if that is old news."""
         if self.state is ProgressState.REPLICATE:
             if rejected <= self.match:
                 return False
@@ -223,7 +223,7 @@ class ProgressTracker:
         self.votes.setdefault(voter, granted)
 
     def tally(self) -> VoteResult:
-        """Where the election stands."""
+        """How the election stands."""
         return self.config.voters.vote_result(self.votes)
 
     def snapshot_progress(self) -> dict[int, Progress]:

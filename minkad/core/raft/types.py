@@ -42,8 +42,8 @@ class RaftError(Exception):
 
 
 class LogRolledBack(AssertionError):
-    """The log lacks what this node has acknowledged, so it was cut, lost or replaced by an older copy. Where etcd/raft
-    panics; the node must not go on.
+    """The log lacks what this node has acknowledged, so it was cut, lost or replaced by an older copy. Where this is
+    raised, etcd/raft panics; the node must not go on.
     """
 
 

@@ -69,7 +69,7 @@ class Unstable:
             self.snapshot_in_progress = False
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Start anew from `snapshot`."""
+        """Start again from `snapshot`."""
         self.offset = self.offset_in_progress = snapshot.metadata.index + 1
         self.entries = []
         self.snapshot = snapshot

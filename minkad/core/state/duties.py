@@ -84,7 +84,7 @@ def weight_of(duty: Duty) -> int:
 
 
 def duty_name(duty: Duty) -> str:
-    """For people: feeds/bbc."""
+    """The duty's name for people, such as feeds/bbc."""
     return f"{duty.pallet}/{duty.id}"
 
 
@@ -183,7 +183,7 @@ class DutyState:
         self._note_room(row.id)
 
     def remove_pallet(self, pallet: str) -> None:
-        """It has no duties any more."""
+        """Remove a pallet, which has no duties."""
         self.revision += 1
         assert not self.in_pallet.get(pallet), f"{pallet} has duties"
         del self.pallets[pallet]
@@ -191,7 +191,7 @@ class DutyState:
             index.pop(pallet, None)
 
     def put_shard(self, row: Shard) -> list[NotifyShard]:
-        """A shard is new, or its row replaced."""
+        """Add a shard, or replace its row."""
         self.revision += 1
         old = self.shards.get(row.name)
         self.shards[row.name] = row
@@ -369,7 +369,7 @@ class DutyState:
 
 
 def assignment_row(one: Assignment) -> AssignmentRow:
-    """As it is told to others."""
+    """The row of an assignment, as others are told it."""
     return AssignmentRow(
         duty=one.duty,
         shard=one.shard,

@@ -49,7 +49,7 @@ class LoadTable:
         return [load for load in self.rows.values() if load.state in LOADS_UNENDED]
 
     def lowest_open(self) -> int:
-        """No load with a smaller number will ever be taken in anywhere any more."""
+        """No load with a smaller number will ever be taken in anywhere."""
         return min((load.number for load in self.unended()), default=self.next_number)
 
     def taken_in(self, keyspace_id: int) -> Load | None:
@@ -64,7 +64,7 @@ class LoadTable:
     # Changing
 
     def apply(self, record: Record) -> None:
-        """One fact about loads."""
+        """Apply a fact about loads."""
         match record.WhichOneof("fact"):
             case "load_changed":
                 self.put(record.load_changed)
@@ -74,7 +74,7 @@ class LoadTable:
                 self.finish(record.load_parts_done)
 
     def put(self, load: Load) -> None:
-        """Take a row; what has ended has no parts any more, and of such only the last are kept."""
+        """Take a row; what has ended no longer has parts, and only the last that ended are kept."""
         old = self.rows.get(load.number)
         if old is None:
             assert load.number >= self.next_number, f"load number {load.number} was used before"
@@ -101,7 +101,7 @@ class LoadTable:
             self.due.setdefault(part.partition_id, {})[part.load_number] = None
 
     def finish(self, done: LoadPartsDone) -> None:
-        """Parts are taken in."""
+        """Note that parts were taken in."""
         number = done.load.number
         parts = self.parts[number]
         for partition_id in done.partition_ids:
@@ -135,7 +135,7 @@ class LoadTable:
 
     @classmethod
     def of(cls, tables: LoadTables) -> Self:
-        """What `pieces` gave."""
+        """The table of what `pieces` gave."""
         table = cls({load.number: load for load in tables.loads}, next_number=tables.next_number or 1)
         for part in tables.parts:
             table.parts.setdefault(part.load_number, {})[part.partition_id] = part

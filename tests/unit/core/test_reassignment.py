@@ -374,7 +374,7 @@ def test_a_move_whose_forerunner_was_cancelled_is_given_up() -> None:
     c.settle()
     states = [m.state for m in c.state.migrations[operation].values()]
     assert states == [MigrationState.MIGRATION_STATE_CANCELLED] * 2
-    assert "4 holds no replica of it any more" in c.operation(operation).outcome
+    assert "4 no longer holds a replica of it" in c.operation(operation).outcome
     assert only(c).replicas == row.replicas
 
 

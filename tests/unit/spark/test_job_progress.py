@@ -4,8 +4,9 @@ import pytest
 
 from minka.spark.progress import Progress
 from minkactl import job_progress
-from minkactl.job_progress import Lines, facts, shown
-from minkactl.job_view import drawn
+from minkactl.job_facts import facts
+from minkactl.job_progress import Lines, shown
+from minkactl.render.jobs import drawn
 
 
 def progress(number: int, **known: float) -> Progress:

@@ -137,7 +137,7 @@ class _Batch:
         self._released: dict[str, list[int]] = {}
 
     def records(self) -> list[Record]:
-        """What they come to."""
+        """The records that the changes come to."""
         states = ((self._dropped, _A.ASSIGNMENT_STATE_UNSPECIFIED), (self._released, _A.ASSIGNMENT_STATE_RELEASING))
         return [
             *(
@@ -244,5 +244,5 @@ def _is_stored(row: Duty, spec: DutySpec) -> bool:
 
 
 def removed_when_released(state: DutyState) -> Iterator[int]:
-    """The deleted duties that no shard has any more."""
+    """The deleted duties that no shard has."""
     return (number for number in state.deleting if number not in state.of_duty)

@@ -19,7 +19,7 @@ DutyCommand = ChangePallets | ChangeDuties | RegisterShard | FailShards | NoteFl
 
 
 def duty_facts(state: State, command: DutyCommand, now_ms: int) -> Iterable[Record]:
-    """As `minkad.core.controller.facts`."""
+    """The same as `minkad.core.controller.facts`, for commands about duties."""
     match command:
         case ChangeDuties():
             return changes.change_duties(state, command, now_ms)

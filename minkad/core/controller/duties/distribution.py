@@ -145,7 +145,7 @@ def _is_full(state: State, now_ms: int) -> bool:
 
 
 def _cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Iterator[Record]:
-    """Nobody else prepares for them any more."""
+    """From now on nobody else prepares for them."""
     others: dict[str, list[int]] = {}
     for number in numbers:
         for one in state.duties.of_duty.get(number, ()):
@@ -241,7 +241,7 @@ def _tidy_shard(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
 
 
 def _waves(state: State, now_ms: int) -> Iterator[Record]:
-    """What shards that go, or don't take a pallet any more, have is released, some at a time; so is what a person has
+    """What shards that go, or no longer take a pallet, have is released, some at a time; so is what a person has
     assigned to another shard.
     """
     epochs, going = Epochs(state.duties.next_epoch), _going(state)
@@ -350,7 +350,7 @@ def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:
 
 
 def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -> dict[int, str]:
-    """Where these could go, besides those that are on their way somewhere already; if these have no place, none."""
+    """The shards to which these could go, besides those that are on their way somewhere already."""
     on_their_way = [
         state.duties.duties[one.duty]
         for name, count in state.duties.releasing.items()

@@ -27,7 +27,7 @@ class DutyMover:
     """PENDING → (PREPARING →) RELEASING → COMPLETED."""
 
     def name(self, state: State, id_: int) -> str:
-        """As people know it; one that is gone has only its number."""
+        """The name that people know; a duty that is gone has only its number."""
         row = state.duties.duties.get(id_)
         return f"duty {id_}" if row is None else duty_name(row)
 
@@ -37,7 +37,7 @@ class DutyMover:
         if row is None or row.deleting:
             return "it was deleted"
         if holder is None or holder.shard != migration.source:
-            return f"it is not on {migration.source} any more"
+            return f"it is no longer on {migration.source}"
         return _no_target(state, migration)
 
     def obstacle(self, state: State, migration: Migration) -> str | None:
@@ -49,7 +49,7 @@ class DutyMover:
         return f"{others[0]} prepares for it" if others else None
 
     def most(self, state: State, migration: Migration, caps: MigrationCaps) -> Most:
-        """As the pallet says."""
+        """As many as the pallet says."""
         row = state.duties.duties.get(migration.duty)
         pallet = state.duties.pallets.get(row.pallet) if row is not None else None
         return Most((pallet.moves_per_shard if pallet is not None else 0) or MOVES_PER_SHARD, MOVES_IN_CLUSTER)
@@ -120,7 +120,7 @@ class DutyMover:
         return None
 
     def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:
-        """The target need not prepare any longer."""
+        """The target no longer needs to prepare."""
         return _ended(state, migration, now_ms, reason)
 
 
@@ -150,7 +150,7 @@ def _is_late(migration: Migration, now_ms: int) -> bool:
 
 
 def _ended(state: State, migration: Migration, now_ms: int, outcome: str) -> list[Record]:
-    """It is not moved, at least not there. What prepares for it need not any longer."""
+    """It is not moved, at least not there. What prepares for it no longer needs to."""
     one = state.duties.assignment(migration.duty, migration.target)
     prepares = one is not None and one.state == _A.ASSIGNMENT_STATE_PREPARING
     dropped = in_state(migration.target, _A.ASSIGNMENT_STATE_UNSPECIFIED, [migration.duty], now_ms) if prepares else ()

@@ -170,7 +170,7 @@ def migration_of(move: Move) -> Migration:
 
 
 def problem_of(state: State, move: Move) -> str | None:
-    """Why a plan's move of a duty can't be carried out any more."""
+    """Why a plan's move of a duty can no longer be carried out."""
     row, holder = state.duties.duties.get(move.duty), state.duties.holder(move.duty)
     if row is None or row.deleting:
         return "it was deleted"
@@ -193,13 +193,13 @@ class BalancePallet(Begins):
     plan: Plan
 
     def operation(self, state: State) -> Operation | None:
-        """None where nothing of the plan holds any more."""
+        """None where nothing of the plan still holds."""
         if not any(problem_of(state, move) is None for move in self.plan.moves):
             return None
         return Operation(automatic=True, reason=self.plan.reason, rebalance=RebalanceOperation(pallet=self.plan.pallet))
 
     def migrations(self) -> list[Migration]:
-        """The first of the plan's moves; those that don't hold any more are cancelled as they begin. For the rest it is
+        """The first of the plan's moves; those that no longer hold are cancelled as they begin. For the rest it is
         looked again.
         """
         return [migration_of(move) for move in self.plan.moves[:MOVES_AT_ONCE]]
@@ -211,5 +211,5 @@ class Rebalances(OperationKind):
     shifts_load: ClassVar[bool] = False
 
     def told(self, state: State, operation: Operation) -> str:
-        """With its pallet."""
+        """Named with its pallet."""
         return f"pallet rebalance {operation.rebalance.pallet}"

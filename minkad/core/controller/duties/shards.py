@@ -92,7 +92,7 @@ def fail(state: State, command: FailShards, now_ms: int) -> Iterator[Record]:
 
 
 def _gone(duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int) -> Iterator[Record]:
-    """Its process has nothing any more."""
+    """Its process no longer has anything."""
     keeps = shard.grace_ms > 0
 
     def change(row: Shard) -> None:

@@ -95,14 +95,14 @@ class DutyLayout:
         return self.allows(duty, shard) and self.measure.size(duty) <= self.free(shard)
 
     def place(self, duty: PlacedDuty, target: str) -> None:
-        """One that waits."""
+        """Place a duty that waits."""
         self._move(duty, duty.shard, target)
         if not (duty.only_on or duty.is_fixed):
             self.pools[target].add(duty, self.measure.size(duty))
             self.movable[target] += self.measure.size(duty)
 
     def move(self, duty: PlacedDuty, source: str, target: str) -> None:
-        """One from a shard's pool to another's."""
+        """Move a duty from one shard's pool to another's."""
         size = self.measure.size(duty)
         self.pools[source].remove(duty, size)
         self.pools[target].add(duty, size)

@@ -28,7 +28,7 @@ class Pool:
         self._unsorted: set[frozenset[str]] = set()
 
     def add(self, duty: PlacedDuty, size: int) -> None:
-        """One more."""
+        """Add a duty of this size."""
         entries, entry = self._groups[duty.not_on], Entry(size, duty.created_ms, duty.number, duty)
         if not entries:
             self._unsorted.add(duty.not_on)
@@ -38,7 +38,7 @@ class Pool:
             insort(entries, entry)
 
     def remove(self, duty: PlacedDuty, size: int) -> None:
-        """One that is there."""
+        """Remove a duty that is in the pool, with the size by which it was added."""
         entries = self._sorted(duty.not_on)
         del entries[bisect_left(entries, (size, duty.created_ms, duty.number))]
 

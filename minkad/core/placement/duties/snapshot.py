@@ -13,7 +13,7 @@ class FillBy(Enum):
 
 
 class PreSort(Enum):
-    """In which order fair workload places duties."""
+    """The order in which fair workload places duties."""
 
     WEIGHT = "weight"  # the heaviest first
     DATE = "date"  # the oldest first

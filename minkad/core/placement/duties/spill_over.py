@@ -94,7 +94,7 @@ class _Filling:
         return moved
 
     def ideals(self) -> dict[str, float]:
-        """As if duties could be cut: each full up to where all is placed."""
+        """Each shard's weight if duties could be cut: shards are full, in their order, until all is placed."""
         left, ideals = float(sum(self._layout.used[name] for name in self._layout.open)), {}
         for name in self.order:
             ideals[name] = min(left, self._layout.limits[name])

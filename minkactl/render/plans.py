@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from minkactl import units
-from minkactl.output import Listing, Row
-from minkactl.render import console, stacked, table
-from minkactl.render import show as print_
+from minkactl.pages import Listing, Row
+from minkactl.render.tables import stacked, table
+from minkactl.render.terminal import console
+from minkactl.render.terminal import show as print_
 
 ROOM_FOR_A_QUESTION: Final = 4  # lines
 

@@ -1,4 +1,4 @@
-"""What a terminal shows of a running Spark job: a line a stage, with a bar. Knows rich, as render.py does."""
+"""What a terminal shows of a running Spark job: a line a stage, with a bar."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from minkactl.job_progress import facts
+from minkactl.job_facts import facts
 from minkactl.strip import ASCII, UNICODE, bar
 
 if TYPE_CHECKING:

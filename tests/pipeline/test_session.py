@@ -89,7 +89,7 @@ def test_minkactl_data_on_a_machine_without_java(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     expected = Digest.of((key.encode(), value.encode()) for key, value in PAIRS)
-    assert (report["rows"], report["bytes"]) == (expected.count, expected.bytes)
+    assert (report["rows"], report["bytes"]) == (expected.rows, expected.bytes)
     assert (report["xor"], report["sum"]) == (f"{expected.xor:016x}", f"{expected.sum:016x}")
     first, *others = done.stderr.splitlines()
     assert first == "starting Spark (local[1]) …"

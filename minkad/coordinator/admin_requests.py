@@ -79,7 +79,7 @@ class AdminRequests:
         return CreateKeyspaceResponse(keyspace=self._coordinator.state.keyspace_named(request.name))
 
     async def plan_reassign(self, request: PlanReassignRequest) -> Plan:
-        """Nothing is changed."""
+        """Make a plan; nothing is changed."""
         controller = self._coordinator.controller()
         # In a thread, from a copy: of many partitions it takes seconds, and heartbeats must not wait for it.
         async with self._planning:
@@ -136,7 +136,7 @@ class AdminRequests:
         return DrainNodeResponse(operation=await controller.begin(command))
 
     async def undrain_node(self, request: UndrainNodeRequest) -> UndrainNodeResponse:
-        """The node stays."""
+        """End the drain of a node, which stays."""
         await self._coordinator.controller().submit(UndrainNode(request.node))
         return UndrainNodeResponse()
 

@@ -116,7 +116,7 @@ class DutyRequests:
     # Facts
 
     async def _committed(self) -> tuple[ActiveController, State]:
-        """With all that was decided before, also what only the leader's log has as yet."""
+        """The controller and the table with all that was decided before, also what only the leader's log has so far."""
         controller = self._coordinator.controller()
         await controller.all_recorded()
         return controller, self._coordinator.state
@@ -167,7 +167,9 @@ class DutyRequests:
         )
 
     async def get_duties(self, request: GetDutiesRequest) -> GetDutiesResponse:
-        """By their numbers, so that a page goes on after the last one's. Raises UNKNOWN_DUTY, UNKNOWN_PALLET."""
+        """The duties in the order of their numbers, so that a page goes on after the last one's. Raises UNKNOWN_DUTY,
+        UNKNOWN_PALLET.
+        """
         controller, state = await self._committed()
         if request.names:
             rows = [_named(state, name.pallet, name.id) for name in request.names]

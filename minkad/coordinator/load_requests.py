@@ -72,7 +72,7 @@ class LoadRequests:
         return response
 
     async def finish_load_parts(self, request: FinishLoadPartsRequest) -> FinishLoadPartsResponse:
-        """A leader's word."""
+        """Take a leader's word for the parts that it has taken in."""
         active = self._coordinator.controller()
         active.reports.note_waiting(request.node_id, list(request.waiting))
         if request.finished:

@@ -228,7 +228,7 @@ class ShardControl:
                 log.info("balancing a pallet", extra={"pallet": pallet, "moves": len(plan.moves)})
 
     async def plan(self, request: PlanRebalanceRequest) -> Plan:
-        """Where the pallet's balancer would have its duties. Raises UNKNOWN_PALLET."""
+        """The moves that the pallet's balancer would make. Raises UNKNOWN_PALLET."""
         state = self.for_planning()
         if request.pallet not in state.duties.pallets:
             raise MinkaError(Code.UNKNOWN_PALLET, f"there is no pallet {request.pallet}", pallet=request.pallet)

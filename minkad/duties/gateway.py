@@ -82,12 +82,12 @@ class DutyGateway:
         return response
 
     async def get_shards(self, request: GetShardsRequest, timeout: float) -> GetShardsResponse:
-        """With what they hold."""
+        """The shards, with what they hold."""
         response: GetShardsResponse = await self._forward("GetShards", request, _until(timeout))
         return response
 
     async def plan_rebalance(self, request: PlanRebalanceRequest, timeout: float) -> Plan:
-        """Nothing is changed."""
+        """Make a plan; nothing is changed."""
         response: Plan = await self._forward("PlanRebalance", request, _until(timeout))
         return response
 
@@ -97,7 +97,7 @@ class DutyGateway:
         return response
 
     async def explain_duty(self, request: ExplainDutyRequest, timeout: float) -> ExplainDutyResponse:
-        """Where it is, and why."""
+        """Say where a duty is, and why."""
         response: ExplainDutyResponse = await self._forward("ExplainDuty", request, _until(timeout))
         return response
 

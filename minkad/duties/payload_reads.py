@@ -26,7 +26,7 @@ class _Read:
 
 
 class PayloadReads:
-    """Those of one node."""
+    """The reads of payloads at one node."""
 
     def __init__(self, payloads: Payloads) -> None:
         self._payloads = payloads

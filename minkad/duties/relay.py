@@ -93,7 +93,7 @@ class Relay:
         self._reported = asyncio.Event()
 
     def beat(self, shard: Shard, sequence: int, session: Heard) -> None:
-        """The shard is there."""
+        """Note that the shard is there."""
         self._signs[shard.name, shard.incarnation] = sequence, session
         self._signed.set()
 

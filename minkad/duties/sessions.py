@@ -54,7 +54,7 @@ Write = Callable[[ShardInstruction], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Seconds."""
+    """How often shards are to be heard, and when they count as silent; in seconds."""
 
     heartbeat_interval: float
     silence: float  # after which a session that hears nothing ends
@@ -173,7 +173,7 @@ class ShardSessions:
                 session.changed(notice.duties)
 
     def restored(self) -> None:
-        """Any row may have changed."""
+        """Note that any row may have changed."""
         for session in list(self._sessions.values()):
             session.everything_changed()
 
@@ -293,7 +293,7 @@ class Session:
         self.end(MinkaError(Code.OVERLOADED, "the shard doesn't take what it is told, and others wait for memory"))
 
     def close(self) -> None:
-        """It is over."""
+        """End the session."""
         self.is_open = False
         self._share.close()
         for task in self._tasks:
@@ -380,7 +380,7 @@ class Session:
             self._row_changed()
 
     def everything_changed(self) -> None:
-        """Any row."""
+        """Note that any row may have changed."""
         self._telling.everything(self._sessions.state().duties)
         self._changed.set()
         self._row_changed()

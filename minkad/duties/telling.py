@@ -49,7 +49,7 @@ class _Told:
 
 
 class Telling:
-    """Of one shard. It forgets nothing that the shard may still have."""
+    """What one shard has been told. It forgets nothing that the shard may still have."""
 
     def __init__(self, shard: str, holdings: Iterable[Holding]) -> None:
         self.shard = shard

@@ -53,7 +53,7 @@ class HistoryRecorder:
         self._began, self._began_ms, self._cpu_at = clock(), unix_ms(), cpu_time()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Record until cancelled."""
         while True:
             await asyncio.sleep(self._interval)
             await self.record()

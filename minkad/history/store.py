@@ -76,7 +76,7 @@ class HistoryStore:
                     yield raw
 
     def _segments(self) -> list[Path]:
-        """The oldest first."""
+        """The segments, the oldest first."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -85,7 +85,7 @@ class HistoryStore:
         return sorted(found, key=_start_ms)
 
     def _new_segment(self, now_ms: int) -> Path:
-        """After all others, even when the clock was set back."""
+        """A segment after all others, even when the clock was set back."""
         last = max(map(_start_ms, self._segments()), default=-1)
         return self._folder / f"{max(now_ms, last + 1):016d}{_SUFFIX}"
 

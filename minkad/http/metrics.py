@@ -77,7 +77,7 @@ class Snapshot:
 
 
 class MetricsSource(Protocol):
-    """Where the numbers are read at each scrape; on the event loop, so it must be quick and must not wait."""
+    """What the numbers are read from at each scrape; on the event loop, so it must be quick and must not wait."""
 
     @property
     def telemetry(self) -> Telemetry:

@@ -37,12 +37,12 @@ class Route:
 
     @property
     def described_path(self) -> str:
-        """As OpenAPI writes it: without the patterns of aiohttp."""
+        """The path as OpenAPI writes it: without the patterns of aiohttp."""
         return self.path.replace(":.+}", "}")
 
 
 def describe(routes: Sequence[Route]) -> dict[str, Any]:
-    """The document."""
+    """The OpenAPI document of the routes."""
     types = [one for route in routes for one in (route.takes, route.gives) if one is not None]
     refs, schemas = msgspec.json.schema_components([*types, Problem], ref_template=_REF)
     by_type = {repr(one): ref for one, ref in zip([*types, Problem], refs, strict=True)}

@@ -125,7 +125,7 @@ async def local_names(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 def error_registry() -> list[dict[str, Any]]:
-    """Every code there is."""
+    """All error codes, as JSON objects."""
     return [
         {
             "code": code.name,

@@ -114,7 +114,7 @@ class Rest:
         self._errors: bytes = msgspec.json.encode(error_registry())
 
     def app(self) -> web.Application:
-        """To be served under /v1."""
+        """The application that is served under /v1."""
         app = web.Application(middlewares=[problems, local_names] if self._is_local else [problems])
         for route in self.routes:
             app.router.add_route(route.method, route.path.removeprefix("/v1"), route.handler)

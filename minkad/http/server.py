@@ -46,7 +46,7 @@ class HealthView(Protocol):
         """All checks, in the order in which they are shown."""
 
     async def refresh(self) -> None:
-        """Before the metrics are read: count what takes long to count."""
+        """Count what takes long to count, before the metrics are read."""
 
 
 def create_app(health: HealthView, registry: CollectorRegistry, rest: web.Application | None = None) -> web.Application:

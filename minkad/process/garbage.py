@@ -13,7 +13,7 @@ _NEVER: Final = 1_000_000
 
 
 async def collect() -> None:
-    """Until cancelled. What survives a collection is set aside and not looked at again for ten minutes."""
+    """Collect until cancelled. What survives a collection is set aside and not looked at again for ten minutes."""
     young, middle, oldest = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
     gc.collect()

@@ -33,7 +33,7 @@ class LoopLag:
         self._stop = threading.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Measure until cancelled."""
         watcher = threading.Thread(target=self._watch, name="loop-lag", daemon=True)
         watcher.start()
         gc.callbacks.append(self._collected)
@@ -58,7 +58,7 @@ class LoopLag:
             self._seen = "garbage collection"
 
     def _watch(self) -> None:
-        """On a thread: what the loop is at when it is late."""
+        """Look, on a thread, at what the loop is doing when it is late."""
         while not self._stop.wait(LONG_S / 4):
             if time.monotonic() - self._due > LONG_S / 2 and not self._seen:
                 frame = sys._current_frames().get(self._thread_id)

@@ -24,7 +24,7 @@ _SHARES_PART: Final = 4  # a quarter at most is for that
 
 
 class Memory:
-    """For the loop's thread."""
+    """The memory of all clients, and those that wait for some. For the loop's thread."""
 
     def __init__(self, limit: int, clock: Callable[[], float], trim: Callable[[], None] = lambda: None) -> None:
         """`limit` in bytes. `trim`, called on a thread while much is used, gives what is free to the system."""

@@ -149,7 +149,7 @@ class LoadControlService(LoadControlServicer):
 
 
 class AdminService(AdminServicer):
-    """What people ask."""
+    """What people ask of the cluster."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class AdminService(AdminServicer):
         )
 
     async def GetOperations(self, request: GetOperationsRequest, context: _Context) -> GetOperationsResponse:
-        """From this node's copy; the progress is the active controller's to know."""
+        """The operations in this node's copy of the table; only the active controller knows their progress."""
         state, active = self._coordinator.state, self._coordinator.active
         newest = sorted(state.operations, reverse=True)[: request.limit or DEFAULT_OPERATIONS]
         ids = list(request.ids) or newest
@@ -254,7 +254,7 @@ class AdminService(AdminServicer):
         )
 
     async def GetDrainStatus(self, request: GetDrainStatusRequest, context: _Context) -> GetDrainStatusResponse:
-        """As the active controller sees it."""
+        """The drain as the active controller sees it."""
         self._coordinator.controller()
         state = self._coordinator.state  # what is recorded: somebody stops a node on this word
         node = state.nodes.get(request.node)
@@ -272,7 +272,7 @@ class AdminService(AdminServicer):
         )
 
     async def GetSplitBlockers(self, request: GetSplitBlockersRequest, context: _Context) -> GetSplitBlockersResponse:
-        """As the active controller decides it."""
+        """What keeps splits from beginning, as the active controller decides it."""
         self._coordinator.controller()
         return split_blockers(self._coordinator.state, request.partition_id)
 
@@ -324,7 +324,7 @@ class InventoryService(InventoryServicer):
         self._split_keys = split_keys
 
     async def CountKeys(self, request: CountKeysRequest, context: _Context) -> CountKeysResponse:
-        """By reading."""
+        """Count the keys by reading all of them."""
         return CountKeysResponse(partitions=await self._count_keys(request.partition_ids))
 
     async def SplitKeys(self, request: SplitKeysRequest, context: _Context) -> SplitKeysResponse:

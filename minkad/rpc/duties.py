@@ -31,7 +31,7 @@ def _by_gateway(method: Callable[[Any, Req, float], Awaitable[Resp]]) -> Any:  #
 
 
 class DutyService(DutiesServicer):
-    """At any node."""
+    """What clients ask of any node about duties."""
 
     def __init__(self, gateway: DutyGateway) -> None:
         self._gateway = gateway
@@ -47,7 +47,7 @@ class DutyService(DutiesServicer):
 
 
 class DutyControlService(DutyControlServicer):
-    """At the active controller; NOT_CONTROLLER elsewhere."""
+    """What nodes ask of the active controller about duties; NOT_CONTROLLER elsewhere."""
 
     def __init__(self, requests: DutyRequests) -> None:
         self._requests = requests

@@ -62,7 +62,7 @@ def or_nothing(rule: Rule) -> Rule:
 
 
 def address(value: str) -> str:
-    """Where others reach a node."""
+    """An address at which others reach a node."""
     if problem := address_problem(value):
         return f"must be host:port: {problem}"
     return "must be an address that others can dial" if is_wildcard(value) else ""
@@ -79,7 +79,7 @@ def of_another(value: int) -> str:
 
 
 def load_id(value: str) -> str:
-    """Of a load, and of a file of it, which has the name in a node's spool."""
+    """The id of a load, or the name of a file of it, which has that name in a node's spool."""
     return (
         "" if _LOAD_ID.fullmatch(value) else "must be 1 to 100 letters, digits, _, . and -, the first a letter or digit"
     )

@@ -189,7 +189,7 @@ class Server:
         return server
 
     async def start(self) -> None:
-        """Listen."""
+        """Serve, and say so on the health service."""
         for name in _NAMES:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()

@@ -29,7 +29,7 @@ class SnapshotService(SnapshotsServicer):
         self._snapshots = snapshots
 
     async def Open(self, request: OpenSnapshotRequest, context: _Context) -> PartitionSnapshot:
-        """At the leader."""
+        """Open a snapshot, at the leader."""
         return await self._snapshots.open(request.partition_id, request.generation, request.part_bytes)
 
     async def Read(self, request: ReadSnapshotRequest, context: _Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # see read_handler
@@ -47,7 +47,7 @@ class SnapshotService(SnapshotsServicer):
             yield answer
 
     async def Digest(self, request: DigestSnapshotRequest, context: _Context) -> SnapshotDigest:
-        """By reading all of it."""
+        """Compute the digest by reading all of it."""
         asked = ScanRequest("", request.start_key, request.end_key, "digest", buckets=request.buckets or 1)
         found = SnapshotDigest()
         async for answer in self._snapshots.read(request.snapshot_id, asked):

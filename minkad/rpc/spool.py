@@ -46,7 +46,7 @@ class SpoolService(SpoolServicer):
         self._room = room
 
     async def ListFiles(self, request: ListFilesRequest, context: _Context) -> ListFilesResponse:
-        """From memory."""
+        """List the files from memory."""
         files = self._spool.files(request.load_number) if request.load_number else []
         return ListFilesResponse(files=files, room_bytes=self._room(), version=minka.__version__)
 

@@ -28,7 +28,7 @@ class Collecting:
         self._is_in_log = is_in_log
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Remove what nobody needs, until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
             await self.collect()

@@ -20,7 +20,7 @@ Fetch = Callable[[str, FetchRequest], AsyncIterator[bytes]]
 
 
 class Fetching:
-    """For the loop's thread."""
+    """Fetches files of loads from other nodes. For the loop's thread."""
 
     def __init__(self, node_id: str, spool: Spool, fetch: Fetch, all_nodes: Callable[[], Collection[str]]) -> None:
         """`all_nodes`: those that are up."""
@@ -85,7 +85,7 @@ class Fetching:
 
 
 async def _from_elsewhere(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """What another node's disk does is nothing that this one's has done."""
+    """A failure of another node's disk is no failure of this one's."""
     try:
         async for message in messages:
             yield message

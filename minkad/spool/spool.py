@@ -31,7 +31,7 @@ _PARTS: Final = "parts"  # the folder of what is being written or made
 
 
 class Spool:
-    """For the loop's thread. What touches the disk does so on others."""
+    """The files of loads on this node. For the loop's thread; what touches the disk does so on others."""
 
     def __init__(self, folder: Path, check_room: Callable[[int], None]) -> None:
         """`check_room` raises DISK_LOW unless there is room for so many bytes more."""
@@ -50,7 +50,7 @@ class Spool:
             raise storage_error(error, f"reading {self.folder}") from error
 
     async def close(self) -> None:
-        """End."""
+        """End the process that inspects files."""
         await self._inspector.close()
 
     # What is here
@@ -237,7 +237,7 @@ class Spool:
 
 
 class _Sink:
-    """On a thread, one call at a time."""
+    """A file that is written, on a thread, one call at a time."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

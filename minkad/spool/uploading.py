@@ -17,7 +17,7 @@ _AT_ONCE: Final = 8  # files; each has little more than a MiB in memory
 
 
 class Uploading:
-    """For the loop's thread."""
+    """Takes in files that jobs upload, and cuts them. For the loop's thread."""
 
     def __init__(self, spool: Spool, table: Callable[[], LoadTable], throttle: Throttle) -> None:
         """`table` is this node's copy: a load of which it has not heard may have begun a moment ago."""
@@ -28,7 +28,7 @@ class Uploading:
         self._cutter = Worker("minkad.spool.cut")
 
     async def close(self) -> None:
-        """End."""
+        """End the process that cuts files."""
         await self._cutter.close()
 
     async def upload(self, number: int, file: LoadFile, chunks: AsyncIterator[bytes]) -> None:

@@ -96,7 +96,7 @@ class Worker:
 
 
 def serve(request: type[T], work: Callable[[T], msgspec.Struct]) -> None:
-    """In the process: answer requests until there are no more."""
+    """Answer requests, in the process, until there are no more."""
     os.nice(_NICENESS)
     for line in sys.stdin.buffer:
         try:

@@ -107,7 +107,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """So many bytes of a file from `start` on."""
+    """A part of a file: so many bytes from `start` on."""
 
     path: Path
     start: int

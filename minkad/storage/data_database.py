@@ -392,7 +392,7 @@ class DataDatabase:
         return self.size()
 
     def size(self) -> Size:
-        """An estimate at no cost."""
+        """An estimate of its size, at no cost."""
         return self._estimate.size
 
     def size_error(self) -> float:
@@ -473,7 +473,7 @@ class DataDatabase:
         return Size(tables.bytes + since.bytes, tables.keys + since.keys)
 
     def _begin_flush(self) -> None:
-        """So that the sum stays right until the new tables are read."""
+        """Note the flush, so that the sum stays right until the new tables are read."""
         self._in_tables, self._since_flush = self._most(), Size()
 
     def _read_tables(self) -> None:

@@ -51,7 +51,7 @@ class DiskWatch:
         return 0 if space.is_low else max(0, space.free_bytes - space.low_mark_bytes)
 
     def give_up_reserve(self) -> None:
-        """Before the databases are opened: where there may not be room for that, there is afterwards."""
+        """Free the reserve on a full disk, so that there is room to open the databases."""
         if self.space.free_bytes >= self._reserve_bytes() or not self._reserve.exists():
             return
         self._reserve.unlink()
@@ -61,7 +61,7 @@ class DiskWatch:
         )
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Look at the disk again and again, until cancelled."""
         while True:
             before = self.space
             await on_thread(self._step)
@@ -92,7 +92,7 @@ class DiskWatch:
         return min(_RESERVE_BYTES, self.space.low_mark_bytes // 2)
 
     def _make_reserve(self) -> None:
-        """Where it does not make the disk low."""
+        """Take space as the reserve, unless that makes the disk low."""
         size = self._reserve_bytes()
         if self.space.free_bytes < self.space.low_mark_bytes * 2 + size:
             return
@@ -105,6 +105,6 @@ class DiskWatch:
 
 
 def free_space(space: DiskSpace) -> str:
-    """For people."""
+    """What is free, in words for people."""
     free, total, mark = (size / _MIB for size in (space.free_bytes, space.total_bytes, space.low_mark_bytes))
     return f"{free:,.0f} of {total:,.0f} MiB are free, and below {mark:,.0f} it is low"

@@ -1,4 +1,4 @@
-"""Who this node is: written into its data directory at the first start, and compared at every other."""
+"""The identity of this node: written into its data directory at the first start, and compared at every other."""
 
 import fcntl
 import json

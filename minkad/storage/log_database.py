@@ -165,11 +165,11 @@ class LogDatabase:
         return 0.0 if since is None else self._clock() - since
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Stage."""
+        """Stage a value; the next `sync` makes it durable."""
         self._batch[key] = value
 
     def delete(self, key: bytes) -> None:
-        """Stage."""
+        """Stage the deletion of a key; the next `sync` makes it durable."""
         self._batch.delete(key)
 
     def delete_range(self, start: bytes, end: bytes) -> None:

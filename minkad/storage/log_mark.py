@@ -71,7 +71,9 @@ class LogMark:
         return self._slot.sequence
 
     def check_manifest(self, folder: Path) -> None:
-        """Before the database is opened, which removes what its manifest doesn't name. Raises CORRUPT_DATA."""
+        """Check the manifest before the database is opened, which removes what the manifest doesn't name. Raises
+        CORRUPT_DATA.
+        """
         slot, current = self._slot, _current(folder)
         if current is None or not slot.manifest:
             return  # RocksDB says what is wrong
@@ -104,7 +106,7 @@ class LogMark:
             self.write(folder, sequence)
 
     def write(self, folder: Path, sequence: int) -> None:
-        """So many writes are durable. May be called on any thread, by one at a time. Raises OSError."""
+        """Note that so many writes are durable. On any thread, but one call at a time. Raises OSError."""
         slot = self._slot
         slot.number += 1
         slot.sequence = max(sequence, slot.sequence)

@@ -229,7 +229,7 @@ def _serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Until stdin ends."""
+    """Answer requests until stdin ends."""
     os.nice(_NICENESS)
     _serve(sys.stdin.buffer, sys.stdout.buffer)
 

@@ -49,7 +49,7 @@ class SizeEstimate:
 
     @property
     def size(self) -> Size:
-        """What there is."""
+        """The estimate: bytes and keys."""
         return Size(max(0, self._bytes), max(0, self._keys))
 
     @property
@@ -97,7 +97,7 @@ class SizeEstimate:
             self._last = found
 
     def measured(self, size: Size, before: "SizeEstimate") -> None:
-        """So much there was when `before` was copied."""
+        """Take in that there was so much when `before` was copied."""
         self._step = self._skip = self._tail = 0  # the block that has begun is from before
         self._bytes, self._keys = size.bytes + self._bytes - before._bytes, size.keys + self._keys - before._keys
         if math.isfinite(before._bytes_variance):
@@ -124,11 +124,11 @@ class SizeEstimate:
             self._bytes, self._keys = after.bytes, after.keys
 
     def doubt(self) -> None:
-        """It may be far off."""
+        """Note that the estimate may be far off."""
         self._bytes_variance = self._keys_variance = math.inf
 
     def copy(self) -> "SizeEstimate":
-        """As it is now."""
+        """A copy of the estimate as it is now."""
         return SizeEstimate.decode(self.encode())
 
     def encode(self) -> bytes:

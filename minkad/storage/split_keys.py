@@ -1,4 +1,4 @@
-"""Where to divide a partition's data."""
+"""The keys at which a partition's data is divided."""
 
 import asyncio
 from bisect import bisect_left

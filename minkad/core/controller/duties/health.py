@@ -24,7 +24,7 @@ def penalty(shard: Shard, now_ms: int) -> float:
 
 
 def score(shard: Shard, now_ms: int) -> int:
-    """0 to 100."""
+    """How healthy the shard is, from 0 to 100."""
     return max(0, round(FULL_SCORE - penalty(shard, now_ms)))
 
 

@@ -55,7 +55,7 @@ class DutyMover:
         return Most((pallet.moves_per_shard if pallet is not None else 0) or MOVES_PER_SHARD, MOVES_IN_CLUSTER)
 
     def hosts(self, state: State, migration: Migration, live: Live) -> list[str]:
-        """Both shards."""
+        """Both of its shards."""
         return [migration.source, migration.target]
 
     def busy_besides(self, state: State) -> Mapping[str, int]:

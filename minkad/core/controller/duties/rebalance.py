@@ -45,7 +45,7 @@ def movable(state: State, pallet: str) -> list[Duty]:
 
 
 def plan_rebalance(state: State, request: PlanRebalanceRequest, now_ms: int) -> Plan:
-    """Where the pallet's balancer would have its duties, with a reason for each move. Raises UNKNOWN_PALLET."""
+    """The moves that the pallet's balancer would make, with a reason for each. Raises UNKNOWN_PALLET."""
     pallet = pallet_named(state, request.pallet)
     found, duties = rooms(state, pallet.id, now_ms), movable(state, pallet.id)
     plans = [_plan_of(state, pallet, some, open_) for some, open_ in groups(state, pallet, duties, found)]

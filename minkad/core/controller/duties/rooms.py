@@ -110,7 +110,7 @@ def placed_duty(state: State, duty: Duty) -> PlacedDuty:
 
 
 def quarantined_on(state: State, duty: Duty) -> frozenset[str]:
-    """Where the duty couldn't be attached, and no other version of the application runs by now."""
+    """The shards on which the duty couldn't be attached, unless they run another version of the application now."""
     shards = state.duties.shards
     return frozenset(
         one.shard
@@ -125,7 +125,7 @@ def may_be_placed(pallet: Pallet, duty: Duty) -> bool:
 
 
 def balancer_of(pallet: Pallet) -> DutyBalancer:
-    """The pallet's."""
+    """The pallet's balancer."""
     return BALANCERS[balancer_name(pallet.balancer.kind)]
 
 

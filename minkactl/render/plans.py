@@ -104,16 +104,11 @@ def result(document: Row, summary: str) -> RenderableType:
 
 
 def _shards(shards: Sequence[Row]) -> Table:
-    balance = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    balance.add_column("SHARD")
-    for title in ("DUTIES", "", "WEIGHT", "CAPACITY"):
-        balance.add_column(title, justify="right")
+    balance = _before_and_after("SHARD", "DUTIES", "", "WEIGHT", "CAPACITY")
     for shard in shards:
-        before, after = shard["duties_before"], shard["duties_after"]
         balance.add_row(
             shard["shard"],
-            f"{before:,} → {after:,}",
-            Text(f"{after - before:+,}" if after != before else "", "green" if after > before else "yellow"),
+            *_counts(shard["duties_before"], shard["duties_after"]),
             f"{shard['weight_before']:,} → {shard['weight_after']:,}",
             "-" if shard["capacity"] is None else f"{shard['capacity']:,}",
         )
@@ -121,16 +116,25 @@ def _shards(shards: Sequence[Row]) -> Table:
 
 
 def _nodes(nodes: Sequence[Row]) -> Table:
-    balance = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    balance.add_column("NODE")
-    for title in ("PARTITIONS", "", "DATA"):
-        balance.add_column(title, justify="right")
+    balance = _before_and_after("NODE", "PARTITIONS", "", "DATA")
     for node in nodes:
-        before, after = node["partitions_before"], node["partitions_after"]
         balance.add_row(
             node["node"],
-            f"{before:,} → {after:,}",
-            Text(f"{after - before:+,}" if after != before else "", "green" if after > before else "yellow"),
+            *_counts(node["partitions_before"], node["partitions_after"]),
             f"{units.size(node['bytes_before'])} → {units.size(node['bytes_after'])}",
         )
     return balance
+
+
+def _before_and_after(name: str, *titles: str) -> Table:
+    balance = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    balance.add_column(name)
+    for title in titles:
+        balance.add_column(title, justify="right")
+    return balance
+
+
+def _counts(before: int, after: int) -> tuple[str, Text]:
+    """Both, and by how much they differ."""
+    difference = Text(f"{after - before:+,}" if after != before else "", "green" if after > before else "yellow")
+    return f"{before:,} → {after:,}", difference

@@ -169,7 +169,7 @@ class ActiveController:
             await self._committed_by(lambda: self._perform(command))
 
     async def begin(self, command: Command) -> Operation | None:
-        """The same of a command that begins an operation: which one; None where there was nothing to do."""
+        """The same for a command that begins an operation: which one; None where there was nothing to do."""
         begun: list[int] = []
 
         async def perform() -> asyncio.Future[None] | None:

@@ -63,7 +63,7 @@ class Controller(Protocol):
         """Decide and record."""
 
     async def begin(self, command: Command) -> Operation | None:
-        """The same of a command that begins an operation."""
+        """The same for a command that begins an operation."""
 
 
 class ShardControl:

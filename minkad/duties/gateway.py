@@ -77,7 +77,7 @@ class DutyGateway:
         return response
 
     async def get_pallets(self, request: GetPalletsRequest, timeout: float) -> GetPalletsResponse:
-        """With what their duties add up to."""
+        """The pallets, with what their duties add up to."""
         response: GetPalletsResponse = await self._forward("GetPallets", request, _until(timeout))
         return response
 
@@ -163,7 +163,9 @@ class DutyGateway:
         return response
 
     async def get_duties(self, request: GetDutiesRequest, timeout: float) -> GetDutiesResponse:
-        """With payloads where they are asked for, and then no more duties than have 8 MiB of them; `more` says so."""
+        """The duties, with payloads where they are asked for, and then no more duties than have 8 MiB of them; `more`
+        says so.
+        """
         until = _until(timeout)
         for _ in range(_PAYLOAD_TRIES):
             response: GetDutiesResponse = await self._forward("GetDuties", request, until)

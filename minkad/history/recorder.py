@@ -1,4 +1,4 @@
-"""Records what a node's partitions did, once an interval, and tells it to who asks."""
+"""Records what a node's partitions did, once an interval, and tells it when it is asked."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from minkad.storage.threads import on_thread
 
 log: Final = logging.getLogger(__name__)
 
-_BLOCKS_AT_ONCE: Final = 8  # read for one who asks, before they are sent
+_BLOCKS_AT_ONCE: Final = 8  # read for one caller, before they are sent
 _END_OF_TIME_MS: Final = 2**63
 
 

@@ -36,7 +36,7 @@ _JSON: Final = "application/json"
 _LEVELS: Final = {name: getattr(api, f"CONSISTENCY_{name.upper()}") for name in ("leader", "quorum", "voters", "all")}
 _CONSISTENCY: Final = Query(
     "consistency",
-    "Who has the change durably when it is answered; a quorum of the coordinator's voters by default.",
+    "The nodes that have the change durably when it is answered: a quorum of the coordinator's voters by default.",
     {"type": "string", "enum": list(_LEVELS), "default": "quorum"},
 )
 _FLAG: Final = {"type": "boolean", "default": False}
@@ -343,6 +343,6 @@ def _if_match(request: web.Request) -> int:
 
 
 def _answer(document: msgspec.Struct | list[Any], status: int = HTTPStatus.OK) -> web.Response:
-    """With the version of a single thing as its ETag, for If-Match."""
+    """The answer, with the version of a single thing as its ETag, for If-Match."""
     headers = {"ETag": f'"{document.version}"'} if isinstance(document, (DutyView, PalletView)) else {}
     return web.Response(status=status, body=msgspec.json.encode(document), content_type=_JSON, headers=headers)

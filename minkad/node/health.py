@@ -142,7 +142,7 @@ class Health:
         return f"no quorum of voters: nothing is heard from {', '.join(silent)}"
 
     def describe(self) -> DescribeNodeResponse:
-        """For who asks this node about itself."""
+        """What this node answers when it is asked about itself."""
         coordinator, member, now = self._coordinator, self._member, boottime()
         raft, leader, checks = coordinator.driver.raw.basic_status(), coordinator.leader(), self.checks()
         serves, lapsed = member.has_clearance(), member.clearance.lapsed(now)

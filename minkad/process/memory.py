@@ -2,9 +2,9 @@
 
 Each stream and each call has a share. Nobody is promised a part: what a share may have grows with what is free, so that
 many can't take all, and one that has nothing yet always finds some (the dynamic thresholds of Choudhury and Hahne,
-"Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). When several wait, who has held least so far
-comes first: slow clients wait for each other, and not a quick one for them. A client that takes no answers at all loses
-its stream when others wait for memory, as a slow client of Redis or NATS does.
+"Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). When several wait, the one that has held
+least so far comes first: slow clients wait for each other, and not a quick one for them. A client that takes no answers
+at all loses its stream when others wait for memory, as a slow client of Redis or NATS does.
 """
 
 import asyncio

@@ -88,7 +88,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return made
 
     def check_identity(self, method: str, metadata: dict[str, Any]) -> None:
-        """Raises CLUSTER_MISMATCH for another cluster's, and INVALID_ARGUMENT for who should say that and does not."""
+        """Raises CLUSTER_MISMATCH for another cluster's, and INVALID_ARGUMENT for a caller that should say that and
+        does not.
+        """
         cluster = metadata.get(CLUSTER_METADATA)
         if cluster not in (None, self._cluster_id):
             text = f"the caller belongs to cluster {str(cluster)[:64]!r}, this node to {self._cluster_id}"

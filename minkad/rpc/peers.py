@@ -95,7 +95,7 @@ class Peers:
         return await self._call(address, self._coordinator(address).FinishSplit, request, timeout)
 
     async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
-        """Coordinator.FinishMerge; who asks again learns what came of it."""
+        """Coordinator.FinishMerge; a caller that asks again learns what came of it."""
         return await self._call(address, self._coordinator(address).FinishMerge, request, timeout, repeatable=False)
 
     async def finish_load_parts(

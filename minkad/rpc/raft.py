@@ -78,7 +78,9 @@ class RaftReceiver(RaftServicer):
     async def SendSnapshot(
         self, request_iterator: AsyncIterator[SnapshotChunk], context: grpc.aio.ServicerContext[Any, Any]
     ) -> RaftSendResponse:
-        """As a whole or not at all, and one at a time: OVERLOADED. Raises INVALID_ARGUMENT, TOO_LARGE, CORRUPT_DATA."""
+        """Take a snapshot as a whole or not at all, and one at a time: else OVERLOADED. Raises INVALID_ARGUMENT,
+        TOO_LARGE, CORRUPT_DATA.
+        """
         if self._receives_snapshot:
             raise MinkaError(Code.OVERLOADED, "another snapshot is being received")
         self._receives_snapshot = True

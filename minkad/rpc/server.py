@@ -216,7 +216,7 @@ class Server:
             await asyncio.wait([ending])
 
     async def announce_stop(self) -> None:
-        """Tell who asks for the health that this node is about to stop."""
+        """Say on the health service that this node is about to stop."""
         await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace: float) -> None:

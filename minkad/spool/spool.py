@@ -205,7 +205,7 @@ class Spool:
     # What goes
 
     async def link(self, number: int, name: str, checksum: int) -> Path:
-        """A hard link of the file, for who takes it over. Raises what `verify` does."""
+        """A hard link of the file, for the caller to take over. Raises what `verify` does."""
         await self.verify(number, name, checksum)
         part = self.new_part().with_suffix(_ENDING)
         try:

@@ -64,12 +64,12 @@ class Applied:
     leader_epoch: int = 0
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """The bytes that are stored."""
         return self.offset.to_bytes(8, "big") + self.leader_epoch.to_bytes(4, "big")
 
     @classmethod
     def decode(cls, data: bytes | None) -> "Applied":
-        """As it was stored; None: nothing is applied."""
+        """What the bytes that were stored say; None: nothing is applied."""
         if data is None:
             return cls()
         return cls(int.from_bytes(data[:8], "big"), int.from_bytes(data[8:_APPLIED_BYTES], "big"))
@@ -173,7 +173,7 @@ class DataDatabase:
         self._since_flush.keys += added_keys
 
     def _write(self, batch: WriteBatch, applied: Applied) -> None:
-        """With what is said of the data."""
+        """Write the batch, with what is kept about the data. Raises STORAGE_FAILED."""
         batch[_APPLIED] = applied.encode() + self._estimate.encode() + self.loads.encode()
         try:
             self._opened().write(batch, self._options)

@@ -132,12 +132,12 @@ class SizeEstimate:
         return SizeEstimate.decode(self.encode())
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """The bytes that are stored."""
         return _STORED.pack(self._bytes, self._keys, self._bytes_variance, self._keys_variance)
 
     @classmethod
     def decode(cls, data: bytes) -> "SizeEstimate":
-        """As it was stored."""
+        """What the bytes that were stored say."""
         made = cls()
         made._bytes, made._keys, made._bytes_variance, made._keys_variance = _STORED.unpack(data)
         return made

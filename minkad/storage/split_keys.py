@@ -19,7 +19,7 @@ async def split_keys(data: DataDatabase, parts: int) -> list[bytes]:
     """Keys that divide the data into so many parts of about the same bytes; fewer where there are too few keys.
 
     RocksDB knows the first key and the size of each table, and the tables of the deepest level, which have nearly all
-    data, don't overlap: so it is known in which table a part ends. That table alone is read. Where much is in tables
+    data, don't overlap: so it is known in which table a part ends. That table alone is read. When much is in tables
     that overlap (the last few flushes), they are compacted first; they have some 100 MiB at most. So it costs no
     more for more data. Raises what DataDatabase does.
     """

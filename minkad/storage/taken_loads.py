@@ -21,7 +21,9 @@ class TakenLoads(msgspec.Struct, array_like=True, gc=False):
         return number < self.floor or number in self.offsets
 
     def with_load(self, number: int, offset: int, floor: int, log_base: int) -> "TakenLoads":
-        """With one more. Those below the floor are forgotten whose marks the log has no more, up to `log_base`."""
+        """The same with one more. Those below the floor are forgotten once the log, which begins after `log_base`, no
+        longer has their marks.
+        """
         floor = max(floor, self.floor)
         offsets = {**self.offsets, number: offset}
         kept = {one: at for one, at in offsets.items() if one >= floor or at > log_base}
@@ -32,12 +34,12 @@ class TakenLoads(msgspec.Struct, array_like=True, gc=False):
         return self.offsets.get(number, 0) > log_base
 
     def encode(self) -> bytes:
-        """As it is stored; b"" for none."""
+        """The bytes that are stored; b"" for none."""
         return _encode(self) if self.offsets or self.floor else b""
 
     @classmethod
     def decode(cls, data: bytes) -> "TakenLoads":
-        """As it was stored."""
+        """What the bytes that were stored say."""
         return _decode(data) if data else cls()
 
 

@@ -13,7 +13,9 @@ async def on_thread(work: Callable[..., T], *args: object) -> T:
 
 
 async def end_of(running: asyncio.Future[T]) -> T:
-    """Its result. Whoever is cancelled meanwhile still waits for its end, so that nothing goes on running."""
+    """The result of the work. A caller that is cancelled meanwhile still waits for its end, so that nothing goes on
+    running.
+    """
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -94,7 +94,7 @@ class ControllerFailover:
 
 @dataclass(frozen=True, slots=True)
 class AlterIsr:
-    """The leader of partitions changes who is in sync."""
+    """The leader of partitions changes their in-sync sets."""
 
     node_id: str
     changes: Sequence[IsrChange]

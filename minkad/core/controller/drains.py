@@ -34,7 +34,7 @@ def controlled_shutdown(state: State, command: ControlledShutdown, now_ms: int) 
 
 
 def leaderships_to_move(state: State, node_id: str, live: Live) -> list[tuple[Partition, str]]:
-    """What the node leads and another could: the partitions, and who is next."""
+    """What the node leads and another could: the partitions, and the next leader of each."""
     found = ((p, controlled_shutdown_leader_selector(p, live, (node_id,))) for p in state.led_by(node_id))
     return [(p, selection.leader) for p, selection in found if selection is not None]
 

@@ -1,4 +1,4 @@
-"""Who has not been heard for too long (HeartBeat and Lease, Patterns of Distributed Systems).
+"""The nodes that have not been heard for too long (HeartBeat and Lease, Patterns of Distributed Systems).
 
 A verdict needs more than silence. Time in which the judge itself stood still doesn't count; a judge that hears nothing
 of much of the cluster suspects itself first (Eureka's self-preservation, the zones of Kubernetes' node controller);

@@ -24,8 +24,8 @@ def on_node_failure(state: State, node_ids: Collection[str]) -> Iterator[Record]
     """1. Partitions without leader → OfflinePartition. 2. They → OnlinePartition, by the offline selector.
     3. Each replica on the nodes → OfflineReplica. All of it is one new row a partition.
 
-    The isr stays: each of its members has everything. Their leader takes out who is gone, when it makes use of that
-    (`isr.alter_isr`). A leader that is gone itself, and nobody has noticed yet, can't.
+    The isr stays: each of its members has everything. Their leader takes out those that are gone, when it makes use of
+    that (`isr.alter_isr`). A leader that is gone itself, and nobody has noticed yet, can't.
     """
     live = Live.of(state).without(*node_ids)
     copies = dict.fromkeys(row.id for node in node_ids for row in state.partitions_on(node) if row.replicas)

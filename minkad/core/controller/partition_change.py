@@ -8,8 +8,9 @@ from minkad.core.controller.selectors import Selection
 
 
 class PartitionChange:
-    """A copy of a row, changed step by step. What follows from a step for other fields is done here: who is in sync is
-    joining no more, and only who is in sync can succeed the leader. (In Kafka's KRaft: PartitionChangeBuilder.)
+    """A copy of a row, changed step by step. What follows from a step for other fields is done here: a node that is in
+    sync is no longer joining, and only one that is in sync can succeed the leader. (In Kafka's KRaft:
+    PartitionChangeBuilder.)
     """
 
     def __init__(self, partition: Partition) -> None:

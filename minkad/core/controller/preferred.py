@@ -46,7 +46,7 @@ class Elections(OperationKind):
         return [(Touch.LEADS, partition_id) for partition_id in operation.elect_leaders.partitions]
 
     def leaderships(self, state: State, operation: Operation, live: Live) -> list[tuple[Partition, str]]:
-        """Those still to do, and who is next."""
+        """Those still to do, and the next leader of each."""
         if operation.cancelled:
             return []
         found = ((p, preferred_successor(p, live)) for p in _affected(state, operation))

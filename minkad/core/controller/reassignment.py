@@ -122,7 +122,7 @@ class PartitionMover:
         ]
 
     def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
-        """Somebody who has its data, or is to be in sync."""
+        """A replica that has its data, or is to be in sync."""
         partition = state.partitions[migration.partition_id]
         if not _is_online(partition):
             return (
@@ -167,7 +167,7 @@ class PartitionMover:
         return [*partitions_changed([row]), *record]
 
     def _go_on_back(self, state: State, migration: Migration, live: Live, now_ms: int) -> list[Record]:
-        """The next step of one that is CANCELLING; none while its leader hands over. Where too little of OAR is left
+        """The next step of one that is CANCELLING; none while its leader hands over. When too little of OAR is left
         alive, the way forward is the only one.
         """
         if self.refusal_to_go_back(state, migration, live) is not None:

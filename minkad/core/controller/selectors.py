@@ -1,7 +1,8 @@
-"""Who leads next (Kafka Controller Internals: the partition leader selectors).
+"""The next leader (Kafka Controller Internals: the partition leader selectors).
 
-Each looks at a row and at who is up, and answers with the leader and the in-sync set that the election gives; None
-where nobody can be elected. "Live" is a node that is up; one that is being drained comes last where it may come at all.
+Each looks at a row and at the nodes that are up, and answers with the leader and the in-sync set that the election
+gives; None where nobody can be elected. "Live" is a node that is up; one that is being drained comes last where it may
+come at all.
 """
 
 from collections.abc import Collection, Iterable

@@ -4,7 +4,7 @@ One record makes two rows of one: the parent keeps its id and the lower half, th
 on the same nodes and with the same leader. From when the leader knows it, the halves are served apart; the child, once
 it is made of the parent's data, at its leader first. Until all of the in-sync set has made it, both rows are
 `splitting`: one leadership for both, and nothing moves. Nobody joins the in-sync set once the parent's leader has made
-the child: who has a copy of the parent from then can't tell the child from it.
+the child: a node that has a copy of the parent from then can't tell the child from it.
 """
 
 from bisect import bisect_left, bisect_right

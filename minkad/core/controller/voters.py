@@ -1,4 +1,4 @@
-"""Who votes: the Raft configuration that the cluster ought to have, one safe change at a time."""
+"""The voters: the Raft configuration that the cluster ought to have, one safe change at a time."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

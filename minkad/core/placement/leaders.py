@@ -9,7 +9,8 @@ from minkad.core.placement.quotas import even_quotas
 def spread_leaders(replicas: dict[int, list[str]], targets: Sequence[str], weights: Mapping[str, float]) -> list[int]:
     """Change the order of as few as possible; the ids of those. `replicas` by partition, the preferred leader first.
 
-    Leadership goes from who has too much to who has too little along the shortest chain of partitions that both have.
+    Leadership goes from a node that has too much to one that has too little along the shortest chain of partitions that
+    both have.
     """
     leads = Counter(nodes[0] for nodes in replicas.values())
     quotas = dict.fromkeys(leads, 0) | even_quotas(leads, targets, weights, len(replicas), Counter())

@@ -91,7 +91,7 @@ def _tell_commit(r: "Raft", m: Message) -> None:
 def learn_commit(r: "Raft", m: Message) -> None:
     """Commit what the sender of a vote, asked for or refused, knows to be committed.
 
-    A change of the voters takes effect when it is applied. Whoever has it in its log, but doesn't know that it is
+    A change of the voters takes effect when it is applied. A node that has it in its log, but doesn't know that it is
     committed, asks the old voters, who may be gone or have longer logs, so that nobody wins.
     """
     if m.commit_term and r.role is not Role.LEADER and r.raft_log.match_term(m.commit, m.commit_term):

@@ -371,7 +371,7 @@ class Raft:
         if self.maybe_commit():  # a smaller quorum may have it already
             leader.broadcast_append(self)
         else:
-            leader.catch_up(self)  # who is new need not wait for the next heartbeat
+            leader.catch_up(self)  # a new member need not wait for the next heartbeat
         if self.lead_transferee not in config.voters.ids():
             self.abort_leader_transfer()
         return state

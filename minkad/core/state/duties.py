@@ -93,7 +93,7 @@ class DutyState:
     """Every table. Rows are replaced, never mutated, and so are the tuples of assignments.
 
     `room` counts, by pallet, what may have made room for duties that are nowhere, `balance` what may have made its
-    balance worse: who has looked at a pallet needn't look again while they are the same.
+    balance worse: a pallet that was looked at needn't be again while they are the same.
     """
 
     pallets: dict[str, Pallet] = field(default_factory=dict)

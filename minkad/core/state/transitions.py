@@ -83,7 +83,7 @@ def check_partition_change(old: Partition | None, new: Partition, nodes: Mapping
 
 
 def check_new_partition(new: Partition, nodes: Mapping[str, Node]) -> None:
-    """Assert that the row may be a new one: NewPartition, or with a leader at once, who is up."""
+    """Assert that the row may be a new one: NewPartition, or with a leader at once, which is up."""
     first = (_P.PARTITION_STATE_NEW, 0), (_P.PARTITION_STATE_ASSIGNED, 1)
     assert (new.state, new.leader_epoch) in first, new
     assert not new.leader or is_up(nodes.get(new.leader)), new
@@ -109,7 +109,7 @@ def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[st
     assert not elected or new.leader_epoch > old.leader_epoch, (old, new)
     unclean = new.unclean_elections - old.unclean_elections
     assert unclean in (0, 1), (old, new)
-    # Somebody who has all that was acknowledged stays, except where losing it was allowed.
+    # A replica that has all that was acknowledged stays, except where losing it was allowed.
     assert unclean or not old.isr or set(new.isr) & set(old.isr), (old, new)
     assert unclean or not elected or not old.isr or new.leader in old.isr, (old, new)
 

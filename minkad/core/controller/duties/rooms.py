@@ -149,7 +149,7 @@ def settings_of(balancer: Balancer) -> BalancerSettings:
 def groups(
     state: State, pallet: Pallet, duties: Sequence[Duty], found: list[ShardRoom]
 ) -> list[tuple[list[Duty], list[ShardRoom]]]:
-    """Which of the duties go to which of the shards: with a canary, its share to those of its version. Where all
+    """Which of the duties go to which of the shards: with a canary, its share to those of its version. When all
     shards that accept duties run that version, or none does, there is nothing to divide.
     """
     if not pallet.HasField("canary"):

@@ -29,7 +29,9 @@ class RoundRobin:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """What waits goes to who has the fewest; then, while two shards differ by too many, one duty between these."""
+        """What waits goes to the shard that has the fewest; then, while two shards differ by too many, one duty between
+        these.
+        """
         layout = DutyLayout.of_duties(duties, shards, Measure(by_count=True))
         _place(layout)
         Levelling(layout, _ideals(layout), least_gap=max(1, settings.max_difference) + 0.5).run()

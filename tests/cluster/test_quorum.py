@@ -248,7 +248,7 @@ def start_apart(cluster: LocalCluster) -> None:
 
 def launch(cluster: LocalCluster, name: str) -> None:
     cluster.restart(name, ready=False)
-    eventually(f"{name} listens", lambda: "daemon: ready" in cluster.log(name).read_text("utf-8"))
+    eventually(f"{name} listens", lambda: "serving: ready" in cluster.log(name).read_text("utf-8"))
 
 
 def elections(cluster: LocalCluster, name: str) -> int:

@@ -1,7 +1,7 @@
 """The parts of a node, and how each finds the others."""
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from minka.v1.duties_pb2 import Duty
 from minkad.config import Config
@@ -9,7 +9,8 @@ from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import RawNode
-from minkad.core.state import Placed, State, is_up
+from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.state import State, is_up
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.payloads import PayloadStore
 from minkad.duties.relay import Relay
@@ -19,11 +20,11 @@ from minkad.history.store import HistoryStore
 from minkad.node import settings
 from minkad.node.health import Health
 from minkad.node.settings import MIB
+from minkad.node.surroundings import ControllerCalls, NodeTable
 from minkad.process.clock import boottime, unix_ms
 from minkad.process.telemetry import Telemetry
-from minkad.replication.context import ControllerCalls, ReplicationSettings
 from minkad.replication.ingesting import LoadSources
-from minkad.replication.manager import ReplicaManager
+from minkad.replication.manager import ReplicaManager, Surroundings
 from minkad.rpc.channels import Channels
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
@@ -122,40 +123,23 @@ class Parts:
 
     def _build_replication(self) -> None:
         config = self.config
-        self.manager = ReplicaManager(
+        around = Surroundings(
             self.identity.node_id,
             ReplicaStore(config.data_dir, config.storage.block_cache_mib * MIB),
             self.log_db,
+            self.disk,
             GrpcLinks(
                 lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity, self.telemetry
             ),
-            has_clearance=lambda: self.member.has_clearance(),
-            controller=self._controller_calls(),
-            clock=boottime,
-            disk=self.disk,
-            settings=ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000),
-            storage=settings.storage_settings(config),
-            known_row=lambda partition_id: self._state().row(partition_id),
-            is_gone=lambda partition_id: self._state().is_gone(partition_id),
-            known_keyspace=lambda keyspace_id: self._state().keyspaces.get(keyspace_id),
-            is_absent=lambda node_id: self._state().is_absent(node_id),
-            operation_moving=lambda id_: self._state().operation_moving(Placed.partition(id_)),
-            on_fence=self.telemetry.migration_write_pause.observe,
-            on_isr_change=self.telemetry.isr_changed,
-            low_disks=self._low_disks,
-            unix_ms=unix_ms,
-            loads=self._load_sources(),
-            on_damage=self.telemetry.damage_found,
+            NodeTable(self._state, lambda: self.member, self.disk),
+            ControllerCalls(lambda: self.member),
+            self.telemetry,
+            boottime,
+            unix_ms,
+            self._load_sources(),
         )
-
-    def _controller_calls(self) -> ControllerCalls:
-        return ControllerCalls(
-            hand_over=lambda request: self.member.hand_over(request),
-            alter_isr=lambda request: self.member.alter_isr(request),
-            propose_split=lambda request: self.member.propose_split(request),
-            finish_split=lambda request: self.member.finish_split(request),
-            finish_merge=lambda request: self.member.finish_merge(request),
-        )
+        replication = ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000)
+        self.manager = ReplicaManager(around, replication, settings.storage_settings(config))
 
     def _load_sources(self) -> LoadSources:
         return LoadSources(
@@ -239,11 +223,6 @@ class Parts:
     def is_controller(self) -> bool:
         """Confirmed: this node's rows are the newest."""
         return self.coordinator.active is not None and self.member.has_clearance()
-
-    def _low_disks(self) -> Collection[str]:
-        """The nodes that are short of disk space: others by the active controller's word, this one by its own."""
-        others = self.member.low_disks
-        return others | {self.identity.node_id} if self.disk.is_low else others - {self.identity.node_id}
 
     def _raft_address(self, raft_id: int) -> str | None:
         node = self.coordinator.node_with(raft_id)

@@ -87,6 +87,10 @@ class Telemetry:
         """What clients' batches that ended ok have taken together, and how many they were."""
         return sum(one.total for one in self.kv_seconds.values()), sum(one.count for one in self.kv_seconds.values())
 
+    def writes_waited(self, seconds: float) -> None:
+        """Writes to a partition waited so long for a hand-over."""
+        self.migration_write_pause.observe(seconds)
+
     def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
         """Count a change of a partition's in-sync set."""
         self.isr_shrinks += not set(old) <= set(new)

@@ -10,9 +10,10 @@ from minka.errors import Code, MinkaError
 from minka.v1.changes_pb2 import ChangeBatch, ChangePosition
 from minka.v1.snapshots_pb2 import RowBatch
 from minka.wire import WriteBody
+from minkad.core.replication.entries import IngestMark, SplitMarker, decode_entry, is_mark
+from minkad.core.replication.state import Role
 from minkad.process import turns
-from minkad.replication.entries import IngestMark, SplitMarker, decode_entry, is_mark
-from minkad.replication.replica import Replica, Role
+from minkad.replication.replica import Replica
 from minkad.storage.scan_process import ScanRequest
 from minkad.storage.scanner import Scanner
 
@@ -117,7 +118,7 @@ class Changes:
 
 
 def _is_usable(replica: Replica) -> bool:
-    return replica.role is not Role.REMOVED and replica.complete and not replica.installing
+    return replica.role is not Role.REMOVED and replica.is_complete and not replica.is_receiving
 
 
 def _position(replica: Replica) -> ChangePosition:

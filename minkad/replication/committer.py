@@ -7,8 +7,9 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.wire import WriteBody
-from minkad.replication.entries import SlowMark
-from minkad.replication.replica import DONE, Pending, Replica, Role
+from minkad.core.replication.entries import SlowMark
+from minkad.core.replication.state import Applying, Role
+from minkad.replication.replica import DONE, Pending, Replica
 from minkad.storage.log_database import LogDatabase
 
 _APPLY_KEYS: Final = 2000  # at once; about 5 ms
@@ -16,26 +17,26 @@ _APPLY_SECONDS: Final = 0.005  # then the loop gets its turn
 _STALL_RETRY_SECONDS: Final = 0.002
 
 
-_Ends = dict[Replica, tuple[int, int]]  # how far each replica's log is staged; how often it had been cut
+_Ends = dict[Replica, tuple[int, int]]  # where each replica's log ended when it was staged; how often it was truncated
 
 
 class Committer:
-    """Moves each replica's durable offset, high watermark and applied offset forward."""
+    """Has staged entries made durable, and applies what is committed."""
 
     def __init__(
         self,
         log_db: LogDatabase,
         clock: Callable[[], float],
-        on_durable: Callable[[Replica], None],
+        carry_out: Callable[[], None],
         on_applied: Callable[[Replica, int], None],
         on_mark: Callable[[Replica, SlowMark], None],
     ) -> None:
-        """`on_durable`: a replica's durable offset has moved. `on_applied`: so many bytes of bodies were applied.
-        `on_mark`: the next entry to apply is done beside the loop; `passed_mark` goes on.
+        """`carry_out` carries out what is in the outbox. `on_applied`: so many bytes of bodies were applied. `on_mark`:
+        the next entry to apply is done beside the loop; `passed_mark` goes on.
         """
         self._log_db = log_db
         self._clock = clock
-        self._on_durable = on_durable
+        self._carry_out = carry_out
         self._on_applied = on_applied
         self._on_mark = on_mark
         self._groups: dict[asyncio.Future[None], _Ends] = {}  # what is on its way to the disk
@@ -44,77 +45,57 @@ class Committer:
         self._closed = False
         self.pending_bytes = 0  # of bodies that somebody waits for
 
-    def staged(self, replica: Replica, *, is_barrier: bool = False) -> None:
-        """Something was appended to the replica's log: make it durable with all else of this loop turn, and send it to
-        those that follow, meanwhile. `is_barrier`: it counts as durable when it is on the disk, also where others do
-        before, and so does what comes behind it until then.
+    def sync(self, replica: Replica, *, to_disk: bool) -> None:
+        """Something was appended to the replica's log: make it durable with all else of this loop turn. Without
+        `to_disk` it is enough for an `async` keyspace that the operating system has it.
         """
-        if is_barrier:
-            replica.barrier = self._log_db.sync()
-        is_behind_barrier = replica.barrier is not None and not replica.barrier.done()
-        is_soon = replica.is_async and not is_behind_barrier
-        stored = self._log_db.write() if is_soon else self._log_db.sync()
+        on_disk = to_disk or not replica.is_async
+        stored = self._log_db.sync() if on_disk else self._log_db.write()
         ends = self._groups.get(stored)
         if ends is None:
             ends = self._groups[stored] = {}
-            stored.add_done_callback(self._durable)
-        ends[replica] = (replica.log.end, replica.log.cuts)
-        if replica.followers:
-            for follower in replica.followers.values():
-                follower.look()
+            stored.add_done_callback(self._synced if on_disk else self._written)
+        ends[replica] = (replica.log.end, replica.log.truncations)
 
     async def stored(self) -> None:
         """Until what was staged is on its way out of memory: written, as durably as asked, or failed."""
         if self._groups:
             await asyncio.wait(list(self._groups))
 
-    def _durable(self, stored: asyncio.Future[None]) -> None:
+    def _synced(self, stored: asyncio.Future[None]) -> None:
+        self._stored(stored, on_disk=True)
+
+    def _written(self, stored: asyncio.Future[None]) -> None:
+        self._stored(stored, on_disk=False)
+
+    def _stored(self, stored: asyncio.Future[None], *, on_disk: bool) -> None:
         ends, error = self._groups.pop(stored), stored.exception()
         apply_here = not self._scheduled
         self._scheduled = True
-        for replica, (end, cuts) in ends.items():
+        now = self._clock()
+        for replica, (end, truncations) in ends.items():
             if error is not None:
                 self.give_up(replica, Code.OUTCOME_UNKNOWN, str(error))
-                continue
-            if cuts != replica.log.cuts:
-                continue  # it has been truncated since; what came then is in a later sync
-            replica.durable = max(replica.durable, end)
-            for follower in replica.followers.values():
-                follower.look()
-            self.advance(replica)
-            self._on_durable(replica)
+            else:
+                replica.log_stored(end, truncations, now, on_disk=on_disk)
+        self._carry_out()
         if apply_here:
             self._apply_queued()
 
-    def advance(self, replica: Replica) -> None:
-        """Move the high watermark on: a leader's to what the in-sync set has, a follower's to what it was told."""
-        if replica.role is Role.LEADER:
-            end = replica.in_sync_end()
-            if end > replica.high_watermark:
-                replica.high_watermark = end
-                if replica.followers:
-                    replica.log.drop_tail(end)
-                    for follower in replica.followers.values():
-                        follower.watermark_moved()
-            elif replica.followers:
-                replica.log.bound_tail(replica.durable)
-        elif replica.role is Role.FOLLOWER:
-            known = min(replica.durable, replica.leader_watermark)
-            replica.high_watermark = max(replica.high_watermark, known)
-            replica.log.bound_tail(replica.durable)
-        if replica.applied < replica.high_watermark and not replica.queued and not replica.making:
-            replica.queued = True
-            self._queue.append(replica)
-            self._schedule(0.0)
+    def apply(self, replica: Replica) -> None:
+        """There is something to apply."""
+        self._queue.append(replica)
+        self._schedule(0.0)
 
     def close(self) -> None:
-        """Apply nothing any more: what is committed is in the log."""
+        """Apply nothing from here on: what is committed is in the log."""
         self._closed = True
 
     def passed_mark(self, replica: Replica) -> None:
         """The replica has done what the mark asked for."""
         self._on_applied(replica, 0)
-        self.advance(replica)
+        replica.advance()
+        self._carry_out()
 
     def give_up(self, replica: Replica, code: Code, reason: str) -> None:
         """Whoever waits for an entry that is not applied gets an error."""
@@ -136,8 +117,9 @@ class Committer:
                 if delay or self._clock() >= until:
                     self._schedule(delay)
                     return
-            else:
-                replica.queued = False
+            elif replica.applying is Applying.QUEUED:
+                replica.applying = Applying.IDLE
+        self._carry_out()
         if self._queue:
             self._schedule(0.0)
 
@@ -170,7 +152,7 @@ class Committer:
 
     @staticmethod
     def _can_apply(replica: Replica) -> bool:
-        return replica.role is not Role.REMOVED and replica.complete and replica.damage is None
+        return replica.role is not Role.REMOVED and replica.is_complete and replica.damage is None
 
     def _acknowledge(self, replica: Replica, applied: list[Pending]) -> None:
         size = 0
@@ -196,6 +178,5 @@ class Committer:
 
     def _fail(self, replica: Replica, error: Exception) -> None:
         failure = error if isinstance(error, MinkaError) else MinkaError(Code.INTERNAL, f"applying: {error!r}")
-        replica.queued = False
         self.give_up(replica, Code.OUTCOME_UNKNOWN, str(failure))
         self._log_db.fail(failure)

@@ -2,7 +2,7 @@
 
 If its log still has all that was ever written, the data is made of the log. Else a follower tells its leader, which
 takes it out of the in-sync set and sends a checkpoint; a leader lets another replica in sync lead, and is a follower
-then (`Leadership`). The last one in sync refuses with CORRUPT_DATA, each time, and goes on sending its log to those who
+then (`Leader`). The last one in sync refuses with CORRUPT_DATA, each time, and goes on sending its log to those who
 can catch up by it.
 """
 
@@ -14,10 +14,9 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import DamagedReplica
+from minkad.core.replication.state import Copy, Role
 from minkad.replication.committer import Committer
-from minkad.replication.following import Following
-from minkad.replication.leadership import Leadership
-from minkad.replication.replica import Replica, Role
+from minkad.replication.replica import Replica
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.replica_store import ReplicaStore
 
@@ -32,23 +31,21 @@ class Damage:
     def __init__(
         self,
         replicas: Mapping[int, Replica],
-        leaderships: Mapping[int, Leadership],
         committer: Committer,
-        following: Following,
         store: ReplicaStore,
         new_data: Callable[[int], DataDatabase],
         notify: Callable[[int], None],
         on_found: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
         """`notify`: whoever waits for the partition looks again. `on_found`: one was found."""
         self._replicas = replicas
-        self._leaderships = leaderships
         self._committer = committer
-        self._following = following
         self._store = store
         self._new_data = new_data
         self._notify = notify
         self._on_found = on_found
+        self._clock = clock
         self._from_log: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -60,9 +57,10 @@ class Damage:
             return  # it was replaced meanwhile
         self._on_found()
         names = {"partition": partition_id, "role": replica.role.value, "reason": str(replica.damage)}
-        if replica.is_in_log and self._from_log[partition_id] < _MOST_FROM_LOG:
+        is_in_log = replica.is_in_log and replica.copy is Copy.WHOLE
+        if is_in_log and self._from_log[partition_id] < _MOST_FROM_LOG:
             self._from_log[partition_id] += 1
-            replica.mending = True
+            replica.copy = Copy.REBUILDING
             log.error("a copy is damaged; it is made again of the log", extra=names)
             task = asyncio.create_task(self._mend(replica), name=f"mending {partition_id}")
             self._tasks.add(task)
@@ -88,9 +86,10 @@ class Damage:
         if replica.damage is None:
             return
         self._committer.give_up(replica, Code.OUTCOME_UNKNOWN, str(replica.damage))
-        if (leadership := self._leaderships.get(replica.id)) is not None:
-            leadership.row_changed()
-        self._following.damaged(replica)
+        if replica.leader is not None:
+            replica.leader.row_changed(self._clock())
+        elif replica.follower is not None:
+            replica.follower.needs_checkpoint()
         self._notify(replica.id)
 
     async def _mend(self, replica: Replica) -> None:
@@ -99,13 +98,14 @@ class Damage:
                 if replica.damage is not None and replica.role is not Role.REMOVED and replica.is_in_log:
                     await replica.data.close()
                     await self._store.remove(replica.id)
-                    replica.begin_again(self._new_data(replica.id))
+                    replica.replace_data(self._new_data(replica.id))
         except MinkaError as error:
             log.error("a copy could not be mended", extra={"partition": replica.id, "reason": str(error)})
         finally:
-            replica.mending = False
+            if replica.copy is Copy.REBUILDING:
+                replica.copy = Copy.WHOLE
         if replica.damage is not None:
             self._give_up(replica)
             return
-        self._committer.advance(replica)
+        replica.advance()
         self._notify(replica.id)

@@ -1,15 +1,16 @@
 """Deleting what the node is not to have any more."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition
+from minkad.core.replication.state import Role
 from minkad.process.failpoints import failpoint
+from minkad.replication.checkpoint_receiver import CheckpointReceiver
 from minkad.replication.flusher import Flusher
-from minkad.replication.receiving import Receiving
-from minkad.replication.replica import Replica, Role, meta_key
+from minkad.replication.replica import Replica, meta_key
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.replica_store import ReplicaStore
 
@@ -21,21 +22,21 @@ class Deletions:
 
     def __init__(
         self,
-        replicas: dict[int, Replica],
+        replicas: Mapping[int, Replica],
         failed: dict[int, MinkaError],
         log_db: LogDatabase,
         store: ReplicaStore,
         flusher: Flusher,
-        receiving: Receiving,
+        receiver: CheckpointReceiver,
         gone: Callable[[Replica], None],
     ) -> None:
-        """What is deleted is removed from `replicas` and `failed`."""
+        """`gone` removes it from `replicas`; it is removed from `failed` here."""
         self._replicas = replicas
         self._failed = failed
         self._log_db = log_db
         self._store = store
         self._flusher = flusher
-        self._receiving = receiving
+        self._receiver = receiver
         self._gone = gone
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -63,13 +64,13 @@ class Deletions:
             replica = self._replicas.get(row.id)
             if replica is not None:
                 async with replica.lock:
-                    await self._delete_replica(replica)
-            await self._receiving.discard(row.id)
+                    await self.delete_replica(replica)
+            await self._receiver.discard(row.id)
             await self._store.remove(row.id)
             self._failed.pop(row.id, None)
 
     @failpoint("replica.delete")
-    async def _delete_replica(self, replica: Replica) -> None:
+    async def delete_replica(self, replica: Replica) -> None:
         """First what makes it a replica, durably; a folder without that is never served."""
         assert replica.role is Role.REMOVED, f"partition {replica.id} is to be deleted as {replica.role}"
         self._flusher.forget(replica)
@@ -78,5 +79,4 @@ class Deletions:
         self._log_db.delete(meta_key(replica.id))
         await self._log_db.sync()
         await replica.data.close()
-        del self._replicas[replica.id]
         self._gone(replica)

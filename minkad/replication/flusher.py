@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minkad.replication.replica import Replica, Role
+from minkad.core.replication.state import Role
+from minkad.replication.replica import Replica
 from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
@@ -27,18 +28,19 @@ class Flusher:
         self._flush_bytes = flush_bytes
         self._total_bytes = total_bytes
         self._total = 0
+        self._flushing: set[int] = set()  # by partition: begun here
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def applied(self, replica: Replica, size: int) -> None:
         """So many bytes of bodies were applied."""
         replica.unflushed += size
-        replica.applied_bytes += size
+        replica.retention.applied_bytes += size
         self._total += size
         if replica.unflushed >= self._flush_bytes:
             self._start(replica)
         elif self._total > self._total_bytes:
-            waiting = [replica for replica in self._replicas.values() if not replica.flushing]
+            waiting = [replica for replica in self._replicas.values() if replica.id not in self._flushing]
             if waiting:
                 self._start(max(waiting, key=lambda replica: replica.unflushed))
 
@@ -53,14 +55,13 @@ class Flusher:
         if not replica.data.is_open:
             return
         data = replica.data
-        if replica.is_async:
-            await self._log_db.sync()  # the data must not be durable before the log
+        await replica.log_first()
         applied = await data.flush()
-        if replica.data is not data or replica.role is Role.REMOVED:
+        if not replica.still_has(data):
             return  # its content was replaced meanwhile
         # Not a marker before what it asks for is done: it has to be in the log until then.
         replica.flushed = max(replica.flushed, min(applied.offset, replica.applied))
-        replica.trim()
+        replica.trim_log()
         replica.stage_meta(self._log_db)  # it has the size
 
     async def close(self) -> None:
@@ -68,9 +69,9 @@ class Flusher:
         await asyncio.gather(*self._tasks)
 
     def _start(self, replica: Replica) -> None:
-        if replica.flushing:
+        if replica.id in self._flushing:
             return
-        replica.flushing = True
+        self._flushing.add(replica.id)
         self.forget(replica)
         task = asyncio.get_running_loop().create_task(self._flush(replica), name=f"flush {replica.id}")
         self._tasks.add(task)
@@ -86,4 +87,4 @@ class Flusher:
             if error.code is not Code.CORRUPT_DATA:  # that is this partition's alone: see damage.py
                 self._log_db.fail(error)
         finally:
-            replica.flushing = False
+            self._flushing.discard(replica.id)

@@ -6,38 +6,14 @@ the follower lacks; the follower acknowledges what it has. `SHIP_METHOD` is one 
 content of its files in their order as raw chunks, a `ShipTrailer`; the answer is a `Shipped`.
 """
 
-from enum import IntEnum
 from typing import Final
 
 import msgspec
 
+from minkad.core.replication.messages import Ack, Append
+
 APPEND_METHOD: Final = "/minka.v1.Replication/Append"
 SHIP_METHOD: Final = "/minka.v1.Replication/Ship"
-
-
-class Entry(msgspec.Struct, array_like=True, gc=False):
-    """An entry of a partition's log; its offset follows from its place."""
-
-    leader_epoch: int
-    body: bytes
-
-
-class Append(msgspec.Struct, array_like=True, gc=False):
-    """For one partition: the entries behind `prev_offset`, what is committed, and where the leader's epoch starts,
-    before which more may have been.
-
-    With `probe`, a question for where the follower stands. With `cut`, the follower's log is to end at `prev_offset`
-    first: what it has behind that is not the leader's.
-    """
-
-    partition_id: int
-    leader_epoch: int
-    prev_offset: int
-    high_watermark: int
-    epoch_start: int
-    entries: list[Entry]
-    probe: bool = False
-    cut: bool = False
 
 
 class Frame(msgspec.Struct, array_like=True, gc=False):
@@ -50,34 +26,6 @@ class Frame(msgspec.Struct, array_like=True, gc=False):
     appends: list[Append]
     dropped: list[int]
     echo: float | None
-
-
-class Standing(IntEnum):
-    """What an Ack says."""
-
-    STORED = 0  # everything up to the offset is in the log here, as durably as the keyspace asks
-    NEEDS_CHECKPOINT = 1  # what is here can't be continued
-
-
-class KeptFile(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """A file that is left of a checkpoint whose transfer broke: its size in bytes, its CRC-32."""
-
-    name: str
-    size: int
-    checksum: int
-
-
-class Ack(msgspec.Struct, array_like=True, gc=False):
-    """A follower's answer for one partition. The answer to a probe also has the leaderships along the follower's log,
-    as (first offset, leader_epoch), and what is left of a checkpoint that broke.
-    """
-
-    partition_id: int
-    leader_epoch: int
-    standing: int
-    offset: int
-    lineage: list[tuple[int, int]] | None = None
-    kept: list[KeptFile] = []
 
 
 class Answer(msgspec.Struct, array_like=True, gc=False):

@@ -17,14 +17,15 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import FinishedPart, FinishLoadPartsRequest, PullFileRequest, WaitingPart
 from minka.v1.loads_pb2 import LoadFile, LoadPart
+from minkad.core.replication.entries import IngestMark, encode_mark
+from minkad.core.replication.gate import Gate
+from minkad.core.replication.leader import Leader
+from minkad.core.replication.state import Role
 from minkad.core.state import LoadTable, slices
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn
 from minkad.replication.committer import Committer
-from minkad.replication.context import LeaderContext
-from minkad.replication.entries import IngestMark, encode_mark
-from minkad.replication.leadership import Leadership
-from minkad.replication.replica import Pending, Replica, Role
+from minkad.replication.replica import Pending, Replica
 from minkad.spool.fetching import Fetching
 from minkad.spool.spool import Spool
 from minkad.storage.data_database import Applied, DataDatabase
@@ -35,6 +36,7 @@ log: Final = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _PULL_SECONDS: Final = 30.0
+_FIRST_BACKOFF: Final = 0.05
 _LONGEST_BACKOFF: Final = 2.0
 _FLUSH_FIRST_BYTES: Final = 256 * 1024
 _TOLD_AT_ONCE: Final = 1000
@@ -75,17 +77,16 @@ class Ingesting:
         self,
         node_id: str,
         replicas: Mapping[int, Replica],
-        leaderships: Mapping[int, Leadership],
-        context: LeaderContext,
         committer: Committer,
         log_db: LogDatabase,
         flush: Callable[[Replica], Awaitable[None]],
         sources: LoadSources,
+        is_absent: Callable[[str], bool],
     ) -> None:
+        """`is_absent`: a node has failed, or left."""
         self._node_id = node_id
         self._replicas = replicas
-        self._leaderships = leaderships
-        self._context = context
+        self._is_absent = is_absent
         self._committer = committer
         self._log_db = log_db
         self._flush = flush
@@ -133,36 +134,36 @@ class Ingesting:
         due = list(self._table().due)
         for some in slices(due, _LOOKED_AT_ONCE):
             for partition_id in some:
-                if partition_id in self._leaderships:
-                    self.look(self._replicas[partition_id])
+                if (replica := self._replicas.get(partition_id)) is not None:
+                    self.take_next(replica)
             await turn()
 
-    def look(self, replica: Replica) -> None:
+    def take_next(self, replica: Replica) -> None:
         """The replica has another row, or is further than before, or the table has changed: take in the next part that
         is due, if that is this node's to do.
         """
         table = self._table()
-        if replica.id not in table.due or not replica.is_ready:
+        leader = replica.leader
+        if replica.id not in table.due or not replica.is_ready or leader is None:
             return
         try:
             if replica.data.exists():
                 replica.open()
         except MinkaError:
             return  # it is damaged: others will lead
-        leadership = self._leaderships[replica.id]
         for part in table.due_parts(replica.id):
             key = part.load_number, replica.id
             if replica.data.loads.has(part.load_number):
-                self._tell_finished(key, leadership.leader_epoch)
+                self._tell_finished(key, leader.leader_epoch)
                 continue
-            if key not in self._preparing and part.load_number not in leadership.marked_loads:
-                self._prepare_soon(replica, leadership, part)
+            if key not in self._preparing and part.load_number not in leader.marked_loads:
+                self._prepare_soon(replica, leader, part)
             return  # one after the other, in the order of their commits
 
-    def _prepare_soon(self, replica: Replica, leadership: Leadership, part: LoadPart) -> None:
+    def _prepare_soon(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
         key = part.load_number, replica.id
         name = f"load {part.load_number} of {replica.id}"
-        task = self._preparing[key] = asyncio.create_task(self._prepare(replica, leadership, part), name=name)
+        task = self._preparing[key] = asyncio.create_task(self._prepare(replica, leader, part), name=name)
         task.add_done_callback(lambda ended: self._prepared(key, ended))
 
     def _prepared(self, key: Key, task: asyncio.Task[None]) -> None:
@@ -174,13 +175,13 @@ class Ingesting:
 
     # The leader
 
-    async def _prepare(self, replica: Replica, leadership: Leadership, part: LoadPart) -> None:
+    async def _prepare(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
         """Append the mark once enough replicas have the file."""
-        key, backoff = (part.load_number, replica.id), self._context.settings.first_backoff
+        key, backoff = (part.load_number, replica.id), _FIRST_BACKOFF
 
         def goes_on() -> bool:
             is_due = part.load_number in self._table().due.get(replica.id, ())
-            return is_due and self._leaderships.get(replica.id) is leadership
+            return is_due and replica.leader is leader
 
         while goes_on():
             try:
@@ -188,8 +189,8 @@ class Ingesting:
                     await self._have_file(replica, part)
                 if replica.unflushed >= _FLUSH_FIRST_BYTES:
                     await self._flush(replica)  # what taking it in would have to wait for, and users' writes with it
-                if goes_on() and replica.is_ready and not replica.fenced and not replica.frozen:
-                    self._append_mark(replica, leadership, part)
+                if goes_on() and replica.is_ready and replica.gate.state is Gate.OPEN:
+                    self._append_mark(replica, leader, part)
                     return
             except MinkaError as error:
                 self._wait_for(key, error)
@@ -205,7 +206,7 @@ class Ingesting:
             await self._spool.verify(part.load_number, part.name, part.checksum)
         others = [node for node in row.replicas if node != self._node_id and node not in row.removing_replicas]
         request = PullFileRequest(load_number=part.load_number, file=file)
-        pulls = {asyncio.ensure_future(self._pull(node, request)): node for node in others if not self._is_gone(node)}
+        pulls = {asyncio.ensure_future(self._pull(node, request)): node for node in others if not self._is_absent(node)}
         if pulls:
             _, slow = await asyncio.wait(pulls, timeout=_PULL_SECONDS)
             for pull in slow:
@@ -218,11 +219,8 @@ class Ingesting:
             text = f"{have} of {replica.min_insync} nodes have {part.name}: {reasons[:1000]}"
             raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
 
-    def _is_gone(self, node: str) -> bool:
-        return self._context.is_absent(node)
-
     @failpoint("ingest.mark")
-    def _append_mark(self, replica: Replica, leadership: Leadership, part: LoadPart) -> None:
+    def _append_mark(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
         mark = IngestMark(
             part.load_number,
             self._table().lowest_open(),
@@ -232,18 +230,17 @@ class Ingesting:
             part.rows,
             part.digest.bytes,
         )
-        leadership.marked_loads.add(part.load_number)
-        body, epoch = encode_mark(mark), replica.row.leader_epoch
-        offset = replica.log.append(epoch, body)
-        replica.pending.append(Pending(offset, epoch, mark, len(body), None, 0))
-        self._committer.staged(replica, is_barrier=True)
+        leader.marked_loads.add(part.load_number)
+        replica.append(encode_mark(mark))
 
     # Each replica
 
     def make(self, replica: Replica, mark: IngestMark) -> None:
-        """The next entry to apply is this mark: the replica goes on behind it when the file is taken in."""
-        replica.making = True
-        task = asyncio.create_task(self._make(replica, mark), name=f"taking load {mark.load_number} in {replica.id}")
+        """The next entry to apply is this mark: the replica goes on after it when the file is taken in."""
+        entry = replica.begin_mark()
+        task = asyncio.create_task(
+            self._make(replica, mark, entry), name=f"taking load {mark.load_number} in {replica.id}"
+        )
         self._making[replica.id] = task
         task.add_done_callback(lambda ended: self._made(replica, ended))
 
@@ -254,8 +251,8 @@ class Ingesting:
             log.error("a load's mark could not be passed", exc_info=error, extra={"partition": replica.id})
             self._log_db.fail(MinkaError(Code.INTERNAL, f"{task.get_name()}: {error!r}"))
 
-    async def _make(self, replica: Replica, mark: IngestMark) -> None:
-        entry, data = replica.pending[0], replica.data
+    async def _make(self, replica: Replica, mark: IngestMark, entry: Pending) -> None:
+        data = replica.data
         try:
             while not data.loads.has(mark.load_number):
                 link = await self._own_link(replica, data, mark)
@@ -274,7 +271,7 @@ class Ingesting:
                 self._log_db.fail(error)
             return
         finally:
-            replica.making = False
+            replica.end_mark()
             self._stop_waiting((mark.load_number, replica.id))
         self._committer.passed_mark(replica)
         await self._settle(replica, mark)
@@ -320,7 +317,7 @@ class Ingesting:
         """
         file = LoadFile(name=mark.name, partition_id=replica.id, bytes=mark.bytes, rows=mark.rows)
         file.checksum = mark.checksum
-        backoff = self._context.settings.first_backoff
+        backoff = _FIRST_BACKOFF
         while _is_same(replica, data):
             try:
                 await self._fetching.ensure(mark.load_number, file, replica.row.replicas)
@@ -381,7 +378,7 @@ class Ingesting:
 
     async def _tell_all(self) -> None:
         """One call at a time, with all that there is by then."""
-        report, backoff = self._report, self._context.settings.first_backoff
+        report, backoff = self._report, _FIRST_BACKOFF
         while report.finished or report.waiting != report.waiting_told:
             await asyncio.sleep(0)  # what is applied in this turn goes together
             some, waiting = dict(list(report.finished.items())[:_TOLD_AT_ONCE]), dict(report.waiting)

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from minka.history_rows import NO_LATENCY, PartitionInterval
+from minkad.core.replication.state import Role
 from minkad.core.state import range_of
 from minkad.process.turns import turn
 from minkad.replication.load import Traffic
-from minkad.replication.replica import Replica, Role
+from minkad.replication.replica import Replica
 from minkad.storage.size_estimate import Size
 
 _AT_ONCE: Final = 500  # looked at before the loop gets its turn
@@ -40,7 +41,7 @@ class Intervals:
 def owned_size(replica: Replica) -> Size:
     """The size of its data, a part of which may be another partition's since a split."""
     size = replica.data.size()
-    if not replica.untrimmed:
+    if not replica.trim.has_foreign:
         return size
     share = replica.data.share(range_of(replica.row))
     return Size(int(size.bytes * share), int(size.keys * share))

@@ -8,8 +8,8 @@ from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.admin_pb2 import PartitionCount
 from minka.v1.cluster_pb2 import Partition
-from minkad.replication.replica import Replica, Role
-from minkad.storage.log_database import LogDatabase
+from minkad.core.replication.state import Role
+from minkad.replication.replica import Replica
 from minkad.storage.replica_store import ReplicaStore
 from minkad.storage.split_keys import split_keys
 
@@ -23,13 +23,11 @@ class Inventory:
     def __init__(
         self,
         replicas: Mapping[int, Replica],
-        log_db: LogDatabase,
         store: ReplicaStore,
         changed: Callable[[int], asyncio.Future[None]],
     ) -> None:
         """`changed` is done when a partition's row or replica changes."""
         self._replicas = replicas
-        self._log_db = log_db
         self._store = store
         self._changed = changed
 
@@ -70,13 +68,12 @@ class Inventory:
         replica = self._replicas.get(partition_id)
         if replica is None:
             raise MinkaError(Code.UNKNOWN_PARTITION, f"this node has no partition {partition_id}")
-        while replica.untrimmed and replica.role is Role.LEADER:
+        while replica.trim.has_foreign and replica.role is Role.LEADER:
             await asyncio.wait([self._changed(replica.id)], timeout=_POLL_SECONDS)
         if not replica.is_ready:
             text = f"partition {partition_id} is led by {replica.row.leader or 'nobody'}"
             raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
-        if replica.is_async:
-            await self._log_db.sync()  # the data is flushed, and must not be durable before the log
+        await replica.log_first()
         keys = await split_keys(replica.data, parts)
         if not keys:
             raise MinkaError(Code.NO_SPLIT_KEY, f"partition {partition_id} has no two keys")

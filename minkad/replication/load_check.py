@@ -7,11 +7,10 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
-from minka.v1.cluster_pb2 import Partition
+from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
 from minkad.core.load_split import NoCut, best_cut
 from minkad.replication.background import BackgroundTask
-from minkad.replication.context import KnownKeyspace
 from minkad.replication.load import Meter
 from minkad.replication.replica import Replica
 from minkad.storage.log_database import LogDatabase
@@ -38,7 +37,7 @@ class LoadCheck:
         node_id: str,
         replicas: Mapping[int, Replica],
         log_db: LogDatabase,
-        known_keyspace: KnownKeyspace,
+        known_keyspace: Callable[[int], Keyspace | None],
         propose: Callable[[ProposeSplitRequest], Awaitable[list[Partition]]],
         learn: Callable[[Partition], None],
         changed: Callable[[Replica], None],
@@ -88,7 +87,7 @@ class LoadCheck:
         await asyncio.sleep(0)  # it took milliseconds, and others wait
 
     def _is_too_busy(self, replica: Replica) -> bool:
-        if not replica.is_ready or replica.row.splitting:
+        if not replica.is_ready or replica.is_restructured:
             return False
         keyspace = self._known_keyspace(replica.row.keyspace_id)
         if keyspace is None or not keyspace.max_ops:

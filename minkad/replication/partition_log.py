@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from minka.errors import MinkaError
-from minkad.replication.frames import Entry
-from minkad.storage.epochs import Epochs
+from minkad.core.replication.epochs import Epochs
+from minkad.core.replication.messages import Entry
 from minkad.storage.log_database import LogDatabase
 
 _PREFIX: Final = b"p"
@@ -30,9 +30,9 @@ class PartitionLog:
         "_tail_bytes",
         "_tail_start",
         "base",
-        "cuts",
         "end",
         "keeps_tail",
+        "truncations",
     )
 
     def __init__(self, db: LogDatabase, partition_id: int, base: int = 0, base_epoch: int = 0) -> None:
@@ -40,7 +40,7 @@ class PartitionLog:
         self._db = db
         self._prefix = _PREFIX + partition_id.to_bytes(4, "big")
         self.base = self.end = base
-        self.cuts = 0  # how often the end went back
+        self.truncations = 0  # how often the end went back
         self.keeps_tail = False
         self._epochs = Epochs(base, base_epoch)
         self._tail: dict[int, Entry] = {}  # offset -> entry, without gaps, up to the end; or empty
@@ -72,7 +72,7 @@ class PartitionLog:
         return self._epochs.common(self.end, theirs, their_end)
 
     def keep_tail(self, keep: bool) -> None:
-        """Whether the last entries are to be in memory: for who follows, or for applying them."""
+        """Whether the last entries are to be in memory: for followers, or for applying them."""
         self.keeps_tail = keep
         if not keep:
             self._drop_tail()
@@ -104,7 +104,7 @@ class PartitionLog:
         return self.end if start in self._tail else min(stored, self.end)
 
     def drop_tail(self, offset: int) -> None:
-        """Entries up to `offset` need not be in memory any more."""
+        """Entries up to `offset` need no longer be in memory."""
         while self._tail and self._tail_start <= offset:
             self._drop_first()
 
@@ -114,12 +114,12 @@ class PartitionLog:
             self._drop_first()
 
     def truncate(self, end: int) -> None:
-        """Stage the removal of the entries behind `end`."""
+        """Stage the removal of the entries after `end`."""
         assert self.base <= end <= self.end, f"{end} of {self.base} to {self.end}"
         if end < self.end:
             self._db.delete_range(self._key(end + 1), self._key(_LAST))
             self._epochs.truncate(end + 1)
-            self._cut(end)
+            self._end_at(end)
 
     def trim(self, base: int) -> None:
         """Stage the removal of the entries up to `base`."""
@@ -135,11 +135,15 @@ class PartitionLog:
         self._db.delete_range(self._key(0), self._key(_LAST))
         self.base = base
         self._epochs = Epochs(base, base_epoch)
-        self._cut(base)
+        self._end_at(base)
 
-    def _cut(self, end: int) -> None:
+    async def sync(self) -> None:
+        """Until everything staged is durable. Raises STORAGE_FAILED."""
+        await self._db.sync()
+
+    def _end_at(self, end: int) -> None:
         self.end = end
-        self.cuts += 1
+        self.truncations += 1
         self._drop_tail()
 
     def _read_tail(self, start: int, end: int, max_bytes: int) -> list[Entry]:

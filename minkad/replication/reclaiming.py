@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from minka.errors import MinkaError
+from minkad.core.replication.state import Role
 from minkad.replication.background import BackgroundTask
-from minkad.replication.replica import Replica, Role
+from minkad.replication.replica import Replica
 from minkad.storage.disk_space import DiskWatch
 
 log: Final = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Reclaiming:
     def _gain(self, replica: Replica) -> int:
         """Bytes, about; 0 where it isn't worth it, or there is no room for it."""
         data = replica.data
-        if not data.is_open or replica.role is Role.REMOVED or replica.installing:
+        if not data.is_open or replica.role is Role.REMOVED or replica.is_receiving:
             return 0
         size, at_most = data.size().bytes, data.size_at_most().bytes
         gain = at_most - size

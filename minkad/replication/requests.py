@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -11,13 +11,17 @@ from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES, KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import Group, Op, Request, Response, WriteBody
+from minkad.core.replication.gate import Gate
+from minkad.core.replication.state import UNKNOWN_MIN_INSYNC, Copy, Role
+from minkad.core.replication.storage import DeletedAheadError
 from minkad.process.memory import Share
 from minkad.replication.committer import Committer
-from minkad.replication.following import Following
+from minkad.replication.context import ClusterTable
 from minkad.replication.load import page_operations
-from minkad.replication.replica import Pending, Replica, Role, Ticket, too_large
+from minkad.replication.replica import Pending, Replica
+from minkad.replication.replication_receiver import ReplicationReceiver
+from minkad.replication.ticket import Ticket, too_large
 from minkad.storage.data_database import MAX_PASSED
-from minkad.storage.rocks import DeletedAheadError
 
 # Up to so many keys, reading them at once is faster than on another thread.
 _INLINE_KEYS: Final = 64
@@ -40,31 +44,21 @@ class Requests:
         node_id: str,
         replicas: Mapping[int, Replica],
         committer: Committer,
-        following: Following,
-        has_clearance: Callable[[], bool],
+        receiver: ReplicationReceiver,
+        table: ClusterTable,
         newest_row: Callable[[int], Partition | None],
-        is_gone: Callable[[int], bool],
-        learn_keyspace: Callable[[Replica], None],
-        clear: Callable[[Replica, KeyRange, bool], Awaitable[KeyRange]],
         max_pending_bytes: int,
-        low_disks: Callable[[], Collection[str]],
         clock: Callable[[], float],
     ) -> None:
-        """`newest_row`: what this node knows of a partition, replica here or not; `is_gone`: it was merged into another
-        one. `learn_keyspace` looks for what its keyspace asks for; `min_insync` is 0 before that is known. `clear`: see
-        `DataDatabase.clear`. `low_disks`: the nodes that are short of disk space.
-        """
+        """`newest_row`: what this node knows of a partition, replica here or not."""
         self._node_id = node_id
         self._replicas = replicas
         self._committer = committer
-        self._following = following
-        self._has_clearance = has_clearance
+        self._receiver = receiver
+        self._table = table
+        self._has_clearance = table.has_clearance
         self._newest_row = newest_row
-        self._is_gone = is_gone
-        self._learn_keyspace = learn_keyspace
-        self._clear = clear
         self._max_pending_bytes = max_pending_bytes
-        self._low_disks = low_disks
         self._clock = clock
         self._changed: dict[int, asyncio.Future[None]] = {}
         self._waiting_bytes = 0
@@ -123,12 +117,12 @@ class Requests:
         DEADLINE_EXCEEDED.
         """
         group = Group(partition_id=partition_id, generation=generation, op=Op.READ, body=b"")
-        while (replica := self._route(group)) is None or replica.fenced or replica.frozen:
+        while (replica := self._route(group)) is None or replica.gate.state is not Gate.OPEN:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 raise self._in_vain(group)
             await asyncio.wait([self.changed(partition_id)], timeout=min(left, _POLL_SECONDS))
-        self._learn_keyspace(replica)
+        replica.learn_keyspace()
         return replica
 
     async def drain(self) -> None:
@@ -192,30 +186,31 @@ class Requests:
         if replica is None or replica.role is not Role.LEADER or group.generation != replica.row.generation:
             self._check_row(group)
             return None
-        if not replica.is_ready or replica.handing_over:
+        gate = replica.gate.state
+        if not replica.is_ready or gate is Gate.HANDING_OVER:
             if replica.damage is not None and not self._may_be_mended(replica):
                 raise replica.damage
             return None
         if group.op == Op.WRITE and (
-            replica.fenced or replica.frozen or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
+            gate is not Gate.OPEN or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
         ):
             return None
         return replica
 
     def _has_enough_replicas(self, replica: Replica) -> bool:
         """Raises NOT_ENOUGH_REPLICAS; False if it isn't known what is enough."""
-        if replica.min_insync == 0:
-            self._learn_keyspace(replica)
+        if replica.min_insync == UNKNOWN_MIN_INSYNC:
+            replica.learn_keyspace()
         in_sync = len(replica.row.isr)
         if in_sync < replica.min_insync:
             text = f"partition {replica.id} has {in_sync} of {replica.min_insync} replicas in sync"
             raise MinkaError(Code.NOT_ENOUGH_REPLICAS, text, partitions=[replica.row])
-        return replica.min_insync > 0
+        return replica.min_insync != UNKNOWN_MIN_INSYNC
 
     @staticmethod
     def _may_be_mended(replica: Replica) -> bool:
         """Whether the partition may be served again in a moment, by another replica or by this one."""
-        return replica.mending or len(replica.row.isr) > 1
+        return replica.copy is Copy.REBUILDING or len(replica.row.isr) > 1
 
     def _route_stale(self, group: Group) -> Replica | None:
         """A replica that can say how old it is, clearance or not; None if there may be one later."""
@@ -223,12 +218,12 @@ class Requests:
         if replica is None or replica.role is Role.REMOVED or group.generation != replica.row.generation:
             self._check_row(group)
             return None
-        if replica.damage is not None and not replica.mending:
+        if replica.damage is not None and replica.copy is not Copy.REBUILDING:
             if len(replica.row.replicas) == 1:
                 raise replica.damage
             text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
             raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
-        if not replica.complete or replica.installing or self._age(replica) == math.inf:
+        if not replica.is_complete or replica.is_receiving or self._age(replica) == math.inf:
             text = f"partition {replica.id}: this replica has not heard its leader yet"
             raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
         return replica
@@ -236,13 +231,14 @@ class Requests:
     def _age(self, replica: Replica) -> float:
         """How many seconds ago the replica was certainly the newest; infinite if it can't say."""
         if replica.role is not Role.LEADER:
-            return self._following.age(replica)
-        return 0.0 if replica.is_ready and not replica.handing_over and self._has_clearance() else math.inf
+            return self._receiver.age(replica)
+        is_served = replica.is_ready and replica.gate.state is not Gate.HANDING_OVER
+        return 0.0 if is_served and self._has_clearance() else math.inf
 
     def _check_row(self, group: Group) -> None:
         """Raises the refusal, unless this node is to serve the group and is yet to be told so."""
         row = self._newest_row(group.partition_id)
-        if row is None and self._is_gone(group.partition_id):
+        if row is None and self._table.is_gone(group.partition_id):
             text = f"partition {group.partition_id} is part of another one by now"
             raise MinkaError(Code.STALE_GENERATION, text)
         if row is None or group.generation > row.generation:
@@ -310,10 +306,8 @@ class Requests:
         generation = replica.row.generation
         what = f"its generation is {generation} here, the request is for {group.generation}"
         if generation == group.generation:
-            what = "it is being handed over" if replica.fenced else "it is being made ready"
-            if replica.frozen:
-                what = "it is about to be part of another partition"
-            if replica.counted and not replica.is_ready:
+            what = replica.gate.state.value
+            if replica.leader is not None and replica.leader.counted and not replica.is_ready:
                 what = "it waits for its in-sync set to have what may be acknowledged"
         return MinkaError(Code.DEADLINE_EXCEEDED, f"partition {group.partition_id}: {what}; nothing was done")
 
@@ -328,16 +322,14 @@ class Requests:
             raise self._overloaded()
         committer.pending_bytes += len(body)
         replica.load.count(write.keys)
-        epoch = replica.row.leader_epoch
-        offset = replica.log.append(epoch, body)
-        replica.pending.append(Pending(offset, epoch, write, len(body), ticket, index))
-        committer.staged(replica)
+        offset = replica.append(body)
+        replica.pending.append(Pending(offset, replica.row.leader_epoch, write, len(body), ticket, index))
 
     def _check_room(self, replica: Replica, write: WriteBody) -> None:
         """DISK_LOW for what is more than deletes, where a replica in sync has no room for it: it would have to fail, or
         fall behind and need more room than before to come back.
         """
-        low_disks = self._low_disks()
+        low_disks = self._table.low_disks()
         if not low_disks or all(value is None for value in write.values):
             return
         low = [node for node in replica.row.isr if node in low_disks]
@@ -413,7 +405,7 @@ class Requests:
         row, max_passed = replica.row, MAX_PASSED
         try:
             while not ticket.done.done():
-                part = await self._clear(replica, wanted, body.reverse)
+                part = await clear(replica, wanted, body.reverse)
                 if self._route(group) is not replica or replica.row is not row:
                     break
                 max_passed *= 2  # so that it comes to an end however much is deleted meanwhile
@@ -467,6 +459,12 @@ class Requests:
             self._refuse(group, ticket, index, deadline, error)
             return
         self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
+
+
+async def clear(replica: Replica, wanted: KeyRange, reverse: bool) -> KeyRange:
+    """See `DataDatabase.clear`."""
+    await replica.log_first()
+    return await replica.data.clear(wanted, reverse)
 
 
 def _expected(replica: Replica, group: Group) -> int:

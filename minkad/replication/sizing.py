@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Partition
+from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
 from minkad.process.turns import turn
 from minkad.replication.background import BackgroundTask
-from minkad.replication.context import KnownKeyspace
 from minkad.replication.replica import Replica
 from minkad.storage.log_database import LogDatabase
 
@@ -44,7 +43,7 @@ class SizeCheck:
         node_id: str,
         replicas: Mapping[int, Replica],
         log_db: LogDatabase,
-        known_keyspace: KnownKeyspace,
+        known_keyspace: Callable[[int], Keyspace | None],
         split_keys: Callable[[int, int], Awaitable[list[bytes]]],
         propose: Callable[[ProposeSplitRequest], Awaitable[list[Partition]]],
         learn: Callable[[Partition], None],
@@ -52,7 +51,6 @@ class SizeCheck:
     ) -> None:
         self._node_id = node_id
         self._replicas = replicas
-        self._log_db = log_db
         self._known_keyspace = known_keyspace
         self._split_keys = split_keys
         self._propose = propose
@@ -85,9 +83,8 @@ class SizeCheck:
                         log.info("a partition's size can't be dealt with yet", extra=names)
 
     def _is_to_be_checked(self, replica: Replica) -> bool:
-        row = replica.row
-        is_changing = row.splitting or row.merge_from or row.merge_into
-        return replica.is_ready and not is_changing and not replica.untrimmed and replica.data.is_open
+        is_changing = replica.is_restructured or replica.trim.has_foreign
+        return replica.is_ready and not is_changing and replica.data.is_open
 
     async def _check(self, replica: Replica) -> None:
         """Raises MinkaError; then it is looked at again later."""
@@ -100,8 +97,7 @@ class SizeCheck:
         if not (is_uncertain or is_large) or not self._is_due(replica, limit):
             return
         if is_uncertain:
-            if replica.is_async:
-                await self._log_db.sync()  # the data must not be durable before the log
+            await replica.log_first()
             await data.compact()
         self._checked[replica.id] = _Checked(self._clock(), data.size().bytes)
         if 0 < limit < data.size().bytes and self._is_to_be_checked(replica):

@@ -14,12 +14,13 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
+from minkad.core.replication.entries import SnapshotMark, encode_mark
+from minkad.core.replication.state import Role
 from minkad.core.state import range_of
 from minkad.process.failpoints import failpoint
 from minkad.replication.background import BackgroundTask
 from minkad.replication.committer import Committer
-from minkad.replication.entries import SnapshotMark, encode_mark
-from minkad.replication.replica import Pending, Replica, Role
+from minkad.replication.replica import Pending, Replica
 from minkad.replication.requests import Requests
 from minkad.storage.checkpoint import Checkpoint
 from minkad.storage.data_database import Applied
@@ -146,12 +147,10 @@ class Snapshots:
         if len(self._kept) >= _MAX_SNAPSHOTS:
             raise MinkaError(Code.OVERLOADED, f"this node keeps {_MAX_SNAPSHOTS} snapshots")
 
+    @staticmethod
     @failpoint("snapshot.mark")
-    def _append(self, replica: Replica, mark: SnapshotMark) -> None:
-        body, epoch = encode_mark(mark), replica.row.leader_epoch
-        offset = replica.log.append(epoch, body)
-        replica.pending.append(Pending(offset, epoch, mark, len(body), None, 0))
-        self._committer.staged(replica, is_barrier=True)
+    def _append(replica: Replica, mark: SnapshotMark) -> None:
+        replica.append(encode_mark(mark))
 
     async def _cuts(self, kept: _Kept, part_bytes: int) -> list[bytes]:
         path, (start, end) = str(kept.taken.path), kept.range
@@ -162,16 +161,16 @@ class Snapshots:
 
     def make(self, replica: Replica, mark: SnapshotMark) -> None:
         """The next entry to apply is this mark: the replica goes on when it keeps the snapshot."""
-        replica.making = True
-        task = asyncio.create_task(self._make(replica, mark), name=f"snapshot of {replica.id}")
+        entry = replica.begin_mark()
+        task = asyncio.create_task(self._make(replica, mark, entry), name=f"snapshot of {replica.id}")
         self._making.add(task)
         task.add_done_callback(self._making.discard)
 
-    async def _make(self, replica: Replica, mark: SnapshotMark) -> None:
-        entry, data = replica.pending[0], replica.data
+    async def _make(self, replica: Replica, mark: SnapshotMark, entry: Pending) -> None:
+        data = replica.data
         try:
             async with replica.lock:
-                if replica.role is Role.REMOVED or replica.data is not data:
+                if not replica.still_has(data):
                     return
                 data.write([], Applied(entry.offset, entry.leader_epoch))
                 if mark.id in self._opening or self._unix_ms() - mark.taken_ms < _LATE_MS:
@@ -183,7 +182,7 @@ class Snapshots:
                 self._log_db.fail(error)
             return
         finally:
-            replica.making = False
+            replica.end_mark()
         self._committer.passed_mark(replica)
 
     async def _keep_or_not(self, replica: Replica, mark: SnapshotMark) -> None:
@@ -199,8 +198,7 @@ class Snapshots:
 
     @failpoint("snapshot.keep")
     async def _keep(self, replica: Replica, snapshot_id: str, range_: KeyRange) -> None:
-        if replica.is_async:
-            await self._log_db.sync()  # the data must not be durable before the log
+        await replica.log_first()
         offset = replica.data.applied.offset
         taken = await self._store.take(replica.data, Purpose.READ, snapshot_id)
         self._kept[snapshot_id] = _Kept(taken, offset, range_, self._clock())

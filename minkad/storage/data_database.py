@@ -22,10 +22,10 @@ from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
 from minka.sst import compression, table_options
 from minka.wire import WriteBody
+from minkad.core.replication.storage import DeletedAheadError
 from minkad.storage.rocks import (
     KIB,
     MIB,
-    DeletedAheadError,
     base_options,
     is_stalled,
     page,
@@ -116,6 +116,10 @@ class DataDatabase:
     def exists(self) -> bool:
         """Whether there is anything on disk."""
         return self._db is not None or (self.path.exists() and any(self.path.iterdir()))
+
+    def describe(self) -> str:
+        """Its path."""
+        return str(self.path)
 
     def condemn(self, error: MinkaError) -> None:
         """It is damaged, as this CORRUPT_DATA says: nothing of it is used from now on."""

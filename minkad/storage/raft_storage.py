@@ -6,7 +6,7 @@ from minka.errors import MinkaError
 from minka.v1.raft_pb2 import ConfState, Entry, HardState, Snapshot, SnapshotMetadata
 from minkad.core.raft.storage import Compacted, SnapOutOfDate, Unavailable, entries_size, limit_size
 from minkad.core.raft.types import Ready
-from minkad.storage.epochs import Epochs
+from minkad.core.replication.epochs import Epochs
 from minkad.storage.log_database import LogDatabase
 
 _HARD_STATE: Final = b"rh"

@@ -8,6 +8,7 @@ from typing import Final
 from rocksdict import Options, Rdict, RdictIter, ReadOptions
 
 from minka.errors import Code, MinkaError
+from minkad.core.replication.storage import DeletedAheadError
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -15,10 +16,6 @@ _INCOMPLETE: Final = "Result incomplete"
 # A file that RocksDB knows and that is gone is damage, too.
 _DAMAGE: Final = ("Corruption", "IO error: No such file")
 _NO_CURRENT: Final = "(create_if_missing is false)"
-
-
-class DeletedAheadError(Exception):
-    """There are more deleted keys and older versions between two keys than an iterator was to pass."""
 
 
 def storage_error(error: Exception, what: str) -> MinkaError:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from minka.ranges import KeyRange
+from minkad.core.replication.storage import DeletedAheadError
 from minkad.storage.data_database import MAX_PASSED, DataDatabase
-from minkad.storage.rocks import MIB, DeletedAheadError
+from minkad.storage.rocks import MIB
 from minkad.storage.tables import FIRST_KEY, Table, deepest_of
 
 _DEEPEST_SHARE: Final = 0.75

@@ -23,6 +23,7 @@ from minka.v1.errors_pb2 import Error
 from minka.v1.raft_pb2 import Message as RaftMessage
 from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minkactl.playground import LocalCluster
+from minkad.core.replication import messages
 from minkad.replication import frames
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled
 from tests.http2 import preface
@@ -206,9 +207,9 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
         asked(9, [b"a"]),
         wire.Request(2**63, 0, [wire.Group(0, 2**32, 2**40, b"\xdd\xff\xff\xff\xff")]),
     ]
-    entries = [frames.Entry(1, b"x"), frames.Entry(2, b"")]
+    entries = [messages.Entry(1, b"x"), messages.Entry(2, b"")]
     replication = [
-        frames.Frame([frames.Append(row.id, row.leader_epoch, 0, 0, 0, entries, probe, probe)], [1, 99], 0.0)
+        frames.Frame([messages.Append(row.id, row.leader_epoch, 0, 0, 0, entries, probe, probe)], [1, 99], 0.0)
         for probe in (False, True)
     ]
     ship = [frames.ShipHeader(row.id, row.leader_epoch, [("a", 3), ("../b", -1)], ["c"]), frames.ShipTrailer([1, 2])]

@@ -12,7 +12,7 @@ from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkactl.playground import LocalCluster
 from minkad.process import failpoints
-from minkad.replication import merging  # noqa: F401  # declares its failpoints
+from minkad.replication import executor, trimming  # noqa: F401  # they declare its failpoints
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 from tests.cluster.ranges import BALLAST, NODES, SORTED, Readers, check, load_ballast, rows_of
 from tests.cluster.workload import Workload

@@ -12,7 +12,7 @@ from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkactl.playground import LocalCluster
 from minkad.process import failpoints
-from minkad.replication import splitting  # noqa: F401  # declares its failpoints
+from minkad.replication import executor, splitting  # noqa: F401  # they declare its failpoints
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 from tests.cluster.ranges import NODES, SORTED, Readers, check, load_ballast, rows_of
 from tests.cluster.workload import Workload

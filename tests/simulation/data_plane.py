@@ -24,7 +24,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
-from minkad.replication.replica import Role, role_in
+from minkad.core.replication.state import Role, role_in
 from tests.simulation.in_sync import InSyncSets
 from tests.simulation.leadership import Append, LeaderContext, Leadership, Replica
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import HandOverRequest, MigrationProgress
-from minkad.replication.replica import Role
+from minkad.core.replication.state import Role
 
 if TYPE_CHECKING:
     from tests.simulation.data_plane import Copy

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from minka.errors import MinkaError
 from minka.v1.load_api_pb2 import FinishedPart, FinishLoadPartsRequest
 from minkad.coordinator.load_requests import LoadRequests
-from minkad.replication.replica import Role
+from minkad.core.replication.state import Role
 from minkad.storage.taken_loads import TakenLoads
 
 if TYPE_CHECKING:

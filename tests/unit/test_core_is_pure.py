@@ -15,6 +15,7 @@ ALLOWED_STDLIB = {
     "abc",
     "bisect",
     "collections",
+    "contextlib",
     "copy",
     "dataclasses",
     "enum",
@@ -33,7 +34,16 @@ ALLOWED_STDLIB = {
     "typing",
     "zlib",
 }
-ALLOWED_PREFIXES = ("minkad.core", "minka.errors", "minka.hashing", "minka.plans", "minka.ranges", "google.protobuf")
+ALLOWED_PREFIXES = (
+    "google.protobuf",
+    "minka.errors",
+    "minka.hashing",
+    "minka.plans",
+    "minka.ranges",
+    "minka.wire",
+    "minkad.core",
+    "msgspec",
+)
 FORBIDDEN_CALLS = {"open", "input", "print", "exec", "eval", "__import__", "breakpoint", "hash", "id"}
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from google.protobuf import text_format
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import channel_options
-from minka.v1.cluster_pb2 import Durability, Keyspace, Partition, PartitionState
+from minka.v1.cluster_pb2 import Durability, Keyspace, Operation, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
@@ -30,11 +30,13 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.errors_pb2 import Error
 from minkactl.playground import free_addresses
 from minkad.core.controller import FinishMerge, merges
+from minkad.core.replication.leader import Leader
+from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.process.memory import Memory, Share
 from minkad.process.telemetry import Telemetry
-from minkad.replication.context import ControllerCalls, ReplicationSettings
-from minkad.replication.manager import ReplicaManager, StorageSettings
+from minkad.replication.frames import Answer, decode_answer, encode
+from minkad.replication.manager import ReplicaManager, StorageSettings, Surroundings
 from minkad.replication.replica import Replica
 from minkad.rpc.channels import CONNECT_TIMEOUT
 from minkad.rpc.interceptor import Interceptor
@@ -56,6 +58,13 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
         await asyncio.sleep(0.002)
 
 
+def led(node: "TestNode", partition_id: int = 1) -> Leader:
+    """The node's leadership."""
+    leader = node.replica(partition_id).leader
+    assert leader is not None, f"{node.id} doesn't lead partition {partition_id}"
+    return leader
+
+
 def share() -> Share:
     """Of a client that is alone."""
     return Memory(256 * 1024 * 1024, time.monotonic).share()
@@ -72,6 +81,34 @@ class Refused(Exception):
     def __init__(self, error: MinkaError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class TestedLinks(GrpcLinks):
+    """While it is cut, nothing gets to other nodes."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.whole = asyncio.Event()
+        self.whole.set()
+
+    def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        return super().append(node_id, self._held(frames))
+
+    async def _held(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for frame in frames:
+            await self.whole.wait()
+            yield frame
+
+
+class TestedManager(ReplicaManager):
+    """While it is mute, it acknowledges nothing of what its leaders send."""
+
+    mute = False
+
+    async def follow(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for data in super().follow(frames):
+            answer = decode_answer(data)
+            yield encode(Answer([], answer.stamp)) if self.mute else data
 
 
 class TestNode:
@@ -95,32 +132,20 @@ class TestNode:
         self.disk = DiskWatch(self.path, 0)  # never low by itself
         telemetry = self.telemetry = Telemetry()
         identity = (("minka-cluster", "test"), ("minka-node", self.id))
-        self.links = GrpcLinks(self.cluster.channel_to, identity, telemetry)
-        self.manager = ReplicaManager(
+        self.links = TestedLinks(self.cluster.channel_to, identity, telemetry)
+        around = Surroundings(
             self.id,
             ReplicaStore(self.path, self.cluster.storage.block_cache),
             self.log_db,
+            self.disk,
             self.links,
-            has_clearance=lambda: self.clearance,
-            controller=ControllerCalls(
-                self.cluster.hand_over,
-                self.cluster.alter_isr,
-                self.cluster.propose_split,
-                self.cluster.finish_split,
-                self.cluster.finish_merge,
-            ),
-            clock=time.monotonic,
-            disk=self.disk,
-            settings=self.cluster.settings,
-            storage=self.cluster.storage,
-            is_gone=lambda partition_id: partition_id in self.cluster.gone,
-            known_keyspace=lambda _: self.cluster.keyspace,
-            is_absent=lambda node_id: node_id in self.cluster.dead & self.cluster.failed,
-            on_fence=self.fences.append,
-            on_isr_change=telemetry.isr_changed,
-            low_disks=lambda: self.cluster.low_disks,
-            on_damage=telemetry.damage_found,
+            self,
+            self.cluster,
+            self,
+            time.monotonic,
+            lambda: 0,
         )
+        self.manager = TestedManager(around, self.cluster.settings, self.cluster.storage)
         await self.manager.start()
         self.running = True
         memory = Memory(256 * 1024 * 1024, time.monotonic)
@@ -137,8 +162,40 @@ class TestNode:
         await self.server.start()
         self.cluster.ports[self.id] = self.port
 
+    # What the data plane gets of the rest of the node
+
+    def has_clearance(self) -> bool:
+        return self.clearance
+
+    def row(self, partition_id: int) -> Partition | None:
+        return None
+
+    def is_gone(self, partition_id: int) -> bool:
+        return partition_id in self.cluster.gone
+
+    def keyspace(self, keyspace_id: int) -> Keyspace | None:
+        return self.cluster.keyspace
+
+    def is_absent(self, node_id: str) -> bool:
+        return node_id in self.cluster.dead & self.cluster.failed
+
+    def operation_moving(self, partition_id: int) -> Operation | None:
+        return None
+
+    def low_disks(self) -> Collection[str]:
+        return self.cluster.low_disks
+
+    def writes_waited(self, seconds: float) -> None:
+        self.fences.append(seconds)
+
+    def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
+        self.telemetry.isr_changed(old, new)
+
+    def damage_found(self) -> None:
+        self.telemetry.damage_found()
+
     async def stop(self) -> None:
-        """In order."""
+        """Gracefully."""
         if not self.running:
             return
         self.running = False
@@ -161,7 +218,7 @@ class TestNode:
 
     def replica(self, partition_id: int = 1) -> Replica:
         """As it is in memory."""
-        return self.manager._replicas[partition_id]
+        return self.manager.replicas[partition_id]
 
     async def tell(self, *rows: Partition, term: int = 1) -> UpdateReplicasResponse:
         """What the controller says."""
@@ -275,17 +332,10 @@ class Cluster:
         lines = [f"row {row}" for row in map(_one_line, self.rows.values())]
         for node in self.nodes.values():
             lines.append(f"{node.id} {'runs' if node.running else 'has stopped'}: {node.log_db.error}")
-            lines += [
-                f"  {replica}{' making' if replica.making else ''} {_one_line(replica.row)}"
-                for replica in node.manager._replicas.values()
-            ]
-            for leadership in node.manager._leaderships.values():
-                for name, follower in leadership._followers.items():
-                    shipment = leadership._shipments.get(name)
-                    phase = shipment.phase if shipment is not None and shipment.running else ""
-                    state = f"up to {follower.matched}, {follower.sending=} {follower._asked=} {follower.error} {phase}"
-                    lines.append(f"  {name} follows {leadership.replica.id} {state}")
-            lines.append(f"  {node.manager._following._asked=} {node.manager._failed=}")
+            for replica in node.manager.replicas.values():
+                lines.append(f"  {replica} {replica.applying.value} {replica.copy.value} {_one_line(replica.row)}")
+                for name, progress in replica.leader.progress.items() if replica.leader is not None else ():
+                    lines.append(f"  {name} follows {replica.id} up to {progress.matched} {progress.stage.name}")
         return "\n".join(lines)
 
     async def close(self) -> None:

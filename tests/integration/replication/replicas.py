@@ -42,15 +42,8 @@ async def applied(node: TestNode, offset: int) -> None:
 
 def cut_off(node: TestNode) -> Callable[[], None]:
     """Nothing that the node appends gets to others, until the function that is the answer is called."""
-    for feed in node.manager._feeds.values():
-        feed._collect = lambda: None  # type: ignore[method-assign]
-
-    def mend() -> None:
-        for feed in node.manager._feeds.values():
-            feed.__dict__.pop("_collect", None)
-            feed.wake()
-
-    return mend
+    node.links.whole.clear()
+    return node.links.whole.set
 
 
 async def until_fresh(node: TestNode, age_ms: int) -> None:

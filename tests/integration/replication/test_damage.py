@@ -9,7 +9,7 @@ import pytest
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minkad.replication.context import ReplicationSettings
+from minkad.core.replication.settings import ReplicationSettings
 from minkad.storage.data_database import DataDatabase
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.replication.replicas import three, until_fresh
@@ -23,7 +23,7 @@ SLOW = ReplicationSettings(lag_timeout=60.0)  # nobody leaves the in-sync set be
 
 async def flushed(node: TestNode, partition_id: int = 1) -> None:
     """Its data is in tables, and its log is trimmed up to the flush before."""
-    await node.manager._flusher.flush(node.replica(partition_id))
+    await node.manager.flusher.flush(node.replica(partition_id))
     await node.log_db.sync()
 
 
@@ -213,13 +213,13 @@ async def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: P
     async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await trimmed(c)
         in_sync: list[bool] = []
-        install = byzantium.manager._receiving._install
+        install = byzantium.manager.checkpoint_receiver.replace
 
         async def watched(*args: object) -> None:
             in_sync.append("byzantium" in c.rows[1].isr)
             await install(*args)  # type: ignore[arg-type]
 
-        byzantium.manager._receiving._install = watched  # type: ignore[method-assign, assignment]
+        byzantium.manager.checkpoint_receiver.replace = watched  # type: ignore[method-assign, assignment]
         await until_fresh(byzantium, 60_000)
         flip(newest(byzantium, "*.sst"))
         with pytest.raises(Refused) as caught:

@@ -8,7 +8,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import MigrationPhase, ReplicaOutcome
-from minkad.replication.context import ReplicationSettings
+from minkad.core.replication.settings import ReplicationSettings
 from tests.integration.replication.harness import Refused, cluster, until
 from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two
 
@@ -70,9 +70,7 @@ async def test_a_fence_is_lifted_when_the_target_does_not_catch_up(tmp_path: Pat
         c.hold_hand_over()
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 1)
-        following = ephesus.manager._following
-        acknowledge = following.durable
-        following.durable = lambda replica: None  # type: ignore[method-assign]
+        ephesus.manager.mute = True
         writing = asyncio.create_task(athens.put(1, {b"c": b"3"}))
         await until(lambda: "catch up" in athens.manager.migrations()[0].blocked_by)
         c.before_hand_over.clear()
@@ -80,8 +78,8 @@ async def test_a_fence_is_lifted_when_the_target_does_not_catch_up(tmp_path: Pat
         await until(lambda: len(athens.fences) >= lifted + 2)
         assert len(c.hand_overs) == tries
         assert not writing.done()
-        following.durable = acknowledge  # type: ignore[method-assign]
-        await until(lambda: not athens.manager._replicas[1].fenced)
+        ephesus.manager.mute = False
+        await until(lambda: not athens.replica().gate.is_fenced)
         later = asyncio.create_task(athens.put(1, {b"d": b"4"}))
         await writing
         with contextlib.suppress(Refused):

@@ -1,16 +1,17 @@
 """The in-sync set: who lags leaves it, who has caught up returns; writes wait for all in it, and need enough of it."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse
-from minkad.replication.context import ReplicationSettings
-from minkad.replication.feed import Follower
-from minkad.replication.frames import Append
-from tests.integration.replication.harness import Refused, cluster, until
+from minkad.core.replication.messages import Append
+from minkad.core.replication.progress import Progress
+from minkad.core.replication.settings import ReplicationSettings
+from tests.integration.replication.harness import Refused, cluster, led, until
 from tests.integration.replication.replicas import cut_off, same_everywhere, three
 from tests.integration.replication.writers import Watch, Writers
 
@@ -20,15 +21,15 @@ async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.3)) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
-        committer = cyrene.manager._committer
-        staged, held = committer.staged, asyncio.Event()
-        committer.staged = lambda replica, *, is_barrier=False: held.set()  # type: ignore[method-assign] # it takes no time for its disk
+        committer = cyrene.manager.committer
+        sync, held = committer.sync, asyncio.Event()
+        committer.sync = lambda replica, *, to_disk: held.set()  # type: ignore[method-assign] # it takes no time for its disk
         await athens.put(1, {b"b": b"2"})
         assert held.is_set()
         assert c.rows[1].isr == ["athens", "byzantium"]
         await athens.put(1, {b"c": b"3"})
         assert athens.replica().high_watermark == 3
-        committer.staged = staged  # type: ignore[method-assign]
+        committer.sync = sync  # type: ignore[method-assign]
         await athens.put(1, {b"d": b"4"})
         await same_everywhere(c)
         assert cyrene.replica().log.end == 4
@@ -37,37 +38,40 @@ async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
 
 async def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
     """Not even with little to go: what it lacks is acknowledged already."""
-    async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
+    async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0, longest_backoff=0.05)) as c:
         athens, _, cyrene = await three(c)
-        leadership = athens.manager._leaderships[1]
-        await until(lambda: leadership._followers["cyrene"].aligned)
+        leader = led(athens)
+        await until(lambda: leader.progress["cyrene"].is_aligned)
         c.change(1, lambda row: row.isr.remove("cyrene"))
-        following = cyrene.manager._following
-        acknowledge = following.durable
-        following.durable = lambda replica: None  # type: ignore[method-assign]
+        cyrene.manager.mute = True
         c.dead.add("cyrene")
         await c.tell_all(1)
         await athens.put(1, {b"a": b"1"})
         c.dead.clear()
-        leadership._held.clear()
-        leadership.look()
-        assert leadership._joining == {"cyrene"}
-        assert leadership.proposed is None
+
+        def is_joining() -> bool:
+            leader.progressed(time.monotonic())
+            return leader.progress["cyrene"] in leader.counted
+
+        await until(is_joining)
+        assert leader.proposed is None
         writing = asyncio.create_task(athens.put(1, {b"b": b"2"}))
         await until(lambda: cyrene.replica().durable == 2)
         assert not writing.done()
-        following.durable = acknowledge  # type: ignore[method-assign]
-        following.durable(cyrene.replica())
+        cyrene.manager.mute = False
+        follower = cyrene.replica().follower
+        assert follower is not None
+        follower.stored()
         await writing
         await same_everywhere(c)
 
 
-async def test_who_has_yet_to_cut_its_log_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_yet_to_truncate_its_log_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its leader was elected without, uncleanly, does not come back by its election."""
-    take, lets_go = Follower.take, asyncio.Event()
+    take, lets_go = Progress.next_append, asyncio.Event()
 
-    def take_later(follower: Follower, limit: int) -> Append | None:
-        return None if follower.sending and not lets_go.is_set() else take(follower, limit)
+    def take_later(progress: Progress, limit: int) -> Append | None:
+        return None if progress.is_replicating and not lets_go.is_set() else take(progress, limit)
 
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
@@ -77,18 +81,16 @@ async def test_who_has_yet_to_cut_its_log_does_not_join(tmp_path: Path, monkeypa
         await c.tell_all(1)
         await athens.put(1, {b"a": b"1"})
         c.dead -= {"byzantium", "cyrene"}
-        monkeypatch.setattr(Follower, "take", take_later)
+        monkeypatch.setattr(Progress, "next_append", take_later)
         c.elect(1, "byzantium")
         c.change(1, lambda row: row.isr.__setitem__(slice(None), ["byzantium"]))
         await c.tell_all(1)
-        leadership = byzantium.manager._leaderships[1]
-        follower = leadership._followers["athens"]
-        await until(lambda: follower.sending)
-        leadership.look()
-        assert leadership.proposed is None
+        leader = led(byzantium)
+        await until(lambda: leader.progress["athens"].is_replicating)
+        leader.progressed(time.monotonic())
+        assert leader.proposed is None
         lets_go.set()
-        for one in leadership._followers.values():
-            one.look()
+        leader.appended()
         await same_everywhere(c)
         assert athens.replica().log.end == 0
 
@@ -240,14 +242,14 @@ async def test_an_answer_that_comes_after_the_leadership(tmp_path: Path) -> None
     """Changes nothing, and the node goes on."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, byzantium, cyrene = await three(c)
-        answer, asked, may_answer = athens.manager._in_sync._alter_isr, asyncio.Event(), asyncio.Event()
+        answer, asked, may_answer = athens.manager.isr_changes._alter_isr, asyncio.Event(), asyncio.Event()
 
         async def late(request: AlterIsrRequest) -> AlterIsrResponse:
             asked.set()
             await may_answer.wait()
             return await answer(request)
 
-        athens.manager._in_sync._alter_isr = late
+        athens.manager.isr_changes._alter_isr = late
         await cyrene.stop()
         await asyncio.wait_for(asked.wait(), 5)
         c.elect(1, "byzantium")

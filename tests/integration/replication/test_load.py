@@ -75,7 +75,7 @@ async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None
             c.keyspace.max_ops = 100
             await until(lambda: len(c.rows) >= 2)
             assert b"0930" <= c.proposed[0].key <= b"0970", c.proposed[0].key
-            meter, replicas = athens.manager._load_check._meter, athens.manager._replicas
+            meter, replicas = athens.manager.load_check._meter, athens.manager.replicas
             c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than both halves have, and more than each
             await until(lambda: not any(replica.load.sample for replica in replicas.values()))
             settled, proposed = meter._at, len(c.proposed)
@@ -151,6 +151,6 @@ async def test_busy_partitions_are_reported_and_idle_ones_are_not(tmp_path: Path
         await until(lambda: heartbeat() or told[-1:] == [(1, 0)])
         assert all(id_ == 1 for id_, _ in told)
         told.clear()
-        ticks = athens.manager._load_check._meter._at
-        await until(lambda: heartbeat() or athens.manager._load_check._meter._at > ticks + 0.3)
+        ticks = athens.manager.load_check._meter._at
+        await until(lambda: heartbeat() or athens.manager.load_check._meter._at > ticks + 0.3)
         assert told == []

@@ -8,7 +8,7 @@ import pytest
 
 from minka.errors import Code
 from minka.v1.coordinator_pb2 import DiskSpace
-from minkad.replication.context import ReplicationSettings
+from minkad.core.replication.settings import ReplicationSettings
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.replication.replicas import same_everywhere, three
@@ -108,7 +108,7 @@ async def test_what_is_deleted_gives_its_room_back_while_the_disk_is_low(tmp_pat
         keys = [b"%d" % i for i in range(5000)]
         await athens.put(1, dict.fromkeys(keys, b"x" * 2000))
         await same_everywhere(c)
-        await cyrene.manager._flusher.flush(cyrene.replica())
+        await cyrene.manager.flusher.flush(cyrene.replica())
         folder = cyrene.path / "partitions" / "1"
 
         before = bytes_in(folder)

@@ -12,10 +12,11 @@ from minka import wire
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Durability, Partition
-from minkad.replication.context import ReplicationSettings
-from minkad.replication.merging import Merging
-from minkad.replication.replica import Role
-from minkad.replication.trimming import Trimming
+from minka.v1.coordinator_pb2 import FinishMergeRequest
+from minkad.core.replication.gate import Gate
+from minkad.core.replication.replica import Replica as ReplicaCore
+from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.state import Applying, Role
 from minkad.storage.size_estimate import Size
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.replication.test_splitting import KEY, LOWER, NODES, ROWS, UPPER, scanned
@@ -42,7 +43,7 @@ async def merged(c: Cluster, *nodes: TestNode) -> None:
     await until(lambda: 2 in c.gone)
     there = nodes or tuple(c.nodes.values())
     await until(lambda: all(node.replica(1).row.partition_epoch == c.rows[1].partition_epoch for node in there))
-    await until(lambda: all(2 not in node.manager._replicas for node in there))
+    await until(lambda: all(2 not in node.manager.replicas for node in there))
 
 
 async def has_all(node: TestNode, leader: TestNode) -> None:
@@ -144,7 +145,7 @@ async def test_what_was_left_there_by_a_split_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Split, delete in the upper half, merge: the deleted keys are still in the lower half's data, untrimmed."""
-    monkeypatch.setattr(Trimming, "look", lambda *_: None)
+    monkeypatch.setattr(ReplicaCore, "is_to_be_trimmed", False)
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -216,19 +217,19 @@ async def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monk
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
-        go_on, original = asyncio.Event(), Merging._append
+        data = athens.replica(2).data
+        go_on, page = asyncio.Event(), data.page
 
-        async def slowly(self: Merging, *args: Any) -> None:
-            await go_on.wait()
-            await original(self, *args)
+        def later(*args: Any) -> tuple[list[bytes], list[bytes], bool]:
+            return page(*args) if go_on.is_set() else ([], [], False)
 
-        monkeypatch.setattr(Merging, "_append", slowly)
+        monkeypatch.setattr(data, "page", later)
         c.merge(1, 2)
         await c.tell_all(1, 2)
-        await until(lambda: bool(athens.replica(2).retain))
+        await until(lambda: bool(athens.replica(2).retention.readers))
         for number in range(5):
             await athens.put(2, {b"0700": b"%d" % number, b"080%d" % number: None})
-            await athens.manager._flusher.flush(athens.replica(2))
+            await athens.manager.flusher.flush(athens.replica(2))
         go_on.set()
         await merged(c)
         await assert_has(athens, {**ROWS, b"0700": b"4", **{b"080%d" % number: None for number in range(5)}})
@@ -246,8 +247,8 @@ async def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path
         try:
             c.merge(1, 2)
             await athens.tell(c.rows[1], c.rows[2])
-            await until(lambda: athens.replica(2).frozen or 2 in c.gone)
-            await until(lambda: not athens.replica(2).frozen or 2 in c.gone)  # it has taken too long
+            await until(lambda: athens.replica(2).gate.state is Gate.FROZEN or 2 in c.gone)
+            await until(lambda: athens.replica(2).gate.state is not Gate.FROZEN or 2 in c.gone)  # it has taken too long
             assert 2 not in c.gone
             await athens.put(2, {b"0700": b"new"})
         finally:
@@ -310,32 +311,37 @@ async def test_given_up(tmp_path: Path) -> None:
         await c.tell_all(1, 2)
         await athens.put(2, {b"0700": b"late"})
         c.before_finish_merge.clear()
-        await until(lambda: not athens.replica(1).untrimmed)
+        await until(lambda: not athens.replica(1).trim.has_foreign)
         for node in nodes:
             await has_all(node, athens)
             assert len(node.replica(1).data.page(b"", b"", False, 10_000, 1 << 30)[0]) == len(LOWER)
         assert 2 not in c.gone
 
 
-@pytest.mark.parametrize("place", ["_start", "_freeze", "_ask"])
+@pytest.mark.parametrize("place", ["copy", "freeze", "finish"])
 async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one begins anew, with what was copied already in its data."""
+    """Another one begins again, with what was copied already in its data."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens, byzantium = nodes[0], nodes[1]
         reached = asyncio.Event()
-        original = getattr(Merging, place)
+        executor = athens.manager.executor
+        pass_on, finish = executor.reached, executor.call_finish_merge
 
-        def stuck(self: Merging, *args: Any) -> Any:
-            if self._node_id != "athens":
-                return original(self, *args)
+        def note(at: str) -> None:
+            pass_on(at)
+            if at == f"merge.{place}":
+                reached.set()
+
+        async def note_finish(request: FinishMergeRequest) -> list[Partition]:
             reached.set()
-            if place == "_start":
-                raise MinkaError(Code.NO_CONTROLLER, "not now")
-            return asyncio.Event().wait()
+            return await finish(request)
 
-        monkeypatch.setattr(Merging, place, stuck)
+        monkeypatch.setattr(executor, "reached", note)
+        if place == "finish":
+            monkeypatch.setattr(executor, "call_finish_merge", note_finish)
+        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await reached.wait()
@@ -356,7 +362,7 @@ async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.M
         await until(lambda: athens.replica(1).applied == byzantium.replica(1).log.end)
         (counted,) = await athens.manager.inventory.count_keys([1])
         assert counted.keys == len(rows) - 1
-        assert 2 not in athens.manager._replicas
+        assert 2 not in athens.manager.replicas
 
 
 async def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
@@ -388,7 +394,7 @@ async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens, cyrene = nodes[0], nodes[2]
-        cyrene.replica(1).making = True  # it applies nothing from here on
+        cyrene.replica(1).applying = Applying.AT_MARK  # it applies nothing from here on
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: 2 in c.gone)
@@ -396,8 +402,8 @@ async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
         with pytest.raises(Refused) as refusal:
             await cyrene.get_stale(1, b"0700", generation=GENERATION)
         assert refusal.value.error.code is Code.AGE_UNKNOWN
-        cyrene.replica(1).making = False
-        cyrene.manager._committer.advance(cyrene.replica(1))
+        cyrene.replica(1).applying = Applying.IDLE
+        cyrene.replica(1).advance()
 
         async def answer() -> wire.StaleResult | None:
             try:
@@ -406,7 +412,7 @@ async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
                 return None
 
         while (found := await answer()) is None:
-            await asyncio.wait([cyrene.manager._requests.changed(1)], timeout=0.05)
+            await asyncio.wait([cyrene.manager.requests.changed(1)], timeout=0.05)
         assert found.values == [ROWS[b"0700"]]
         assert await athens.get(1, b"0700", generation=GENERATION) == [ROWS[b"0700"]]
 
@@ -421,8 +427,8 @@ async def test_a_checkpoint_taken_meanwhile(tmp_path: Path) -> None:
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: len(c.before_finish_merge) < 10_000)
-        await athens.manager._flusher.flush(athens.replica(1))
-        await athens.manager._flusher.flush(athens.replica(1))
+        await athens.manager.flusher.flush(athens.replica(1))
+        await athens.manager.flusher.flush(athens.replica(1))
 
         def add(row: Partition) -> None:
             row.replicas.append("cyrene")

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from minkad.replication.frames import Ack, Append, Frame, decode_answer, encode
+from minkad.core.replication.messages import Ack, Append
+from minkad.replication.frames import Frame, decode_answer, encode
 from tests.integration.replication.harness import TestNode, cluster
 
 

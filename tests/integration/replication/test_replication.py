@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from minka.v1.cluster_pb2 import Durability
-from minkad.replication.feed import Follower
-from minkad.replication.frames import Append
+from minkad.core.replication.messages import Append
+from minkad.core.replication.progress import Progress
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import cluster, until
 from tests.integration.replication.replicas import NAMES, same_everywhere, three
@@ -120,18 +120,18 @@ async def test_what_was_not_foreseen_is_logged_and_the_stream_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else the followers would hear nothing more, and nobody would know why."""
-    take = Follower.take
+    take = Progress.next_append
     failed: list[str] = []
 
-    def once(follower: Follower, limit: int) -> Append | None:
+    def once(progress: Progress, limit: int) -> Append | None:
         if not failed:
-            failed.append(follower.node_id)
+            failed.append(progress.node_id)
             raise KeyError(1)
-        return take(follower, limit)
+        return take(progress, limit)
 
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)
-        monkeypatch.setattr(Follower, "take", once)
+        monkeypatch.setattr(Progress, "next_append", once)
         await athens.put(1, {b"a": b"1"})
         assert failed
         await same_everywhere(c)

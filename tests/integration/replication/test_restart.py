@@ -93,7 +93,7 @@ async def test_a_graceful_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
         await athens.start()
         assert athens.log_db.scan(b"p", b"q") == []
         await lead_again(c, athens, 1)
-        replica = athens.manager._replicas[1]
+        replica = athens.manager.replicas[1]
         assert not replica.data.is_open
         (stats,) = athens.manager.stats(changed_only=False)
         assert abs(stats.keys - len(ROWS)) <= 1
@@ -160,7 +160,7 @@ def snapshots_around(node: TestNode, owner: object, *names: str) -> list[Path]:
     return copies
 
 
-STEPS = ("_clear", "_put_in_place", "_take_over")
+STEPS = ("clear", "put_in_place", "take_over")
 
 
 @pytest.mark.parametrize("which", range(2 * len(STEPS)))
@@ -170,7 +170,7 @@ async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) 
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
         await athens.put(1, ROWS)
-        copies = snapshots_around(ephesus, ephesus.manager._receiving, *STEPS)
+        copies = snapshots_around(ephesus, ephesus.manager.checkpoint_receiver, *STEPS)
         c.hold_hand_over()
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 1)
@@ -192,7 +192,7 @@ async def test_half_an_installation_is_never_served(tmp_path: Path, which: int) 
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
         await athens.put(1, ROWS)
-        copies = snapshots_around(ephesus, ephesus.manager._receiving, *STEPS)
+        copies = snapshots_around(ephesus, ephesus.manager.checkpoint_receiver, *STEPS)
         c.hold_hand_over()
         await c.move("ephesus", 1)
         await until(lambda: len(c.hand_overs) >= 1)
@@ -211,7 +211,7 @@ async def test_a_source_that_dies_while_it_deletes(tmp_path: Path, which: int) -
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
         await athens.put(1, ROWS)
-        copies = snapshots_around(athens, athens.manager._deletions, "_delete_replica")
+        copies = snapshots_around(athens, athens.manager.deletions, "delete_replica")
         await c.move("ephesus", 1)
         await until(lambda: len(copies) == 2)
         await restart_from(athens, copies[which])

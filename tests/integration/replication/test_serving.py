@@ -284,13 +284,13 @@ async def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Pa
     """Nobody is left with an unknown outcome by a node that stops gracefully."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2)
-        athens.manager._replicas[2].fenced = True
+        athens.manager.replicas[2].gate.fence()
         waiting = asyncio.create_task(athens.ask(wire.Op.WRITE, 2, 1, write((b"waits", b"1"))))
         begun = [asyncio.create_task(athens.put(1, {b"%d" % i: b"x"})) for i in range(50)]
         await asyncio.sleep(0)
-        assert athens.manager._committer.pending_bytes > 0
+        assert athens.manager.committer.pending_bytes > 0
         await athens.manager.drain()
-        assert athens.manager._committer.pending_bytes == 0
+        assert athens.manager.committer.pending_bytes == 0
         await asyncio.gather(*begun)
         with pytest.raises(Refused) as caught:
             await waiting

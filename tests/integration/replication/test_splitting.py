@@ -14,12 +14,12 @@ import pytest
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
+from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.state import Applying
 from minkad.replication import sizing
-from minkad.replication.context import ReplicationSettings
 from minkad.replication.flusher import Flusher
 from minkad.replication.manager import StorageSettings
 from minkad.replication.replica import Replica
-from minkad.replication.splitting import Splitting
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.replication.test_restart import restart_from
 from tests.unit.storage.crash import crashed_copy
@@ -131,7 +131,7 @@ async def test_every_replica_makes_it(tmp_path: Path, durability: int) -> None:
                     c.nodes.values()}) == 1  # fmt: skip
         for node in others:
             await until(lambda node=node: node.replica(2).applied == athens.replica(2).applied)  # type: ignore[misc]
-            await until(lambda node=node: node.manager._following.age(node.replica(2)) < 60)  # type: ignore[misc]
+            await until(lambda node=node: node.manager.receiver.age(node.replica(2)) < 60)  # type: ignore[misc]
             assert (await node.get_stale(2, b"9", b"0999", generation=2)).values == [b"last", ROWS[b"0999"]]
         await athens.kill()
         await c.fail("athens")
@@ -193,7 +193,7 @@ async def test_what_is_in_memory_is_flushed_before_anybody_waits(
             await flush(flusher, replica)
             await go_on.wait()
 
-        monkeypatch.setattr(athens.manager._splitting, "_flush", partial(slow, athens.manager._flusher))
+        monkeypatch.setattr(athens.manager.splitting, "_flush", partial(slow, athens.manager.flusher))
         await begin(c)
         await athens.put(1, {b"9": b"last"}, generation=1)
         assert await athens.get(1, b"9", generation=1) == [b"last"]
@@ -236,50 +236,45 @@ async def test_one_split_after_the_other(tmp_path: Path) -> None:
 
 
 CRASH_POINTS = [
-    ("_append_marker", "before"),
-    ("_append_marker", "after"),
-    ("_take", "before"),
-    ("_take", "after"),
-    ("_put_in_place", "before"),
-    ("_put_in_place", "after"),
-    ("_take_over", "before"),
-    ("_take_over", "after"),
-    ("_ask_to_finish", "before"),
-    ("_ask_to_finish", "after"),
+    ("mark", "before"),
+    ("mark", "after"),
+    ("take", "before"),
+    ("take", "after"),
+    ("put_in_place", "before"),
+    ("put_in_place", "after"),
+    ("take_over", "before"),
+    ("take_over", "after"),
+    ("finish", "before"),
+    ("finish", "after"),
 ]
 
 
 def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: TestNode) -> list[Path]:
     """What a crash of the node there leaves; empty before it has come there."""
     left: list[Path] = []
-    original = getattr(Splitting, place)
+    executor, splitting = node.manager.executor, node.manager.splitting
+    where: object = {"mark": executor, "finish": executor}.get(place, splitting)
+    name = {"mark": "reached", "finish": "call_finish_split"}.get(place, place)
+    original = getattr(where, name)
 
-    def copy(splitting: Splitting) -> None:
-        if splitting._node_id == node.id and not left:
+    def copy(at: str) -> None:
+        if at == when and not left:
             left.append(crashed_copy(node.path, node.path.with_name(f"{node.id}-crashed")))
 
-    if asyncio.iscoroutinefunction(original):
+    async def awaiting(*args: Any) -> Any:
+        copy("before")
+        result = await original(*args)
+        copy("after")
+        return result
 
-        async def awaiting(self: Splitting, *args: Any) -> Any:
-            if when == "before":
-                copy(self)
-            result = await original(self, *args)
-            if when == "after":
-                copy(self)
-            return result
+    def reached(at: str) -> None:
+        if at == "split.mark":
+            copy("before")
+        original(at)
+        if at == "split.mark":
+            copy("after")
 
-        monkeypatch.setattr(Splitting, place, awaiting)
-    else:
-
-        def calling(self: Splitting, *args: Any) -> Any:
-            if when == "before":
-                copy(self)
-            result = original(self, *args)
-            if when == "after":
-                copy(self)
-            return result
-
-        monkeypatch.setattr(Splitting, place, calling)
+    monkeypatch.setattr(where, name, reached if place == "mark" else awaiting)
     return left
 
 
@@ -300,7 +295,7 @@ async def test_a_crash_anywhere(
         assert left, "it never came there"
         monkeypatch.undo()
         await athens.stop()
-        if (place, when) != ("_ask_to_finish", "after"):
+        if (place, when) != ("finish", "after"):
             for id_ in (1, 2):
                 c.change(id_, lambda row: setattr(row, "splitting", True))
         await restart_from(athens, left[0])
@@ -328,7 +323,7 @@ async def test_the_leader_dies_and_another_goes_on(
         await athens.put(1, ROWS)
         left = copied_at(monkeypatch, place, when, athens)
         parent, child = c.split(1, KEY)
-        if place == "_ask_to_finish":
+        if place == "finish":
             await c.tell_all(1, 2)
         await athens.tell(parent, child)
         await until(lambda: bool(left))
@@ -369,17 +364,17 @@ async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
         await c.create("athens", 1, followers=["byzantium"])
         await athens.put(1, ROWS)
         await until(lambda: byzantium.replica().applied == athens.replica().applied)
-        await until(lambda: byzantium.manager._following.age(byzantium.replica()) < 1)
+        await until(lambda: byzantium.manager.receiver.age(byzantium.replica()) < 1)
         parent, child = c.split(1, KEY)
         await athens.tell(parent, child)
-        await until(lambda: byzantium.replica().making)
-        assert 2 not in byzantium.manager._replicas
+        await until(lambda: byzantium.replica().applying is Applying.AT_MARK)
+        assert 2 not in byzantium.manager.replicas
         await athens.put(1, {b"0": b"first"}, generation=2)
         assert byzantium.replica().applied < athens.replica().applied
         ages = []
         for _ in range(3):
             ages.append((await byzantium.get_stale(1, b"0700")).age_ms)
-            await until(lambda: byzantium.manager._following.age(byzantium.replica()) * 1000 > ages[-1] + 100)
+            await until(lambda: byzantium.manager.receiver.age(byzantium.replica()) * 1000 > ages[-1] + 100)
         await byzantium.tell(parent)  # of the child it hears later
         await until(lambda: byzantium.replica(2).is_made)
         assert c.rows[2].splitting
@@ -469,10 +464,10 @@ async def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkey
         await athens.put(1, dict.fromkeys(random.Random(1).sample(keys, 2000), b"v" * 100))
 
         def is_done() -> bool:
-            replicas = list(athens.manager._replicas.values())
+            replicas = list(athens.manager.replicas.values())
             return (
                 len(replicas) == len(c.rows)
-                and not any(replica.row.splitting or replica.untrimmed for replica in replicas)
+                and not any(replica.row.splitting or replica.trim.has_foreign for replica in replicas)
                 and all(replica.data.size().bytes <= limit for replica in replicas)
             )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code
+from minkad.core.replication.state import Applying
 from tests.integration.replication.harness import Refused, cluster, until
 from tests.integration.replication.replicas import applied, three, until_fresh
 
@@ -57,12 +58,12 @@ async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
         counting = asyncio.create_task(count())
         await until(lambda: len(history) > 10)
         await until_fresh(cyrene, 1000)
-        advance = cyrene.manager._committer.advance
         for i in range(200):
             if i % 50 == 25:  # for a while it doesn't apply
-                cyrene.manager._committer.advance = lambda replica: None  # type: ignore[method-assign]
+                cyrene.replica().applying = Applying.AT_MARK
             if i % 50 == 35:
-                cyrene.manager._committer.advance = advance  # type: ignore[method-assign]
+                cyrene.replica().applying = Applying.IDLE
+                cyrene.replica().advance()
             await asyncio.sleep(0.005)
             now = loop.time()
             read = await cyrene.get_stale(1, b"a")

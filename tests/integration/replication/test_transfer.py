@@ -9,8 +9,9 @@ import pytest
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import ReplicaOutcome
-from minkad.replication.context import ReplicationSettings
-from minkad.replication.frames import Append, decode_frame
+from minkad.core.replication.messages import Append
+from minkad.core.replication.settings import ReplicationSettings
+from minkad.replication.frames import decode_frame
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import TestNode, cluster, until
 from tests.integration.replication.moves import ROWS, arrived, check, two
@@ -59,7 +60,7 @@ async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
         for i in range(3):  # a file each; with four they would be merged
             rows.update({b"%d/%d" % (i, j): rng.randbytes(1000) for j in range(800)})
             await athens.put(1, {key: rows[key] for key in list(rows)[-800:]})
-            await until(lambda: not athens.replica().flushing)
+            await until(lambda: athens.replica().flushed == athens.replica().applied)
         sizes: list[int] = []
         ship = athens.links.ship
 
@@ -91,14 +92,12 @@ class Interfering:
     """The links of a node, with something done to what goes over them."""
 
     def __init__(self, node: TestNode) -> None:
-        self.inner = node.links
+        self._append, self._ship = node.links.append, node.links.ship
         self.ships = 0
         self.appends: list[Append] = []
         self.on_ship: Callable[[int, int, bytes], bytes] = lambda _ship, _message, data: data
-        node.manager._links = self
-        node.manager._context.links = self
-        for feed in node.manager._feeds.values():
-            feed._links = self
+        node.links.append = self.append  # type: ignore[method-assign]
+        node.links.ship = self.ship  # type: ignore[method-assign]
 
     def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Watched."""
@@ -108,7 +107,7 @@ class Interfering:
                 self.appends += decode_frame(frame).appends
                 yield frame
 
-        return self.inner.append(node_id, watched())
+        return self._append(node_id, watched())
 
     async def ship(self, node_id: str, messages: AsyncIterator[bytes]) -> bytes:
         """Changed."""
@@ -121,7 +120,7 @@ class Interfering:
                 yield self.on_ship(ship, number, data)
                 number += 1
 
-        return await self.inner.ship(node_id, changed())
+        return await self._ship(node_id, changed())
 
 
 async def test_damage_on_the_way_is_refused_and_sent_again(tmp_path: Path) -> None:
@@ -206,7 +205,7 @@ async def test_a_target_that_is_told_later_than_asked(tmp_path: Path) -> None:
         row = c.add_target(1, "ephesus")
         await athens.tell(row)
         links = Interfering(athens)
-        await until(lambda: len(ephesus.manager._following._asked) == 1)
+        await until(lambda: len(ephesus.manager.receiver.early_probes) == 1)
         assert links.ships == 0
         await ephesus.tell(row)
         await arrived(c)

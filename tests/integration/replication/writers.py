@@ -23,7 +23,7 @@ class Watch:
     async def _run(self) -> None:
         while True:
             for node in self._c.nodes.values():
-                for replica in node.manager._replicas.values() if node.running else ():
+                for replica in node.manager.replicas.values() if node.running else ():
                     now = (replica.high_watermark, replica.applied)
                     before = self._seen.get(replica, (0, 0))
                     assert now[0] >= before[0], f"{node.id}: {replica} was at {before}"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from minka.v1.cluster_pb2 import Operation
-from minkad.replication.shipping import RateLimit
+from minkad.replication.rate_limit import RateLimit
 
 
 def test_pieces_are_as_large_as_a_burst() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minkad.storage.epochs import Epochs
+from minkad.core.replication.epochs import Epochs
 
 numbers = st.lists(st.integers(0, 6), max_size=40).map(sorted)
 

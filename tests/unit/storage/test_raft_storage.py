@@ -132,22 +132,18 @@ async def filled(db: LogDatabase) -> RaftStorage:
 
 async def test_bootstrap(tmp_path: Path) -> None:
     """As if entry 1 had made the configuration; once."""
-
-    async def scenario() -> None:
-        db = LogDatabase.open(tmp_path)
-        log = RaftStorage(db)
-        assert log.is_empty()
-        log.bootstrap(ConfState(voters=[1, 2, 3]))
-        await db.sync()
-        log = RaftStorage(db)
-        state, conf_state = log.initial_state()
-        assert (state.term, state.commit, list(conf_state.voters)) == (1, 1, [1, 2, 3])
-        assert (log.first_index(), log.last_index(), log.term(1)) == (2, 1, 1)
-        with pytest.raises(AssertionError, match="not empty"):
-            log.bootstrap(ConfState(voters=[1]))
-        db.close()
-
-    asyncio.run(scenario())
+    db = LogDatabase.open(tmp_path)
+    log = RaftStorage(db)
+    assert log.is_empty()
+    log.bootstrap(ConfState(voters=[1, 2, 3]))
+    await db.sync()
+    log = RaftStorage(db)
+    state, conf_state = log.initial_state()
+    assert (state.term, state.commit, list(conf_state.voters)) == (1, 1, [1, 2, 3])
+    assert (log.first_index(), log.last_index(), log.term(1)) == (2, 1, 1)
+    with pytest.raises(AssertionError, match="not empty"):
+        log.bootstrap(ConfState(voters=[1]))
+    db.close()
 
 
 async def test_refusals(tmp_path: Path) -> None:
@@ -171,40 +167,32 @@ async def test_refusals(tmp_path: Path) -> None:
 
 async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
     """At the start; in the middle also when it is read."""
-
-    async def scenario() -> None:
-        db = LogDatabase.open(tmp_path)
-        await filled(db)
-        log = RaftStorage(db)
-        log.stage(ready([], HardState(term=1, commit=11)))
-        db.delete(b"re" + (7).to_bytes(8, "big"))
-        await db.sync()
-        with pytest.raises(MinkaError) as caught:
-            log.entries(2, 12, NO_LIMIT)
-        assert caught.value.code is Code.CORRUPT_DATA
-        with pytest.raises(MinkaError, match="an entry of 2 to 11 is missing"):
-            RaftStorage(db)
-        with pytest.raises(MinkaError, match="CORRUPT_DATA"):
-            await db.sync()  # it takes no more writes
-        db.close()
-
-    asyncio.run(scenario())
+    db = LogDatabase.open(tmp_path)
+    await filled(db)
+    log = RaftStorage(db)
+    log.stage(ready([], HardState(term=1, commit=11)))
+    db.delete(b"re" + (7).to_bytes(8, "big"))
+    await db.sync()
+    with pytest.raises(MinkaError) as caught:
+        log.entries(2, 12, NO_LIMIT)
+    assert caught.value.code is Code.CORRUPT_DATA
+    with pytest.raises(MinkaError, match="an entry of 2 to 11 is missing"):
+        RaftStorage(db)
+    with pytest.raises(MinkaError, match="CORRUPT_DATA"):
+        await db.sync()  # it takes no more writes
+    db.close()
 
 
 async def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
     """By what is known to be committed."""
-
-    async def scenario() -> None:
-        db = LogDatabase.open(tmp_path)
-        await filled(db)
-        RaftStorage(db).stage(ready([], HardState(term=1, commit=11)))
-        db.delete(b"re" + (11).to_bytes(8, "big"))
-        await db.sync()
-        with pytest.raises(MinkaError, match="committed"):
-            RaftStorage(db)
-        db.close()
-
-    asyncio.run(scenario())
+    db = LogDatabase.open(tmp_path)
+    await filled(db)
+    RaftStorage(db).stage(ready([], HardState(term=1, commit=11)))
+    db.delete(b"re" + (11).to_bytes(8, "big"))
+    await db.sync()
+    with pytest.raises(MinkaError, match="committed"):
+        RaftStorage(db)
+    db.close()
 
 
 async def write_tables(path: Path) -> Path:

@@ -13,10 +13,10 @@ from rocksdict import Cache
 
 from minka.ranges import KeyRange
 from minka.wire import WriteBody
+from minkad.core.replication.storage import DeletedAheadError
 from minkad.storage import data_database
 from minkad.storage import split_keys as dividing
 from minkad.storage.data_database import MAX_PASSED, Applied, DataDatabase
-from minkad.storage.rocks import DeletedAheadError
 from minkad.storage.split_keys import split_keys
 
 

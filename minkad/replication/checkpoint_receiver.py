@@ -5,9 +5,11 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.wire import UNDECODABLE
+from minkad.core.replication.messages import KeptFile
+from minkad.core.replication.state import Copy
 from minkad.process.failpoints import failpoint
-from minkad.replication.frames import KeptFile, ShipHeader, Shipped, decode_header, decode_trailer, encode
-from minkad.replication.replica import Replica, Role
+from minkad.replication.frames import ShipHeader, Shipped, decode_header, decode_trailer, encode
+from minkad.replication.replica import Replica
 from minkad.storage.checkpoint import CheckpointFile, Incoming
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
@@ -17,7 +19,7 @@ _MAX_KEPT: Final = 10_000  # files of one checkpoint
 _AT_ONCE: Final = 32  # checkpoints; who sends one more tries again soon
 
 
-class Receiving:
+class CheckpointReceiver:
     """Nothing of a replica is changed until the whole checkpoint has come. Of one that broke, whole files are kept."""
 
     def __init__(
@@ -34,15 +36,15 @@ class Receiving:
         self._new_data = new_data
         self._check_room = check_room
         self._kept: dict[int, list[KeptFile]] = {}
-        self._under_way = 0
+        self._under_way: set[int] = set()  # partitions
 
     def kept(self, partition_id: int) -> list[KeptFile]:
         """What is left of a checkpoint that broke."""
         return self._kept.get(partition_id, [])
 
     async def discard(self, partition_id: int) -> None:
-        """Nothing is left of it any more. Raises STORAGE_FAILED."""
-        if self._kept.pop(partition_id, None) is not None:
+        """Remove what is left of it, unless it still comes: then its end removes it. Raises STORAGE_FAILED."""
+        if partition_id not in self._under_way and self._kept.pop(partition_id, None) is not None:
             await self._store.incoming(partition_id, [], {}).discard()
 
     async def install(self, messages: AsyncIterator[bytes]) -> bytes:
@@ -52,21 +54,21 @@ class Receiving:
         """
         header = await _decoded_header(messages)
         replica = self._following(header)
-        if replica.installing:
+        if replica.is_receiving or replica.id in self._under_way:
             raise MinkaError(Code.OVERLOADED, f"partition {header.partition_id} is being received already")
-        if self._under_way >= _AT_ONCE:
+        if len(self._under_way) >= _AT_ONCE:
             raise MinkaError(Code.OVERLOADED, f"{_AT_ONCE} checkpoints are being received already")
         self._check_room(sum(size for name, size in header.files if name not in header.kept))
         incoming = self._announced(header)
-        self._under_way += 1
-        replica.installing = True
+        self._under_way.add(replica.id)
+        replica.begin_receiving()
         try:
             await self._receive(incoming, messages)
             async with replica.lock:
                 if self._following(header) is not replica:
                     raise MinkaError(Code.NOT_LEADER, f"partition {replica.id} has changed hands")
                 self._kept.pop(replica.id, None)
-                await self._install(replica, incoming)
+                await self.replace(replica, incoming)
                 return encode(Shipped(replica.durable))
         except MinkaError as error:
             if error.code in (Code.CORRUPT_DATA, Code.NOT_LEADER, Code.STORAGE_FAILED):
@@ -74,10 +76,13 @@ class Receiving:
                 await incoming.discard()
             raise
         finally:
-            replica.installing = False
-            self._under_way -= 1
-            if replica.id in self._kept:
-                self._keep(header, incoming)
+            replica.end_receiving()
+            self._under_way.discard(replica.id)
+            if self._replicas.get(replica.id) is replica:
+                if replica.id in self._kept:
+                    self._keep(header, incoming)
+            elif self._kept.pop(replica.id, None) is not None:
+                await incoming.discard()
 
     def _announced(self, header: ShipHeader) -> Incoming:
         there = {file.name: file.checksum for file in self.kept(header.partition_id)}
@@ -95,7 +100,7 @@ class Receiving:
 
     def _following(self, header: ShipHeader) -> Replica:
         replica = self._replicas.get(header.partition_id)
-        if replica is None or replica.role is not Role.FOLLOWER or replica.row.leader_epoch != header.leader_epoch:
+        if replica is None or replica.follower is None or replica.row.leader_epoch != header.leader_epoch:
             text = f"partition {header.partition_id} is not followed here at leader_epoch {header.leader_epoch}"
             raise MinkaError(Code.NOT_LEADER, text)
         return replica
@@ -110,15 +115,16 @@ class Receiving:
         incoming.check(trailer.checksums, found)
         await incoming.verify()
 
-    async def _install(self, replica: Replica, incoming: Incoming) -> None:
-        await self._clear(replica)
-        await self._put_in_place(replica, incoming)
-        await self._take_over(replica)
+    async def replace(self, replica: Replica, incoming: Incoming) -> None:
+        """Put what has come in the place of the replica's log and data."""
+        await self.clear(replica)
+        await self.put_in_place(replica, incoming)
+        await self.take_over(replica)
 
     @failpoint("following.clear")
-    async def _clear(self, replica: Replica) -> None:
+    async def clear(self, replica: Replica) -> None:
         """From here on, durably, what is on disk is not to be used."""
-        replica.complete = False
+        replica.copy = Copy.REPLACING
         replica.drop_pending()
         replica.log.reset(0, 0)
         replica.stage_meta(self._log_db)
@@ -126,19 +132,18 @@ class Receiving:
         await replica.data.close()
 
     @failpoint("following.install")
-    async def _put_in_place(self, replica: Replica, incoming: Incoming) -> None:
+    async def put_in_place(self, replica: Replica, incoming: Incoming) -> None:
         await incoming.install(replica.data.path)
         replica.data = self._new_data(replica.id)
         replica.data.open()
 
     @failpoint("following.take_over")
-    async def _take_over(self, replica: Replica) -> None:
-        """The log goes on behind the checkpoint."""
+    async def take_over(self, replica: Replica) -> None:
+        """The log goes on after the checkpoint."""
         applied = replica.data.applied
-        replica.log.reset(applied.offset, applied.leader_epoch)
-        replica.complete = True
-        replica.untrimmed = bool(replica.row.start_key or replica.row.end_key)  # as its sender's may be
-        replica.durable = replica.high_watermark = replica.applied = replica.flushed = applied.offset
+        replica.begin_at(applied.offset, applied.leader_epoch)
+        replica.copy = Copy.WHOLE
+        replica.trim.has_foreign = bool(replica.row.start_key or replica.row.end_key)  # as its sender's may
         replica.stage_meta(self._log_db)
         await self._log_db.sync()
 

@@ -1,4 +1,4 @@
-"""The in-sync sets of all partitions that one node leads: who lags leaves, who has caught up joins.
+"""The in-sync sets of all partitions that one node leads are recorded, and it is looked who lags.
 
 Only the active controller changes a set, by compare-and-set; one call carries all that change at the time (KIP-497).
 """
@@ -11,10 +11,12 @@ from typing import Final
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, IsrChange
+from minkad.core.replication.instructions import IsrProposal
+from minkad.core.replication.leader import Leader
+from minkad.core.replication.settings import ReplicationSettings
 from minkad.process.turns import turn
 from minkad.replication.background import BackgroundTask
-from minkad.replication.context import ReplicationSettings
-from minkad.replication.leadership import Leadership, Proposal
+from minkad.replication.replica import Replica
 
 log: Final = logging.getLogger(__name__)
 
@@ -23,13 +25,13 @@ _AT_ONCE: Final = 200  # looked at before the loop gets its turn
 _LONGEST_BACKOFF: Final = 0.2  # seconds; writes may wait for the new controller to take a dead replica out
 
 
-class InSyncSets:
+class IsrChanges:
     """Two tasks: one looks who lags, one asks the controller."""
 
     def __init__(
         self,
         node_id: str,
-        leaderships: Mapping[int, Leadership],
+        replicas: Mapping[int, Replica],
         settings: ReplicationSettings,
         alter_isr: Callable[[AlterIsrRequest], Awaitable[AlterIsrResponse]],
         has_clearance: Callable[[], bool],
@@ -39,13 +41,13 @@ class InSyncSets:
     ) -> None:
         """`on_failure`: it can't go on, so neither can the node."""
         self._node_id = node_id
-        self._leaderships = leaderships
+        self._replicas = replicas
         self._settings = settings
         self._alter_isr = alter_isr
         self._has_clearance = has_clearance
         self._learn = learn
         self._clock = clock
-        self._waiting: dict[int, Leadership] = {}
+        self._waiting: dict[int, IsrProposal] = {}
         self._wake = asyncio.Event()
         self._tasks = [
             BackgroundTask("who lags", self._watch, on_failure),
@@ -62,9 +64,9 @@ class InSyncSets:
         for task in self._tasks:
             await task.close()
 
-    def propose(self, leadership: Leadership) -> None:
-        """Have its `proposed` recorded."""
-        self._waiting[leadership.replica.id] = leadership
+    def propose(self, proposal: IsrProposal) -> None:
+        """Have it recorded, unless its leader gives it up before."""
+        self._waiting[proposal.partition_id] = proposal
         self._wake.set()
 
     async def _watch(self) -> None:
@@ -73,11 +75,13 @@ class InSyncSets:
         while True:
             await asyncio.sleep(interval)
             now = self._clock()
-            # A node that stood still knows nothing of its followers, and without clearance it may not lead any more.
+            # A node that stood still knows nothing of its followers, and without clearance it may not lead any longer.
             stalled = now - before > self._settings.lag_timeout / 2 or not self._has_clearance()
             before = now
-            for number, leadership in enumerate(list(self._leaderships.values()), 1):
-                leadership.check(now, stalled)
+            leading = [replica for replica in self._replicas.values() if replica.leader is not None]
+            for number, replica in enumerate(leading, 1):
+                if replica.leader is not None:
+                    replica.leader.check(now, stalled=stalled)
                 if number % _AT_ONCE == 0:
                     await turn()
 
@@ -89,47 +93,55 @@ class InSyncSets:
             asked = self._take()
             if not asked:
                 continue
-            changes = [
-                IsrChange(
-                    partition_id=leadership.replica.id,
-                    leader_epoch=leadership.leader_epoch,
-                    partition_epoch=proposal.partition_epoch,
-                    isr=proposal.isr,
-                )
-                for leadership, proposal in asked
-            ]
             try:
-                response = await self._alter_isr(AlterIsrRequest(node_id=self._node_id, changes=changes))
+                response = await self._alter_isr(AlterIsrRequest(node_id=self._node_id, changes=map(_change, asked)))
             except MinkaError as error:
                 log.info("in-sync sets can't be changed; it is tried again", extra={"reason": str(error)})
-                for leadership, proposal in asked:
+                for proposal in asked:
                     proposal.in_doubt = True
-                    self._waiting.setdefault(leadership.replica.id, leadership)
+                    self._waiting.setdefault(proposal.partition_id, proposal)
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
                 self._wake.set()
                 continue
             backoff = self._settings.first_backoff
-            assert len(response.results) == len(asked), f"{len(response.results)} results for {len(asked)} changes"
-            for (leadership, proposal), result in zip(asked, response.results, strict=True):
-                if result.HasField("partition"):
-                    self._learn(result.partition)
-                if leadership.proposed is proposal:  # it wasn't recorded: the row is as it was
-                    log.info(
-                        "an in-sync set was not changed",
-                        extra={"partition": leadership.replica.id, "to": list(proposal.isr), "reason": result.error},
-                    )
-                    leadership.refused()
+            self._answered(asked, response)
 
-    def _take(self) -> list[tuple[Leadership, Proposal]]:
+    def _answered(self, asked: list[IsrProposal], response: AlterIsrResponse) -> None:
+        assert len(response.results) == len(asked), f"{len(response.results)} results for {len(asked)} changes"
+        for proposal, result in zip(asked, response.results, strict=True):
+            if result.HasField("partition"):
+                self._learn(result.partition)
+            if (leader := self._leader_of(proposal)) is not None:  # it wasn't recorded: the row is as it was
+                log.info(
+                    "an in-sync set was not changed",
+                    extra={"partition": proposal.partition_id, "to": list(proposal.isr), "reason": result.error},
+                )
+                leader.isr_refused(proposal, self._clock())
+
+    def _take(self) -> list[IsrProposal]:
         """What is to be asked now: proposals that still stand."""
-        taken: list[tuple[Leadership, Proposal]] = []
-        for partition_id, leadership in list(self._waiting.items()):
+        taken: list[IsrProposal] = []
+        for partition_id, proposal in list(self._waiting.items()):
             if len(taken) == _MAX_CHANGES:
                 self._wake.set()
                 break
             del self._waiting[partition_id]
-            proposal = leadership.proposed
-            if proposal is not None and self._leaderships.get(partition_id) is leadership:
-                taken.append((leadership, proposal))
+            if self._leader_of(proposal) is not None:
+                taken.append(proposal)
         return taken
+
+    def _leader_of(self, proposal: IsrProposal) -> Leader | None:
+        """The leader that waits for this."""
+        replica = self._replicas.get(proposal.partition_id)
+        leader = replica.leader if replica is not None else None
+        return leader if leader is not None and leader.proposed is proposal else None
+
+
+def _change(proposal: IsrProposal) -> IsrChange:
+    return IsrChange(
+        partition_id=proposal.partition_id,
+        leader_epoch=proposal.leader_epoch,
+        partition_epoch=proposal.partition_epoch,
+        isr=proposal.isr,
+    )

@@ -17,7 +17,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1):
-    """What comes behind it has no key of the upper half, which is another partition's; what came before is all it has.
+    """What comes after it has no key of the upper half, which is another partition's; what came before is all it has.
 
     `partition_epoch` is that of the row that says so.
     """
@@ -26,9 +26,9 @@ class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1)
     partition_epoch: int
 
 
-class Keep(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
-    """Keys outside of the range are removed. Each replica does so at the same place of the log: what comes behind it
-    may be outside again.
+class TrimToRange(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
+    """Keys outside of the range are removed. Each replica does so at the same place of the log: what comes after it may
+    be outside again.
     """
 
     start: bytes
@@ -68,7 +68,7 @@ class IngestMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=4):
     data_bytes: int
 
 
-Mark = SplitMarker | Keep | SnapshotMark | IngestMark
+Mark = SplitMarker | TrimToRange | SnapshotMark | IngestMark
 SlowMark = SplitMarker | SnapshotMark | IngestMark
 """Marks that a replica does beside the loop, and applies nothing meanwhile."""
 

@@ -1,0 +1,82 @@
+"""The checkpoints that one leader sends to its followers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minkad.core.replication.instructions import SendCheckpoint, WakeAt
+from minkad.core.replication.messages import KeptFile
+from minkad.core.replication.node import Node
+from minkad.core.replication.progress import Progress
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """To one follower."""
+
+    is_sending: bool = True
+    failures: int = 0  # tries in vain, one after the other
+    blocked_by: str = ""  # why the last try failed
+    again_at: float | None = None  # when the follower is asked again where it stands
+
+
+class Checkpoints:
+    """A transfer is tried once; after a failure and a pause the follower is asked where it stands."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._transfers: dict[str, _Transfer] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there was any."""
+        return bool(self._transfers)
+
+    def send(self, progress: Progress, kept: Sequence[KeptFile]) -> SendCheckpoint:
+        """Begin a transfer. `kept`: what the follower has of one that broke."""
+        transfer = self._transfers.setdefault(progress.node_id, _Transfer())
+        if not transfer.blocked_by:
+            transfer.failures = 0
+        transfer.is_sending = True
+        return SendCheckpoint(progress, kept)
+
+    def sent(self, node: str) -> bool:
+        """It is in place; False if none was under way."""
+        transfer = self._transfers.get(node)
+        if transfer is None or not transfer.is_sending:
+            return False
+        transfer.is_sending, transfer.blocked_by = False, ""
+        return True
+
+    def failed(self, partition_id: int, node: str, reason: str, now: float) -> None:
+        """It did not arrive."""
+        transfer = self._transfers[node]
+        settings = self._node.settings
+        pause = min(settings.first_backoff * 2.0 ** min(transfer.failures, 10), settings.longest_backoff)
+        transfer.blocked_by, transfer.is_sending, transfer.again_at = reason, False, now + pause
+        transfer.failures += 1
+        self._node.outbox.put(WakeAt(partition_id, transfer.again_at))
+
+    def due(self, now: float) -> list[str]:
+        """The followers that are to be asked again."""
+        due = [node for node, t in self._transfers.items() if t.again_at is not None and now >= t.again_at]
+        for node in due:
+            self._transfers[node].again_at = None
+        return due
+
+    def is_sending(self, node: str) -> bool:
+        """Whether one is on its way."""
+        return node in self._transfers and self._transfers[node].is_sending
+
+    def is_under_way(self, node: str) -> bool:
+        """Whether one is on its way, or the pause after a failure isn't over."""
+        transfer = self._transfers.get(node)
+        return transfer is not None and (transfer.is_sending or transfer.again_at is not None)
+
+    def blocked_by(self, node: str) -> str:
+        """Why the last try failed; "" if it didn't."""
+        transfer = self._transfers.get(node)
+        return transfer.blocked_by if transfer is not None else ""
+
+    def forget(self, node: str) -> bool:
+        """It no longer follows; whether a checkpoint is on its way to it."""
+        transfer = self._transfers.pop(node, None)
+        return transfer is not None and transfer.is_sending

@@ -1,0 +1,138 @@
+"""A replica that follows: where it stands, what it appends and truncates, and how old it may be."""
+
+from contextlib import suppress
+
+from minka.errors import Code, MinkaError
+from minkad.core.replication.entries import is_mark
+from minkad.core.replication.freshness import UNKNOWN
+from minkad.core.replication.instructions import Answer, Level, Sync
+from minkad.core.replication.messages import Ack, Append, KeptFile, Standing
+from minkad.core.replication.node import Node
+from minkad.core.replication.state import ReplicaState
+
+
+class LeaderStream:
+    """A stream from a leader's node, for all partitions that it leads and this node follows."""
+
+    def __init__(self) -> None:
+        self.known_at = float("-inf")  # all high watermarks as of this moment of this node's clock, or later, are known
+
+
+class Follower:
+    """At one leader_epoch. `stream` is the one on which its leader was heard; offsets are reported there."""
+
+    def __init__(self, node: Node, state: ReplicaState) -> None:
+        self.state = state
+        self.stream: LeaderStream | None = None
+        self._node = node
+        self._is_aligned = False  # the leader has said on this stream where the logs part
+        self._told = state.high_watermark  # the leader's high watermark
+        self._epoch_start = UNKNOWN  # of the leader's epoch, before which all may have been acknowledged
+
+    # What the leader says
+
+    def probed(self, stream: LeaderStream, kept: list[KeptFile]) -> None:
+        """It asks where this replica stands. `kept`: what is left of a checkpoint whose transfer broke."""
+        state, self.stream = self.state, stream
+        self._is_aligned = False
+        self._epoch_start = UNKNOWN  # until it is told
+        state.freshness.unmark()
+        if state.log.base and not state.data.exists():
+            with suppress(MinkaError):
+                state.open()  # which says that it is damaged
+        standing = Standing.STORED if state.is_usable else Standing.NEEDS_CHECKPOINT
+        ack = Ack(state.id, state.row.leader_epoch, standing, state.durable, state.log.lineage(), kept)
+        self._node.outbox.put(Answer(stream, ack))
+
+    def append(self, append: Append, stream: LeaderStream, known_at: float) -> None:
+        """It sends entries, or what is committed. `known_at`: it knew all that was committed at this time of this
+        node's clock. Raises INTERNAL for what can't follow what is here; STORAGE_FAILED.
+        """
+        if self.stream is not stream or self.state.is_receiving:
+            return
+        log = self.state.log
+        if append.truncate and append.prev_offset < log.end and not self._truncate(append.prev_offset):
+            return
+        if append.prev_offset != log.end:
+            text = f"{self.state}: the leader appends after {append.prev_offset}"
+            raise MinkaError(Code.INTERNAL, text)
+        self._is_aligned = True
+        for entry in append.entries:
+            log.append(entry.leader_epoch, entry.body)
+        self._hear(append, known_at)
+        if append.entries or append.truncate:
+            is_barrier = self.state.is_async and any(is_mark(entry.body) for entry in append.entries)
+            if is_barrier:
+                self.state.barrier(log.end)
+            self._node.outbox.put(Sync(self.state.id, is_barrier))
+        else:
+            self.advance()
+
+    def _hear(self, append: Append, known_at: float) -> None:
+        """How far the leader is."""
+        if append.high_watermark == self._told and append.epoch_start == self._epoch_start:
+            return
+        state = self.state
+        self.refresh()
+        self._told, self._epoch_start = append.high_watermark, append.epoch_start
+        state.freshness.mark(state.applied, max(append.high_watermark, append.epoch_start), known_at)
+
+    def _truncate(self, end: int) -> bool:
+        """End the log at the last entry that the leader has, too; False if that can't be."""
+        state = self.state
+        if state.data.exists():
+            try:
+                state.open()  # so that it is known what is committed for certain
+            except MinkaError as error:
+                if error.code is not Code.CORRUPT_DATA:
+                    raise
+                return False  # the leader hears of it
+        if end >= state.high_watermark:
+            self._report(Level.INFO, "a log is truncated", at=end, end=state.log.end)
+            state.truncate(end)
+            return True
+        # What was committed is not the leader's: it was elected without having it, or disks have lost something.
+        text = "the leader lacks what was committed here; this copy is replaced by the leader's"
+        self._report(Level.ERROR, text, committed=state.high_watermark, at_the_leader=end)
+        self.needs_checkpoint()
+        return False
+
+    def _report(self, level: Level, text: str, **names: object) -> None:
+        self._node.outbox.report(level, text, partition=self.state.id, **names)
+
+    def disconnected(self) -> None:
+        """Nothing more comes on its stream."""
+        self.refresh()
+        self.stream = None
+
+    # What happens here
+
+    def stored(self) -> None:
+        """More of the log is durable."""
+        self.advance()
+        if self.stream is not None and self._is_aligned:
+            self._answer(Standing.STORED)
+
+    def advance(self) -> None:
+        """Move the high watermark to what the leader has told, as far as it is durable here."""
+        state = self.state
+        state.high_watermark = max(state.high_watermark, min(state.durable, self._told))
+        state.log.bound_tail(state.durable)
+        self._node.apply(state)
+
+    def needs_checkpoint(self) -> None:
+        """What is here can't be continued: the leader is to send a checkpoint."""
+        if self.stream is not None:
+            self._answer(Standing.NEEDS_CHECKPOINT)
+
+    def _answer(self, standing: Standing) -> None:
+        state = self.state
+        assert self.stream is not None, f"nobody asks for partition {state.id}"
+        self._node.outbox.put(Answer(self.stream, Ack(state.id, state.row.leader_epoch, standing, state.durable)))
+
+    def refresh(self) -> None:
+        """Bring `freshness` up to what is applied."""
+        state = self.state
+        state.freshness.reached(state.applied)
+        if self.stream is not None and state.applied >= max(self._told, self._epoch_start):
+            state.freshness.newest_at(self.stream.known_at)

@@ -1,0 +1,57 @@
+"""Whether a leader takes requests now, and what a client is told when it doesn't."""
+
+from enum import Enum
+
+
+class Gate(Enum):
+    """The value is what a client hears whose request waited in vain."""
+
+    OPEN = "it is being made ready"
+    FENCED = "it is being handed over"  # writes wait until the successor has everything
+    HANDING_OVER = "it is being handed over; its outcome is not known yet"  # reads wait, too
+    FROZEN = "it is about to be part of another partition"  # writes wait until a merge is recorded
+
+
+class WriteGate:
+    """A hand-over and a merge may close it, each for itself; it is open when both have let go."""
+
+    __slots__ = ("_hand_over", "_merge", "state")
+
+    def __init__(self) -> None:
+        self.state = Gate.OPEN
+        self._hand_over = Gate.OPEN
+        self._merge = Gate.OPEN
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a hand-over has closed it."""
+        return self._hand_over is not Gate.OPEN
+
+    def fence(self) -> None:
+        """Writes wait: the leadership is about to be handed over."""
+        self._hand_over = Gate.FENCED
+        self._decide()
+
+    def hand_over(self) -> None:
+        """Reads wait, too: somebody else may lead."""
+        assert self.is_fenced, "writes are fenced before a leadership is handed over"
+        self._hand_over = Gate.HANDING_OVER
+        self._decide()
+
+    def unfence(self) -> None:
+        """The hand-over is over or given up."""
+        self._hand_over = Gate.OPEN
+        self._decide()
+
+    def freeze(self) -> None:
+        """Writes wait: the partition is about to be part of another one."""
+        self._merge = Gate.FROZEN
+        self._decide()
+
+    def thaw(self) -> None:
+        """The merge is over or given up."""
+        self._merge = Gate.OPEN
+        self._decide()
+
+    def _decide(self) -> None:
+        self.state = self._hand_over if self.is_fenced else self._merge

@@ -1,0 +1,133 @@
+"""A leader hands over to its successor gracefully: fence, let it catch up, have it recorded.
+
+Source: Fixed Partitions, Patterns of Distributed Systems ("Moving partitions to newly added members"), and the planned
+changes of leader in Kafka's controller.
+"""
+
+from enum import Enum, auto
+
+from minka.errors import MinkaError
+from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase
+from minkad.core.replication.inquiry import Inquiry, Outcome
+from minkad.core.replication.instructions import AskHandOver, Changed, Level, Reached, Unfenced, WakeAt
+from minkad.core.replication.node import Node
+from minkad.core.replication.progress import Progress
+from minkad.core.replication.state import ReplicaState
+
+
+class _Step(Enum):
+    FOLLOW = auto()  # until the successor is in sync and nearly has everything
+    FENCE = auto()  # until it has everything, for `fence_timeout` at most
+    ASK = auto()  # until the outcome is known
+    PAUSE = auto()  # after a try in vain
+
+
+class HandOver:
+    """To one successor, until it is cancelled or the row has changed."""
+
+    def __init__(self, node: Node, state: ReplicaState, progress: Progress) -> None:
+        self.successor = progress.node_id
+        self.blocked_by = ""
+        self._node = node
+        self._state = state
+        self._progress = progress
+        self._step = _Step.FOLLOW
+        self._fenced_at = 0.0
+        self._partition_epoch = 0  # of the row for which the controller is asked
+        self._inquiry = Inquiry(node.settings)
+        self._due_at = 0.0  # of the end of the fence, or of the pause
+        self._pause = node.settings.first_backoff
+
+    @property
+    def phase(self) -> MigrationPhase.ValueType:
+        """For whoever watches."""
+        asks = self._step is _Step.ASK
+        return MigrationPhase.MIGRATION_PHASE_HAND_OVER if asks else MigrationPhase.MIGRATION_PHASE_FOLLOW
+
+    def advance(self, now: float) -> None:
+        """The replica or its successor is further than before, or it is `now`."""
+        if self._step is _Step.PAUSE and now >= self._due_at:
+            self._step = _Step.FOLLOW
+        if self._step is _Step.FOLLOW and self._progress.is_near and self.successor in self._state.row.isr:
+            self._fence(now)
+        if self._step is _Step.FENCE:
+            self._wait_fenced(now)
+        elif self._step is _Step.ASK and self._inquiry.is_due(now):
+            self._ask(now)
+
+    def cancel(self, now: float) -> None:
+        """Let writes go on if they wait: the row has decided."""
+        self._unfence(now)
+
+    def _fence(self, now: float) -> None:
+        self._step, self._fenced_at = _Step.FENCE, now
+        self._state.gate.fence()
+        self._node.outbox.put(Reached("migration.fence"))
+        self._wake(now + self._node.settings.fence_timeout)
+
+    def _wait_fenced(self, now: float) -> None:
+        state, end = self._state, self._state.log.end
+        if self._progress.matched >= end and state.applied >= end and self._progress.is_replicating:
+            state.gate.hand_over()
+            self._step, self.blocked_by = _Step.ASK, ""
+            self._inquiry, self._partition_epoch = Inquiry(self._node.settings), state.row.partition_epoch
+            self._ask(now)
+        elif not self._progress.is_replicating:
+            self._give_up(now)
+        elif now >= self._due_at:
+            self._block(f"the target did not catch up within {self._node.settings.fence_timeout} s")
+            self._give_up(now)
+
+    def _ask(self, now: float) -> None:
+        row = self._state.row
+        if row.partition_epoch != self._partition_epoch:
+            self._give_up(now)  # a newer row still has this node as leader and the same successor
+            return
+        request = HandOverRequest(
+            node_id=self._node.id,
+            partition_id=row.id,
+            leader_epoch=row.leader_epoch,
+            partition_epoch=row.partition_epoch,
+            target=self.successor,
+        )
+        self._inquiry.asked(request)
+        self._node.outbox.put(AskHandOver(request))
+
+    def answered(self, request: HandOverRequest, error: MinkaError | None, now: float) -> None:
+        """What the controller said; the rows that it sent are adopted already."""
+        outcome = self._inquiry.answered(request, error, now)
+        if outcome is Outcome.REFUSED:
+            self._block(str(error))
+            self._give_up(now)
+        elif outcome is not Outcome.STALE:  # a row that was recorded has ended this, or does so soon
+            if outcome is Outcome.UNKNOWN:
+                self._block(f"waiting for the outcome of the hand-over: {error}")
+            self._node.outbox.put(WakeAt(self._state.id, self._inquiry.due_at))
+
+    def _give_up(self, now: float) -> None:
+        self._unfence(now)
+        self._step = _Step.PAUSE
+        self._wake(now + self._pause)
+        self._pause = min(2 * self._pause, self._node.settings.longest_backoff)
+
+    def _unfence(self, now: float) -> None:
+        if self._state.gate.is_fenced:
+            self._state.gate.unfence()
+            self._node.outbox.put(Unfenced(self._state.id, self.successor, now - self._fenced_at))
+            self._node.outbox.put(Changed(self._state.id))
+
+    def _block(self, reason: str) -> None:
+        if not self.blocked_by:
+            self._node.outbox.report(
+                Level.WARNING,
+                "a hand-over is blocked; it goes on trying",
+                partition=self._state.id,
+                target=self.successor,
+                phase=MigrationPhase.Name(self.phase),
+                reason=reason,
+            )
+        self.blocked_by = reason
+
+    def _wake(self, at: float) -> None:
+        self._due_at = at
+        self._node.outbox.put(WakeAt(self._state.id, at))

@@ -1,0 +1,67 @@
+"""A request to the active controller whose outcome has to be known: it is asked again until it is."""
+
+from collections.abc import Collection
+from enum import Enum, auto
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minkad.core.replication.settings import ReplicationSettings
+
+# What the controller answers when it has decided not to: nothing was recorded.
+REFUSALS: Final = frozenset(
+    {
+        Code.STALE_EPOCH,
+        Code.STALE_GENERATION,
+        Code.INELIGIBLE_REPLICA,
+        Code.NOT_LEADER,
+        Code.UNKNOWN_PARTITION,
+        Code.UNKNOWN_NODE,
+        Code.NOT_REGISTERED,
+        Code.OVERLOADED,
+        Code.INVALID_ARGUMENT,
+    }
+)
+
+
+class Outcome(Enum):
+    """What an answer means."""
+
+    STALE = auto()  # nothing: it is not for this request
+    RECORDED = auto()
+    REFUSED = auto()  # for certain
+    UNKNOWN = auto()  # ask again at `due_at`
+
+
+class Inquiry:
+    """After one try whose outcome is unknown, no refusal is certain: the first try may be the reason for it."""
+
+    def __init__(self, settings: ReplicationSettings, refusals: Collection[Code] = REFUSALS) -> None:
+        self.due_at = 0.0
+        self._request: object | None = None
+        self._is_in_doubt = False
+        self._refusals = refusals
+        self._backoff = settings.first_backoff
+        self._longest_backoff = settings.longest_backoff
+
+    def is_due(self, now: float) -> bool:
+        """Whether to ask now."""
+        return self._request is None and now >= self.due_at
+
+    def asked(self, request: object) -> None:
+        """This request is under way."""
+        assert self._request is None, "one request at a time"
+        self._request = request
+
+    def answered(self, request: object, error: MinkaError | None, now: float) -> Outcome:
+        """What the controller said."""
+        if request is not self._request:
+            return Outcome.STALE
+        self._request = None
+        self.due_at = now + self._backoff
+        self._backoff = min(2 * self._backoff, self._longest_backoff)
+        if error is None:
+            return Outcome.RECORDED
+        if error.code in self._refusals and not self._is_in_doubt:
+            return Outcome.REFUSED
+        self._is_in_doubt = True
+        return Outcome.UNKNOWN

@@ -1,0 +1,451 @@
+"""One replica's leadership at one leader_epoch: who follows it, who of them is in sync, and how it is handed over."""
+
+from collections.abc import Sequence
+
+from minka.errors import MinkaError
+from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase, MigrationProgress
+from minkad.core.replication.caught_up import CaughtUp
+from minkad.core.replication.checkpoints import Checkpoints
+from minkad.core.replication.hand_over import HandOver
+from minkad.core.replication.instructions import (
+    CancelCheckpoint,
+    IsrProposal,
+    Level,
+    Send,
+    SendWatermark,
+    StartSending,
+    StopSending,
+    WakeAt,
+)
+from minkad.core.replication.messages import Ack, Standing
+from minkad.core.replication.node import Node
+from minkad.core.replication.progress import Progress, Reaction
+from minkad.core.replication.state import Copy, ReplicaState
+
+_PHASE = MigrationPhase
+
+
+class Leader:
+    """The high watermark counts the in-sync set and whoever may have become a part of it: those who are about to join,
+    and the larger of the old and the proposed set until the outcome is known (KIP-497).
+    """
+
+    def __init__(self, node: Node, state: ReplicaState, now: float) -> None:
+        self.state = state
+        self.leader_epoch = state.row.leader_epoch
+        self.proposed: IsrProposal | None = None
+        self.progress: dict[str, Progress] = {}  # of all other replicas
+        self.counted: Sequence[Progress] = ()  # of those whose offsets bound the high watermark
+        self.marked_loads: set[int] = set()  # by number: their marks are in the log since this leadership began
+        self.marked_split = 0  # the partition for whose split a marker is in the log since this leadership began
+        self._node = node
+        self._checkpoints = Checkpoints(node)
+        self._joining: set[str] = set()
+        self._lost: set[str] = set()  # who is in the isr and lacks what it had
+        self._held: dict[str, float] = {}  # who was refused: until when it isn't proposed again
+        self._caught_up: dict[str, CaughtUp] = {}
+        self._hand_over: HandOver | None = None
+        self.row_changed(now)
+
+    # What happens
+
+    def row_changed(self, now: float) -> None:
+        """The replica has a newer row of the same leadership."""
+        state, row = self.state, self.state.row
+        others = {node for node in row.replicas if node not in row.removing_replicas} | set(row.isr)
+        others.discard(self._node.id)
+        for node in sorted(self.progress.keys() - others):
+            self._remove(node)
+        for node in sorted(others - self.progress.keys()):
+            self._add(node, now)
+        if state.log.keeps_tail != bool(others):
+            state.log.keep_tail(bool(others))
+        if self.proposed is not None and row.partition_epoch > self.proposed.partition_epoch:
+            self.proposed = None
+        self._joining -= set(row.isr)
+        self._recount()
+        self._pause_without_room()
+        self._change_hand_over(now)
+        for node in sorted(self._lost - set(row.isr)):
+            self._lost.discard(node)
+            if node in self.progress:
+                self._probe(self.progress[node])  # it is sent a checkpoint now
+        self.shrink()
+
+    def close(self, now: float) -> None:
+        """The leadership is over; the answer to what it has proposed may still come."""
+        self.proposed = None
+        if self._hand_over is not None:
+            self._hand_over.cancel(now)
+            self._hand_over = None
+        for node in list(self.progress):
+            self._remove(node)
+        self.proposed, self.counted = None, ()  # it is the next leadership's turn to ask
+        self.state.log.keep_tail(False)
+
+    def epoch_durable(self) -> None:
+        """After a crash the node would know that it led at this epoch, and not do so again."""
+        self.state.durable_epoch = self.leader_epoch
+        self._send_to_all()
+
+    def appended(self) -> None:
+        """The log is longer."""
+        self._send_to_all()
+
+    def stored(self) -> None:
+        """More of the log is durable."""
+        self._send_to_all()
+        self.advance()
+
+    def progressed(self, now: float) -> None:
+        """The replica has applied more, or more of its log is durable: a successor or a follower may go on by that."""
+        self._advance_hand_over(now)
+        for node, progress in self.progress.items():
+            if node not in self.state.row.isr:
+                self._consider(progress, now)
+
+    def acknowledged(self, progress: Progress, ack: Ack, now: float) -> None:
+        """A follower has answered. Raises INTERNAL if it can't be."""
+        if self.progress.get(progress.node_id) is not progress:
+            return
+        reaction = progress.acknowledged(ack)
+        if reaction is Reaction.STANDS:
+            self._stands(progress, ack, now)
+        elif reaction is Reaction.MATCHED:
+            self._send(progress)
+            self._matched(progress, now)
+
+    def disconnected(self, progress: Progress, reason: str, now: float) -> None:
+        """The stream to a follower broke: what was sent may not have come, so it is asked again on the next."""
+        progress.error = reason
+        self.state.retention.late(progress.node_id)
+        self._probe(progress)
+        self._matched(progress, now)
+
+    def checkpoint_sent(self, progress: Progress, offset: int, now: float) -> None:
+        """The follower has a checkpoint up to `offset` in place, durably."""
+        if self.progress.get(progress.node_id) is progress and self._checkpoints.sent(progress.node_id):
+            self._replicate(progress, offset, now)
+
+    def checkpoint_failed(self, progress: Progress, reason: str, now: float) -> None:
+        """The follower is asked again where it stands, after a pause."""
+        if self.progress.get(progress.node_id) is progress:
+            self._checkpoints.failed(self.state.id, progress.node_id, reason, now)
+
+    def tick(self, now: float) -> None:
+        """The time has come for which `WakeAt` asked."""
+        self._advance_hand_over(now)
+        for node in self._checkpoints.due(now):
+            self._probe(self.progress[node])
+
+    def check(self, now: float, *, stalled: bool) -> None:
+        """Let those leave who have not caught up for long, or have no room. Called often. `stalled`: this node itself
+        stood still.
+        """
+        end, isr = self.state.log.end, self.state.row.isr
+        late = self._without_room()
+        self._pause_without_room()
+        for node, progress in self.progress.items():
+            seen = self._caught_up[node]
+            seen.observe(progress, end, now)
+            if stalled:
+                seen.at = now
+            if now - seen.at > self._node.settings.lag_timeout and node not in late:
+                if node in isr:
+                    late.append(node)
+                elif not self._checkpoints.is_sending(node):
+                    self.state.retention.late(node)
+                self._stop_joining(node)
+        self.shrink()
+        if late and self.proposed is None and not self.state.gate.is_fenced:
+            self._node.outbox.report(
+                Level.WARNING, "replicas are not in sync any more", partition=self.state.id, late=late
+            )
+            self._propose([node for node in isr if node not in late])
+        else:
+            self.progressed(now)
+
+    # The high watermark
+
+    def advance(self) -> None:
+        """Move the high watermark to what the whole in-sync set has."""
+        state, end = self.state, self.in_sync_end()
+        if end > state.high_watermark:
+            state.high_watermark = end
+            if self.progress:
+                state.log.drop_tail(end)
+                for progress in self.progress.values():
+                    if progress.is_replicating:
+                        self._node.outbox.put(SendWatermark(progress))
+        elif self.progress:
+            state.log.bound_tail(state.durable)
+        self._node.apply(state)
+
+    def in_sync_end(self) -> int:
+        """The end of what the whole in-sync set has, as far as is known here.
+
+        With fewer than `min_insync` in it, no more becomes committed than a former leader may have acknowledged.
+        """
+        state = self.state
+        end = state.durable
+        for progress in self.counted:
+            if progress.matched < end:
+                end = progress.matched
+        if end > state.ready_at and len(state.row.isr) < state.min_insync:
+            end = state.ready_at
+        return max(end, state.high_watermark)
+
+    # Followers
+
+    def _add(self, node: str, now: float) -> None:
+        progress = self.progress[node] = Progress(node, self.state)
+        self._caught_up[node] = CaughtUp(now, self.state.log.end, now)
+        self._node.outbox.put(StartSending(progress))
+
+    def _remove(self, node: str) -> None:
+        progress = self.progress.pop(node)
+        if self._checkpoints.forget(node):
+            self._node.outbox.put(CancelCheckpoint(progress))
+        self._joining.discard(node)
+        del self._caught_up[node]
+        progress.wait_for_checkpoint()
+        self.state.retention.release(node)
+        self._node.outbox.put(StopSending(progress))
+
+    def _send(self, progress: Progress) -> None:
+        if progress.wants_sending:
+            progress.is_queued = True
+            self._node.outbox.put(Send(progress))
+
+    def _send_to_all(self) -> None:
+        for progress in self.progress.values():
+            self._send(progress)
+
+    def _probe(self, progress: Progress) -> None:
+        progress.probe()
+        self._send(progress)
+
+    def _replicate(self, progress: Progress, offset: int, now: float) -> None:
+        progress.replicate(offset)
+        self._send(progress)
+        self._matched(progress, now)
+
+    def _stands(self, progress: Progress, ack: Ack, now: float) -> None:
+        """A follower says what it has: go on from where the logs part, with a checkpoint if that can't be helped."""
+        node = progress.node_id
+        if self._checkpoints.is_under_way(node):
+            return
+        common = None
+        if ack.standing == Standing.STORED and ack.lineage:
+            common = self.state.log.common_end(ack.lineage, ack.offset)
+        if self._has_lost(node, ack.standing, common):
+            self._node.outbox.report(
+                Level.ERROR,
+                "a replica in sync has lost what it had; it leaves the in-sync set",
+                partition=self.state.id,
+                node=node,
+                at=common,
+            )
+            self._lost.add(node)
+            self.shrink()
+        elif common is not None and (common > 0 or self._is_short()):
+            self._replicate(progress, common, now)
+        else:
+            self._node.outbox.put(self._checkpoints.send(progress, ack.kept))
+
+    def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
+        """Whether it is in the in-sync set without what is committed. Its copy must not be replaced before it has left:
+        if this leader died meanwhile, it would be elected with nothing.
+        """
+        if node not in self.state.row.isr:
+            return False
+        return standing != Standing.STORED or common is None or common < self.state.high_watermark
+
+    def _is_short(self) -> bool:
+        """Whether the log from its first entry on is little enough to be applied instead of a checkpoint."""
+        log, end = self.state.log, self.state.durable
+        if log.base > 0 or end == 0:
+            return end == 0
+        limit = self._node.settings.log_only_bytes
+        entries = log.read(1, end, limit)
+        return len(entries) == end and sum(len(entry.body) for entry in entries) <= limit
+
+    def _matched(self, progress: Progress, now: float) -> None:
+        """A follower has more than before, or its stream is broken."""
+        node = progress.node_id
+        if not progress.is_replicating:
+            if self._checkpoints.is_sending(node):
+                self.state.retention.in_time(node)
+            self._stop_joining(node)
+        self.advance()
+        if self.state.row.splitting:
+            self._node.outbox.put(WakeAt(self.state.id, now))  # it may be the last that has made the child
+        if node not in self.state.row.isr:
+            self._caught_up[node].observe(progress, self.state.log.end, now)
+            self._consider(progress, now)
+        self._advance_hand_over(now)
+
+    # The in-sync set
+
+    def shrink(self) -> None:
+        """Without those who are gone, or have lost something, so that writes need not wait for them.
+
+        Only their leader does this, once it can make use of it: a set that was made smaller for a leader that is silent
+        itself would be worth nothing, and keep others from leading who have everything. A leader whose own data is
+        damaged leaves it to the others to lead.
+        """
+        state, own = self.state, self._node.id
+        isr = state.row.isr
+        left = [n for n in isr if n == own or (n not in self._lost and not self._node.view.is_absent(n))]
+        if state.damage is not None and state.copy is not Copy.REBUILDING and len(left) > 1:
+            left.remove(own)
+        if len(left) < len(isr) and self.proposed is None and not state.gate.is_fenced:
+            self._propose(left)
+
+    def isr_refused(self, proposal: IsrProposal, now: float) -> None:
+        """The proposal was not recorded, and the row is as it was."""
+        if self.proposed is not proposal:
+            return
+        until = now + self._node.settings.longest_backoff
+        for node in self._joining:
+            self._held[node] = until
+        if proposal.in_doubt and set(proposal.isr) != set(self.state.row.isr):
+            # The try whose outcome is unknown may be recorded yet, unless a newer row comes first: the same set again.
+            proposal.isr = tuple(self.state.row.isr)
+            self._node.outbox.put(proposal)
+            return
+        self._joining.clear()
+        self.proposed = None
+        self._recount()
+
+    def _recount(self) -> None:
+        names = {*self.state.row.isr, *self._joining}
+        self.counted = [progress for node, progress in self.progress.items() if node in names]
+        assert names - {self._node.id} <= self.progress.keys(), f"{names} of {self.progress.keys()}"
+        self.advance()
+
+    def _stop_joining(self, node: str) -> None:
+        if node in self._joining and self.proposed is None:
+            self._joining.discard(node)
+            self._recount()
+
+    def _consider(self, progress: Progress, now: float) -> None:
+        """Let a follower join once it has all that may be acknowledged, and nothing that its leader lacks, which would
+        come back by its election.
+
+        From when it nearly has, the high watermark waits for it, so that under load there is such a moment.
+        """
+        node, state = progress.node_id, self.state
+        if not progress.is_aligned or node in state.row.removing_replicas or self._node.view.is_absent(node):
+            return
+        if self._may_precede_split() or node in self._node.view.low_disks():
+            return
+        if node not in self._joining:
+            keeps_up = now - self._caught_up[node].at <= self._node.settings.lag_timeout
+            if not progress.is_near or not keeps_up or now < self._held.get(node, 0.0):
+                return
+            self._joining.add(node)
+            self._recount()
+        has_all = progress.matched >= max(state.high_watermark, state.ready_at)
+        if has_all and self.proposed is None and not state.gate.is_fenced:
+            self._propose([*state.row.isr, node])
+
+    def _may_precede_split(self) -> bool:
+        """Whether a copy of the partition may be one of which the other half, which is yet to be made elsewhere, can't
+        be made. None is, until the leader, who has applied what it began with, comes to the marker.
+        """
+        row = self.state.row
+        return row.splitting and (not row.split_to or not self.state.is_ready or self._node.is_made(row.split_to))
+
+    def _without_room(self) -> list[str]:
+        """Those in sync whose disks are low, if writes can go on without them. If they can't, they stay, and only
+        deletes are taken: what falls back needs more room than before to come back.
+        """
+        row, low = self.state.row, self._node.view.low_disks()
+        if not low:
+            return []
+        without = [node for node in row.isr if node in low]
+        if self._node.id in low or len(row.isr) - len(without) < max(1, self.state.min_insync):
+            return []
+        return without
+
+    def _pause_without_room(self) -> None:
+        """Send no entries to those whose disks are low, once they aren't in sync."""
+        low, isr = self._node.view.low_disks(), self.state.row.isr
+        for node, progress in self.progress.items():
+            if progress.pause(node in low and node not in isr):
+                self._send(progress)
+
+    def _propose(self, isr: list[str]) -> None:
+        row = self.state.row
+        assert set(isr) <= {*row.isr, *self._joining}, f"{isr} has nodes that are not counted"
+        self.proposed = IsrProposal(row.id, self.leader_epoch, row.partition_epoch, tuple(isr))
+        self._node.outbox.put(self.proposed)
+
+    # The end
+
+    def _change_hand_over(self, now: float) -> None:
+        successor = self.state.row.successor
+        if self._hand_over is not None and self._hand_over.successor != successor:
+            self._hand_over.cancel(now)
+            self._hand_over = None
+        progress = self.progress.get(successor)
+        if self._hand_over is None and progress is not None:
+            self._hand_over = HandOver(self._node, self.state, progress)
+        self._advance_hand_over(now)
+
+    def _advance_hand_over(self, now: float) -> None:
+        if self._hand_over is not None:
+            was_fenced = self.state.gate.is_fenced
+            self._hand_over.advance(now)
+            self._after_hand_over(was_fenced)
+
+    def hand_over_answered(self, request: HandOverRequest, error: MinkaError | None, now: float) -> None:
+        """What the controller said to `AskHandOver`; the rows that it sent are adopted already."""
+        if self._hand_over is not None:
+            was_fenced = self.state.gate.is_fenced
+            self._hand_over.answered(request, error, now)
+            self._after_hand_over(was_fenced)
+
+    def _after_hand_over(self, was_fenced: bool) -> None:
+        if was_fenced and not self.state.gate.is_fenced:
+            self.shrink()  # which had to wait
+
+    # For whoever watches
+
+    def lags(self, now: float) -> dict[str, tuple[int, float]]:
+        """By follower: the entries that it lacks, and for how many seconds it has not had all of them."""
+        return {
+            node: (progress.lag, max(now - self._caught_up[node].at, 0.0) if progress.lag else 0.0)
+            for node, progress in self.progress.items()
+        }
+
+    def migrations(self) -> list[MigrationProgress]:
+        """The progress of the followers that are being added, are sent a checkpoint, or are to lead."""
+        row = self.state.row
+        if not (row.adding_replicas or row.successor or self._checkpoints):
+            return []
+        nodes = [
+            node
+            for node in self.progress
+            if node in row.adding_replicas or node == row.successor or self._checkpoints.is_sending(node)
+        ]
+        return [self._migration(node, self.progress[node]) for node in nodes]
+
+    def _migration(self, node: str, progress: Progress) -> MigrationProgress:
+        is_replicating = progress.is_replicating
+        made = MigrationProgress(
+            partition_id=self.state.id,
+            target=node,
+            lag=progress.lag,
+            phase=_PHASE.MIGRATION_PHASE_FOLLOW if is_replicating else _PHASE.MIGRATION_PHASE_CHECKPOINT,
+            blocked_by=progress.error,
+        )
+        if (blocked_by := self._checkpoints.blocked_by(node)) and not is_replicating:
+            made.blocked_by = blocked_by
+        hand_over = self._hand_over
+        if hand_over is not None and node == hand_over.successor:
+            if hand_over.phase != _PHASE.MIGRATION_PHASE_FOLLOW:
+                made.phase = hand_over.phase
+            made.blocked_by = hand_over.blocked_by or made.blocked_by
+        return made

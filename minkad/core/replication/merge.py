@@ -1,0 +1,228 @@
+"""What a merge is for the leader of both partitions (Key-Range Partitions, Patterns of Distributed Systems).
+
+It copies what the right one has through the log of the left one, whose replicas thereby have it as they have all else:
+first the rows, then what was written meanwhile, from the other's log. At the end writes to the right one wait, for as
+long as the last of them take and the controller takes to record it. Reads don't wait.
+"""
+
+from collections import deque
+from enum import Enum, auto
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.v1.coordinator_pb2 import FinishMergeRequest
+from minka.wire import WriteBody, encode
+from minkad.core.replication.entries import decode_entry
+from minkad.core.replication.inquiry import Inquiry, Outcome
+from minkad.core.replication.instructions import AskFinishMerge, Changed, Level, MakeRoom, Reached, WakeAt
+from minkad.core.replication.replica import Replica
+from minkad.core.replication.storage import DeletedAheadError
+from minkad.core.state import range_of
+
+_PAGE_ROWS: Final = 1000
+_PAGE_BYTES: Final = 256 * 1024
+_MAX_PASSED: Final = 20_000
+_AHEAD: Final = 8  # entries appended and not applied; users' writes come after them
+_NEAR: Final = 64  # entries of the right one's log, from which on writes wait
+# What the controller answers when it knows of the rows as they are: the request can't succeed.
+_REFUSALS: Final = frozenset({Code.STALE_EPOCH, Code.NOT_LEADER, Code.UNKNOWN_PARTITION})
+
+
+class _Step(Enum):
+    COPY = auto()  # the rows as they are
+    CATCH_UP = auto()  # what was written meanwhile, until little is left
+    FREEZE = auto()  # writes to the right one wait, for `fence_timeout` at most, until all is copied and applied
+    DRAIN = auto()  # all is copied: until the left one has applied it
+    RECORD = auto()  # until the outcome is known
+    PAUSE = auto()  # after a try to freeze in vain
+    BEGIN_AGAIN = auto()  # after an error: copy again from the beginning
+
+
+class Merge:
+    """Of two replicas here, while both are led at the leader_epochs at which it began."""
+
+    def __init__(self, left: Replica, right: Replica) -> None:
+        self.left = left
+        self.right = right
+        self._node = left.node
+        self._name = f"merge into {left.id}"
+        self._range = range_of(right.row)
+        self._epochs = (left.row.leader_epoch, right.row.leader_epoch)
+        self._step = _Step.COPY
+        self._start: bytes | None = None  # the first key that isn't copied; None: nothing is
+        self._copied = 0  # up to this offset of the right one's log
+        self._read: deque[tuple[int, bytes]] = deque()  # entries of it that are to be copied next
+        self._appended: deque[int] = deque(maxlen=_AHEAD)  # the last offsets of what was copied
+        self._end = 0  # of the left one's log, with all that was copied
+        self._inquiry = Inquiry(self._node.settings, _REFUSALS)
+        self._asked_epochs = (0, 0)  # the partition_epochs for which the controller is asked
+        self._due_at = 0.0  # the end of the freeze, or of a pause
+        self._pause = self._node.settings.first_backoff
+        self._is_clearing = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this node is still to do it."""
+        epochs = (self.left.row.leader_epoch, self.right.row.leader_epoch)
+        return epochs == self._epochs and is_due(self.left, self.right)
+
+    def advance(self, now: float) -> None:
+        """One of the two is further than before or has another row, or it is `now`."""
+        try:
+            is_fenced = self.left.gate.is_fenced or self.right.gate.is_fenced
+            if self._step is not _Step.RECORD and not is_fenced:  # what is about to be led elsewhere gets nothing more
+                self._advance(now)
+            self._time_out(now)
+            if self._step is _Step.RECORD and self._inquiry.is_due(now):
+                self._ask(now)
+        except MinkaError as error:
+            names = {"partition": self.left.id, "right": self.right.id, "reason": str(error)}
+            self._node.outbox.report(Level.WARNING, "a merge begins again", **names)
+            self._thaw()
+            self._wait(_Step.BEGIN_AGAIN, now)
+
+    def _advance(self, now: float) -> None:
+        if self._step in (_Step.PAUSE, _Step.BEGIN_AGAIN) and now >= self._due_at:
+            self._start = None if self._step is _Step.BEGIN_AGAIN else self._start
+            self._step = _Step.COPY if self._step is _Step.BEGIN_AGAIN else _Step.FREEZE
+            if self._step is _Step.FREEZE:
+                self._freeze(now)
+        if self._step is _Step.COPY:
+            self._copy(now)
+        if self._step is _Step.CATCH_UP and self._catch_up(now) and self.right.applied - self._copied <= _NEAR:
+            self._freeze(now)
+        if self._step is _Step.FREEZE and self._catch_up(now) and self.right.applied == self.right.log.end:
+            self._drain()
+        if self._step is _Step.DRAIN and self.left.applied >= self._end:
+            self._step, self._inquiry = _Step.RECORD, Inquiry(self._node.settings, _REFUSALS)
+            self._asked_epochs = self._partition_epochs()
+
+    def _time_out(self, now: float) -> None:
+        if self._step in (_Step.FREEZE, _Step.DRAIN) and now >= self._due_at:
+            names = {"partition": self.left.id, "right": self.right.id}
+            self._node.outbox.report(Level.INFO, "a merge waits for the last writes", **names)
+            self._thaw()
+            self._wait(_Step.PAUSE, now)
+
+    def close(self) -> None:
+        """It is no longer this node's, or it is recorded."""
+        self.right.retention.release(self._name)
+        self._thaw()
+
+    # Copying
+
+    def _copy(self, now: float) -> None:
+        """All that is there at the beginning, a page at a time."""
+        if self._start is None:
+            self._node.outbox.put(Reached("merge.copy"))
+            self.left.announce_trim(range_of(self.left.row))
+            self._start, self._copied = self._range.start, self.right.applied
+            self._read.clear()
+            self.right.retention.keep_for(self._name, self._copied)
+        if self._is_clearing or not self._has_room():
+            return
+        wanted = KeyRange(self._start, self._range.end)
+        try:
+            keys, values, is_all = self.right.data.page(*wanted, False, _PAGE_ROWS, _PAGE_BYTES, _MAX_PASSED)
+        except DeletedAheadError:
+            self._is_clearing = True
+            self._node.outbox.put(MakeRoom(self.left.id, self.right.id, wanted))
+            return
+        if keys:
+            self._append(encode(WriteBody(keys, list(values))))
+            self._start = keys[-1] + b"\x00"
+        if is_all:
+            self._step = _Step.CATCH_UP
+        self._node.outbox.put(WakeAt(self.left.id, now))  # for the next page, after others had their turn
+
+    def cleared(self, error: MinkaError | None, now: float) -> None:
+        """What `MakeRoom` asked for is done, or has failed."""
+        self._is_clearing = False
+        if error is not None:
+            self._wait(_Step.BEGIN_AGAIN, now)
+        self.advance(now)
+
+    def _catch_up(self, now: float) -> bool:
+        """Copy what was applied on the right since the last time; whether that is all, for the moment."""
+        right = self.right
+        while self._has_room():
+            if not self._read:
+                if self._copied >= right.applied:
+                    return True
+                entries = right.log.read(self._copied + 1, right.applied, _PAGE_BYTES)
+                self._read.extend(enumerate((entry.body for entry in entries), self._copied + 1))
+            self._copied, body = self._read.popleft()
+            right.retention.keep_for(self._name, self._copied)
+            if isinstance(decode_entry(body), WriteBody):
+                self._append(body)
+        return False
+
+    def _has_room(self) -> bool:
+        return len(self._appended) < _AHEAD or self.left.applied >= self._appended[0]
+
+    def _append(self, body: bytes) -> None:
+        self._appended.append(self.left.append(body))
+
+    # The end
+
+    def _freeze(self, now: float) -> None:
+        """Let writes wait, so that the last of them can be copied."""
+        self._node.outbox.put(Reached("merge.freeze"))
+        self.right.gate.freeze()
+        self._step, self._due_at = _Step.FREEZE, now + self._node.settings.fence_timeout
+        self._node.outbox.put(WakeAt(self.left.id, self._due_at))
+
+    def _drain(self) -> None:
+        if self.left.is_async:  # the copies of the other, which are on the disk, are going to be deleted
+            self.left.announce_trim(KeyRange(self.left.row.start_key, self._range.end))
+        self._step, self._end = _Step.DRAIN, self.left.log.end
+
+    def _ask(self, now: float) -> None:
+        """Writes wait until the outcome is known: they must not come after what is recorded."""
+        if self._partition_epochs() != self._asked_epochs:
+            self._thaw()
+            self._wait(_Step.PAUSE, now)
+            return
+        request = FinishMergeRequest(
+            node_id=self._node.id,
+            partition_id=self.left.id,
+            partition_epoch=self.left.row.partition_epoch,
+            merged_id=self.right.id,
+            merged_epoch=self.right.row.partition_epoch,
+        )
+        self._inquiry.asked(request)
+        self._node.outbox.put(AskFinishMerge(request))
+
+    def answered(self, request: FinishMergeRequest, error: MinkaError | None, now: float) -> None:
+        """What the controller said; the rows that it sent are adopted already."""
+        outcome = self._inquiry.answered(request, error, now)
+        if outcome is Outcome.STALE:
+            return
+        if error is not None:
+            names = {"partition": self.left.id, "right": self.right.id, "reason": str(error)}
+            self._node.outbox.report(Level.INFO, "the end of a merge is tried again", **names)
+        if outcome is Outcome.REFUSED:
+            self._thaw()
+            self._wait(_Step.PAUSE, now)
+        else:
+            self._node.outbox.put(WakeAt(self.left.id, self._inquiry.due_at))
+
+    def _partition_epochs(self) -> tuple[int, int]:
+        return self.left.row.partition_epoch, self.right.row.partition_epoch
+
+    def _wait(self, step: _Step, now: float) -> None:
+        self._step, self._due_at = step, now + self._pause
+        self._pause = min(2 * self._pause, self._node.settings.longest_backoff)
+        self._node.outbox.put(WakeAt(self.left.id, self._due_at))
+
+    def _thaw(self) -> None:
+        """Writes go on; if it is part of the other by now, it leads no longer."""
+        self.right.gate.thaw()
+        self._node.outbox.put(Changed(self.right.id))
+
+
+def is_due(left: Replica, right: Replica) -> bool:
+    """Whether the rows say that the two are to be merged, and both are served here."""
+    is_pair = (left.row.merge_from, right.row.merge_into) == (right.id, left.id)
+    return is_pair and left.is_ready and right.is_ready

@@ -1,0 +1,46 @@
+"""What the replicas of one node share."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import Keyspace
+from minkad.core.replication.instructions import Apply, Outbox
+from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.state import Applying, ReplicaState
+
+
+class ClusterView(Protocol):
+    """What this node knows of the cluster now, by its own copy of the table."""
+
+    def keyspace(self, keyspace_id: int) -> Keyspace | None:
+        """The keyspace, or None before it is known here."""
+
+    def is_absent(self, node_id: str) -> bool:
+        """Whether a node has failed, or left."""
+
+    def low_disks(self) -> Collection[str]:
+        """The nodes that are short of disk space."""
+
+
+class Node:
+    """For one thread."""
+
+    def __init__(self, id: str, settings: ReplicationSettings, view: ClusterView, outbox: Outbox) -> None:  # noqa: A002
+        self.id = id
+        self.settings = settings
+        self.view = view
+        self.outbox = outbox
+        self.states: dict[int, ReplicaState] = {}  # by partition
+        self.failed: dict[int, MinkaError] = {}  # by partition: why it can't be hosted
+
+    def apply(self, state: ReplicaState) -> None:
+        """There may be more to apply."""
+        if state.applied < state.high_watermark and state.applying is Applying.IDLE:
+            state.applying = Applying.QUEUED
+            self.outbox.put(Apply(state.id))
+
+    def is_made(self, partition_id: int) -> bool:
+        """Whether what a split makes is here."""
+        state = self.states.get(partition_id)
+        return state is not None and state.is_made

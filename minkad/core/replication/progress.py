@@ -1,0 +1,195 @@
+"""How far one follower is, as its leader sees it (etcd's Progress)."""
+
+from collections import deque
+from enum import IntEnum
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minkad.core.replication.messages import Ack, Append, Entry, Standing
+from minkad.core.replication.state import ReplicaState
+
+_READ_BYTES: Final = 256 * 1024  # for one partition in one frame
+_UNACKNOWLEDGED_BYTES: Final = 4 * 1024 * 1024  # sent to one follower of one partition
+_NEAR_BYTES: Final = 256 * 1024
+
+
+class Stage(IntEnum):
+    """What is sent to the follower."""
+
+    CHECKPOINT = 0  # nothing: it is sent a checkpoint, or is about to leave the in-sync set
+    PROBE = 1  # the question where it stands
+    PROBED = 2  # nothing until the answer has come
+    REPLICATE = 3  # entries
+    ALIGNED = 4  # entries, and it has said since they began that its log is a part of the leader's
+
+
+class Reaction(IntEnum):
+    """What an answer means for the leader."""
+
+    NONE = 0
+    STANDS = 1  # it says where it stands
+    MATCHED = 2  # it has more than before, or is aligned now
+
+
+class Progress:
+    """matched < next: what it has, and what it is sent next. The node is asked where it stands whenever a stream to it
+    has begun, and after a checkpoint that failed.
+    """
+
+    __slots__ = (
+        "_in_flight",
+        "_paused",
+        "_told",
+        "_truncate",
+        "error",
+        "is_queued",
+        "leader_epoch",
+        "matched",
+        "next",
+        "node_id",
+        "stage",
+        "state",
+        "unacknowledged",
+    )
+
+    def __init__(self, node_id: str, state: ReplicaState) -> None:
+        self.node_id = node_id
+        self.state = state
+        self.leader_epoch = state.row.leader_epoch
+        self.stage = Stage.PROBE
+        self.next = 0  # the first offset that isn't sent yet; 0 while nothing is
+        self.matched = 0  # it has everything up to here, as durably as the keyspace asks
+        self.error = ""  # why the stream is broken; "" while it is not
+        self.is_queued = False  # the sender knows that there is something to send
+        self.unacknowledged = 0  # bytes
+        self._truncate = False  # its log is to end where the next entries begin
+        self._paused = False
+        self._told = 0  # the high watermark, last time
+        self._in_flight: deque[tuple[int, int]] = deque()  # (last offset, bytes) of each part that isn't acknowledged
+
+    @property
+    def is_replicating(self) -> bool:
+        """Whether it is known where the node stands, so that entries are sent."""
+        return self.stage >= Stage.REPLICATE
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether it has said, since entries are sent, that its log is a part of this leader's."""
+        return self.stage is Stage.ALIGNED
+
+    def probe(self) -> None:
+        """Where the node stands is to be asked."""
+        self._stop(Stage.PROBE)
+
+    def replicate(self, offset: int) -> None:
+        """Send everything after `offset`, up to which the node has what the leader has."""
+        self._stop(Stage.REPLICATE)
+        self.next, self.matched, self._truncate = offset + 1, offset, True
+        self.state.retention.keep_for(self.node_id, offset)
+        self.state.retention.in_time(self.node_id)
+
+    def wait_for_checkpoint(self) -> None:
+        """Send no entries."""
+        self._stop(Stage.CHECKPOINT)
+
+    def _stop(self, stage: Stage) -> None:
+        self.stage, self.next = stage, 0
+        self._in_flight.clear()
+        self.unacknowledged = 0
+
+    def pause(self, pause: bool) -> bool:
+        """Whether to send no entries, since the node has no room for them and is not in sync; whether that is new."""
+        was, self._paused = self._paused, pause
+        return was != pause
+
+    @property
+    def wants_sending(self) -> bool:
+        """Whether there may be something to send of which the sender doesn't know."""
+        if self.is_queued:
+            return False
+        if self.stage < Stage.REPLICATE:
+            return self.stage is Stage.PROBE
+        return self._truncate or self.next <= self.state.log.end
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to send right now."""
+        has_room = not self._paused and self.unacknowledged < _UNACKNOWLEDGED_BYTES
+        return self.stage >= Stage.REPLICATE and self.next <= self._readable() and has_room
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it has been sent everything durable here, and little of that is not acknowledged."""
+        is_sent = self.stage >= Stage.REPLICATE and self.next > self.state.durable
+        return is_sent and self.unacknowledged <= _NEAR_BYTES
+
+    @property
+    def lag(self) -> int:
+        """Offsets that it lacks."""
+        return self.state.log.end - self.matched
+
+    def next_append(self, limit: int) -> Append | None:
+        """What to send next, up to `limit` bytes and at least one entry; None: nothing now. Raises CORRUPT_DATA,
+        STORAGE_FAILED.
+        """
+        if self.stage >= Stage.REPLICATE and self.next <= self.state.log.base:
+            self.probe()  # the log did not wait for it
+        if self.stage is Stage.PROBE:
+            self.stage = Stage.PROBED
+            return Append(self.state.id, self.leader_epoch, 0, 0, 0, [], True)
+        if self.stage < Stage.REPLICATE or self._paused or self.unacknowledged >= _UNACKNOWLEDGED_BYTES:
+            return None
+        prev, end = self.next - 1, self._readable()
+        if prev >= end:
+            return self.next_watermark() if self._truncate else None
+        entries = self.state.log.read(self.next, end, min(limit, _READ_BYTES))
+        size = sum(len(entry.body) for entry in entries)
+        self.next += len(entries)
+        self._in_flight.append((self.next - 1, size))
+        self.unacknowledged += size
+        return self._append(prev, entries)
+
+    def next_watermark(self) -> Append | None:
+        """What is committed, without entries; None: it was told, or is to be told otherwise."""
+        if self.stage < Stage.REPLICATE or (self._told == self.state.high_watermark and not self._truncate):
+            return None
+        return self._append(self.next - 1, [])
+
+    def _readable(self) -> int:
+        state = self.state
+        return (
+            state.log.readable(self.next, state.durable) if state.durable_epoch == self.leader_epoch else state.durable
+        )
+
+    def _append(self, prev: int, entries: list[Entry]) -> Append:
+        state = self.state
+        truncate, self._truncate, self._told = self._truncate, False, state.high_watermark
+        return Append(state.id, self.leader_epoch, prev, self._told, state.ready_at, entries, False, truncate)
+
+    def acknowledged(self, ack: Ack) -> Reaction:
+        """The node has answered. Raises INTERNAL for an answer to what was never sent."""
+        if ack.leader_epoch != self.leader_epoch:
+            return Reaction.NONE
+        self.error = ""
+        if ack.lineage is not None:
+            if self.stage is not Stage.PROBED:
+                return Reaction.NONE
+            self.wait_for_checkpoint()
+            return Reaction.STANDS
+        if ack.standing == Standing.NEEDS_CHECKPOINT:
+            self.wait_for_checkpoint()
+            return Reaction.STANDS
+        return self._has(ack) if self.stage >= Stage.REPLICATE else Reaction.NONE
+
+    def _has(self, ack: Ack) -> Reaction:
+        if ack.offset >= self.next:
+            raise MinkaError(Code.INTERNAL, f"partition {ack.partition_id}: {ack.offset} was never sent")
+        is_new = self.stage is not Stage.ALIGNED
+        self.stage = Stage.ALIGNED
+        if ack.offset <= self.matched:
+            return Reaction.MATCHED if is_new else Reaction.NONE
+        self.matched = ack.offset
+        self.state.retention.keep_for(self.node_id, self.matched)
+        while self._in_flight and self._in_flight[0][0] <= ack.offset:
+            self.unacknowledged -= self._in_flight.popleft()[1]
+        return Reaction.MATCHED

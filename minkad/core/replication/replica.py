@@ -1,0 +1,194 @@
+"""One replica of a partition on this node: what it does as its row, its log and other nodes say."""
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.v1.cluster_pb2 import Durability, Partition
+from minkad.core.replication.entries import TrimToRange, encode_mark, is_mark
+from minkad.core.replication.follower import Follower
+from minkad.core.replication.instructions import GiveUp, Level, Reached, Sync, SyncEpoch
+from minkad.core.replication.leader import Leader
+from minkad.core.replication.node import Node
+from minkad.core.replication.split import SplitEnd, marker_due
+from minkad.core.replication.state import UNKNOWN_MIN_INSYNC, ReplicaState, Role, role_in
+from minkad.core.replication.storage import ReplicaData, ReplicaLog
+from minkad.core.state import range_of
+
+
+class Replica(ReplicaState):
+    """Its methods are events; what follows from them is in the node's outbox. For one thread."""
+
+    __slots__ = ("_sync", "_sync_to_disk", "follower", "leader", "node", "split_end")
+
+    def __init__(self, node: Node, row: Partition, log: ReplicaLog, data: ReplicaData, change_bytes: int = 0) -> None:
+        """`change_bytes`: see `Retention`."""
+        super().__init__(row, log, data, change_bytes)
+        self.node = node
+        self.leader: Leader | None = None
+        self.follower: Follower | None = None
+        self.split_end: SplitEnd | None = None
+        self._sync, self._sync_to_disk = Sync(row.id, on_disk=False), Sync(row.id, on_disk=True)
+
+    # Its row
+
+    def adopt(self, row: Partition, now: float) -> bool:
+        """Take over a row that is as new as or newer than its own: what it serves changes at once. Whether its range is
+        now that of another partition, too, which a merge has made a part of it.
+        """
+        was, old_role = self.row, self.role
+        before, after = range_of(was), range_of(row)
+        has_grown = after != before and after.covers(before)
+        was_given_up = was.merge_from > row.merge_from and not has_grown
+        self.trim.has_foreign |= was_given_up or not after.covers(before)
+        self.row = row
+        self.role = self._role()
+        self.learn_keyspace()
+        if self.role is not old_role or row.leader_epoch != was.leader_epoch:
+            self._change_role(old_role, now)
+        elif self.leader is not None:
+            self.leader.row_changed(now)
+        if has_grown:
+            # How old a follower is will be known when it has what came through the log.
+            self.freshness.begin_again()
+        self._restructure(now)
+        return has_grown
+
+    def learn_keyspace(self) -> None:
+        """What its keyspace asks for; a row may come before the keyspace is known here."""
+        keyspace = self.node.view.keyspace(self.row.keyspace_id)
+        self.min_insync = UNKNOWN_MIN_INSYNC if keyspace is None else max(1, keyspace.min_insync)
+        self.is_async = keyspace is not None and keyspace.durability == Durability.DURABILITY_ASYNC
+
+    def stop_leading(self, now: float) -> None:
+        """Others may lead what this node led: it goes on only at newer leader_epochs."""
+        if self.row.leader == self.node.id:
+            self.led_before = self.row.leader_epoch
+        if self.role is Role.LEADER:
+            self.stop_serving(now)
+
+    def stop_serving(self, now: float) -> None:
+        """It has a copy, and nothing to do until a row says so."""
+        self.role = Role.IDLE
+        self._change_role(Role.LEADER, now)
+
+    def _role(self) -> Role:
+        row = self.row
+        role = role_in(row, self.node.id)
+        if role is Role.REMOVED:
+            return role
+        if row.id in self.node.failed or self.awaits_split:
+            return Role.IDLE
+        if role is Role.LEADER and row.leader_epoch <= self.led_before:
+            return Role.IDLE  # what it wrote at this epoch may be lost here and elsewhere not
+        return role
+
+    def _change_role(self, old: Role, now: float) -> None:
+        if self.leader is not None:
+            self.leader.close(now)
+        if self.follower is not None:
+            self.follower.disconnected()
+        self.leader = self.follower = self.split_end = None
+        self.trim.is_announced = False
+        self.gate.thaw()
+        if old is Role.LEADER and self.role is not Role.LEADER:
+            self.node.outbox.put(GiveUp(self.id, "the node lost the leadership meanwhile"))
+        self.log.keep_tail(self.role is Role.FOLLOWER)
+        if self.role is Role.LEADER:
+            self._lead(now)
+        elif self.role is Role.FOLLOWER:
+            self.follower = Follower(self.node, self)
+
+    def _lead(self, now: float) -> None:
+        """Serve once everything in the log is applied."""
+        self.node.outbox.put(Reached("replica.lead"))
+        try:
+            is_lost = self.log.base > 0 and not self.data.exists()
+            if is_lost or not self.is_complete or self.log.end > self.log.base:
+                self.open()
+        except MinkaError as error:
+            if error.code is not Code.CORRUPT_DATA:
+                self.node.outbox.report(
+                    Level.ERROR, "a partition can't be served", partition=self.id, reason=str(error)
+                )
+                self.node.failed[self.id] = error
+                self.role = Role.IDLE
+                return
+            # It leads to hand over, or to be caught up with: it serves nothing.
+        if not self.data.is_open:
+            self.applied = self.flushed = self.log.base
+        self.ready_at = self.log.end
+        self.leader = Leader(self.node, self, now)
+        self.node.outbox.put(SyncEpoch(self.id, self.row.leader_epoch))
+
+    # Its log
+
+    def append(self, body: bytes) -> int:
+        """Append an entry as the leader; its offset. A mark is a barrier: see `barrier`."""
+        assert self.leader is not None, f"partition {self.id} is not led here"
+        offset = self.log.append(self.leader.leader_epoch, body)
+        if is_mark(body):
+            self.barrier(offset)
+            self.node.outbox.put(self._sync_to_disk)
+        else:
+            self.node.outbox.put(self._sync)
+        self.leader.appended()
+        return offset
+
+    def announce_trim(self, kept: KeyRange) -> None:
+        """The leader's log says from here on which keys stay."""
+        self.trim.is_announced = True
+        self.append(encode_mark(TrimToRange(*kept)))
+
+    def advance(self) -> None:
+        """The high watermark may move."""
+        if self.leader is not None:
+            self.leader.advance()
+        elif self.follower is not None:
+            self.follower.advance()
+
+    # What happens to it
+
+    def log_stored(self, end: int, truncations: int, now: float, *, on_disk: bool) -> None:
+        """See `stored`. What counts as durable may be as it was: a follower says so, too."""
+        self.stored(end, truncations, on_disk=on_disk)
+        if self.leader is not None:
+            self.leader.stored()
+            if self.leader.progress:
+                self.leader.progressed(now)
+        elif self.follower is not None:
+            self.follower.stored()
+
+    def has_applied(self, now: float) -> None:
+        """`applied` is greater than before."""
+        if self.leader is not None:
+            if self.gate.is_fenced:
+                self.leader.progressed(now)
+            self._restructure(now)
+
+    def tick(self, now: float) -> None:
+        """The time has come for which `WakeAt` asked."""
+        if self.leader is not None:
+            self.leader.tick(now)
+            self._restructure(now)
+
+    def _restructure(self, now: float) -> None:
+        """Do what is the leader's part in a split, or after one."""
+        leader = self.leader
+        if leader is None:
+            return
+        if self.row.splitting and not self.row.split_to:
+            self.split_end = self.split_end or SplitEnd(self.node, leader)
+            self.split_end.advance(now)
+        elif (marker := marker_due(self.node, leader)) is not None:
+            leader.marked_split = marker.child_id
+            self.node.outbox.put(Reached("split.mark"))
+            self.append(encode_mark(marker))
+        elif self.is_to_be_trimmed:
+            self.announce_trim(range_of(self.row))
+
+    @property
+    def is_to_be_trimmed(self) -> bool:
+        """Whether its log is to say which keys stay."""
+        trim = self.trim
+        if not trim.has_foreign or trim.is_announced or trim.removed_outside is not None:
+            return False
+        return self.is_ready and not self.takes_in_others_keys

@@ -1,0 +1,80 @@
+"""What a split is for its leaders (Key-Range Partitions, Patterns of Distributed Systems).
+
+The leader serves only the lower half from the moment at which it takes over the row, and appends a marker: after it the
+log has nothing of the upper half. Each replica that comes to the marker makes the child of its data as it is there. The
+child's leader tells the controller when all of its in-sync set have made theirs.
+"""
+
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import Partition, PartitionState
+from minka.v1.coordinator_pb2 import FinishSplitRequest
+from minkad.core.replication.entries import SplitMarker
+from minkad.core.replication.inquiry import Inquiry, Outcome
+from minkad.core.replication.instructions import AskFinishSplit, Level, WakeAt
+from minkad.core.replication.leader import Leader
+from minkad.core.replication.node import Node
+
+
+def marker_due(node: Node, leader: Leader) -> SplitMarker | None:
+    """The marker that the leader has to append now.
+
+    There is one in the log where an earlier leader's was committed, or is about to be; once this leader has applied the
+    log that it began with, the child is made in that case.
+    """
+    state, row = leader.state, leader.state.row
+    if not (row.splitting and row.split_to) or not state.is_ready:
+        return None
+    if node.is_made(row.split_to) or leader.marked_split == row.split_to:
+        return None
+    return SplitMarker(row.split_to, row.partition_epoch)
+
+
+def awaits_child(row: Partition, marker: SplitMarker) -> bool:
+    """Whether a replica that comes to the marker is to make the child. Once the split has ended, a node that lacks it
+    gets its leader's checkpoint.
+    """
+    return row.splitting and row.split_to == marker.child_id
+
+
+def provisional_row(parent: Partition, child_id: int) -> Partition:
+    """The row of a child of which the controller has yet to tell this node."""
+    return Partition(
+        id=child_id,
+        keyspace_id=parent.keyspace_id,
+        slot=child_id,
+        replicas=parent.replicas,
+        state=PartitionState.PARTITION_STATE_NEW,
+        start_key=parent.end_key,
+        split_from=parent.id,
+        splitting=True,
+    )
+
+
+class SplitEnd:
+    """The child's leader tells the controller, until it is recorded."""
+
+    def __init__(self, node: Node, leader: Leader) -> None:
+        self._node = node
+        self._leader = leader
+        self._inquiry = Inquiry(node.settings)
+
+    def advance(self, now: float) -> None:
+        """A follower or the row may have changed, or it is `now`."""
+        state = self._leader.state
+        is_made_by_all = all(p.is_replicating and p.matched >= state.log.base for p in self._leader.counted)
+        if state.row.splitting and is_made_by_all and self._inquiry.is_due(now):
+            request = FinishSplitRequest(
+                node_id=self._node.id, partition_id=state.id, leader_epoch=self._leader.leader_epoch
+            )
+            self._inquiry.asked(request)
+            self._node.outbox.put(AskFinishSplit(request))
+
+    def answered(self, request: FinishSplitRequest, error: MinkaError | None, now: float) -> None:
+        """What the controller said; the rows that it sent are adopted already."""
+        if self._inquiry.answered(request, error, now) is Outcome.STALE:
+            return
+        if error is not None:
+            self._node.outbox.report(
+                Level.INFO, "the end of a split is tried again", partition=self._leader.state.id, reason=str(error)
+            )
+        self._node.outbox.put(WakeAt(self._leader.state.id, self._inquiry.due_at))

@@ -1,0 +1,285 @@
+"""What a replica is on this node: its row, its role, and how far it is."""
+
+from enum import Enum
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minkad.core.replication.entries import SplitMarker, decode_entry
+from minkad.core.replication.freshness import Freshness
+from minkad.core.replication.gate import WriteGate
+from minkad.core.replication.retention import Retention
+from minkad.core.replication.storage import ReplicaData, ReplicaLog
+from minkad.core.replication.trimming import RangeTrim
+
+UNKNOWN_MIN_INSYNC: Final = 0
+
+
+class Role(Enum):
+    """This node's part, as the row says."""
+
+    IDLE = "idle"  # it has a copy and nothing to do: not told yet since the start, or the partition is OFFLINE
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    REMOVED = "removed"
+
+
+def role_in(row: Partition, node_id: str) -> Role:
+    """What the row says that the node is."""
+    if node_id not in row.replicas or node_id in row.removing_replicas:
+        return Role.REMOVED
+    if row.leader == node_id:
+        return Role.LEADER
+    return Role.FOLLOWER if row.leader else Role.IDLE
+
+
+class Copy(Enum):
+    """What the data here is good for. Whether it is damaged is known by `ReplicaState.damage`."""
+
+    WHOLE = "whole"
+    RECEIVING = "receiving"  # whole, and a checkpoint comes that is to take its place
+    REPLACING = "replacing"  # a checkpoint takes its place
+    INCOMPLETE = "incomplete"  # that broke off: it is good for nothing
+    REBUILDING = "rebuilding"  # it was damaged, and is made again of the log
+
+
+class Applying(Enum):
+    """What happens to the entries below the high watermark."""
+
+    IDLE = "idle"
+    QUEUED = "queued"
+    AT_MARK = "at a mark"  # what the mark asks for is being done; nothing is applied meanwhile
+
+
+class ReplicaState:
+    """base <= applied <= high_watermark <= durable <= log.end.
+
+    Visible is what is applied; a write is acknowledged once it is applied. Committed is what is up to the high
+    watermark: the whole in-sync set has it (KIP-101).
+    """
+
+    __slots__ = (
+        "_barrier",
+        "_synced",
+        "_written",
+        "applied",
+        "applying",
+        "copy",
+        "data",
+        "durable",
+        "durable_epoch",
+        "flushed",
+        "freshness",
+        "gate",
+        "high_watermark",
+        "id",
+        "is_async",
+        "led_before",
+        "log",
+        "min_insync",
+        "not_split",
+        "ready_at",
+        "retention",
+        "role",
+        "row",
+        "trim",
+    )
+
+    data: ReplicaData
+
+    def __init__(self, row: Partition, log: ReplicaLog, data: ReplicaData, change_bytes: int = 0) -> None:
+        """`change_bytes`: see `Retention`."""
+        self.id = row.id
+        self.row = row
+        self.role = Role.IDLE
+        self.log = log
+        self.data = data
+        self.copy = Copy.WHOLE
+        self.min_insync = 1
+        self.is_async = False  # by its keyspace; then "durable" means: handed to the operating system
+        self.durable = self.high_watermark = self.applied = self.flushed = log.base
+        self._written = self._synced = log.base  # what the operating system has, and what the disk has
+        self._barrier = 0  # see `barrier`
+        self.applying = Applying.IDLE
+        self.led_before = 0  # the leader_epoch at which it may have led before the node's start: it must not go on
+        self.durable_epoch = (
+            0  # the newest leader_epoch of which this node would know after a crash that it was its own
+        )
+        self.ready_at = 0  # a leader serves once this offset is applied; it is where its epoch starts
+        self.gate = WriteGate()
+        self.retention = Retention(change_bytes)
+        self.freshness = Freshness()
+        self.trim = RangeTrim()
+        self.not_split = ""  # why it is not split although it is too large
+
+    def __repr__(self) -> str:
+        offsets = f"{self.log.base} <= {self.applied} <= {self.high_watermark} <= {self.durable} <= {self.log.end}"
+        return f"<{self.role.value} of partition {self.id}: {offsets}>"
+
+    # What it is good for
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it leads and has applied what it had when it began to lead, and its data is whole."""
+        return self.role is Role.LEADER and self.applied >= self.ready_at and self.damage is None
+
+    @property
+    def damage(self) -> MinkaError | None:
+        """Why nothing of its data is used any longer; None while it is whole, as far as is known."""
+        return self.data.damage
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether its log can be continued, and its data is whole or is about to be."""
+        return self.copy in (Copy.WHOLE, Copy.REBUILDING) and (self.damage is None or self.copy is Copy.REBUILDING)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether log and data belong together: no checkpoint has begun to take their place."""
+        return self.copy not in (Copy.REPLACING, Copy.INCOMPLETE)
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a checkpoint is about to take the place of what is here."""
+        return self.copy in (Copy.RECEIVING, Copy.REPLACING)
+
+    def begin_receiving(self) -> None:
+        """A checkpoint comes."""
+        self.copy = Copy.RECEIVING if self.is_complete else Copy.REPLACING
+
+    def end_receiving(self) -> None:
+        """It has broken off, or taken the place of what was here."""
+        if self.is_receiving:
+            self.copy = Copy.WHOLE if self.is_complete else Copy.INCOMPLETE
+
+    @property
+    def is_in_log(self) -> bool:
+        """Whether its log has all that was ever written to it, so that its data can be made of the log."""
+        return self.log.base == 0 and self.is_complete
+
+    @property
+    def is_made(self) -> bool:
+        """Whether this replica of a child has what the split gave it, or a copy of that from its leader."""
+        return self.log.base > 0
+
+    @property
+    def awaits_split(self) -> bool:
+        """Whether it is yet to be made of its parent's data."""
+        return self.row.splitting and not self.row.split_to and not self.is_made
+
+    @property
+    def is_restructured(self) -> bool:
+        """Whether its range is about to change: it is being split, or merged with another one."""
+        return bool(self.row.splitting or self.row.merge_from or self.row.merge_into)
+
+    @property
+    def takes_in_others_keys(self) -> bool:
+        """Whether its data may have, or is getting, keys of another partition that have to stay."""
+        return bool(self.row.splitting or self.row.merge_from)
+
+    # Its data
+
+    def open(self) -> None:
+        """Open the data, if there is any, and take over how far it is. Raises CORRUPT_DATA if it is damaged or does not
+        fit the log, from then on each time; STORAGE_FAILED.
+        """
+        if self.damage is not None:
+            raise self.damage
+        if self.data.is_open:
+            return
+        try:
+            self._open()
+        except MinkaError as error:
+            if error.code is Code.CORRUPT_DATA:
+                self.data.condemn(error)
+            raise
+
+    def _open(self) -> None:
+        if not self.is_complete:
+            raise MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: the copy was being replaced when the node ended")
+        if not self.data.exists():
+            if self.log.base == 0:
+                return
+            raise MinkaError(
+                Code.CORRUPT_DATA,
+                f"partition {self.id}: {self.data.describe()} is gone; what was written before offset "
+                f"{self.log.base + 1} is nowhere else on this node",
+            )
+        self.data.open()
+        position = self.data.applied
+        applied = position.offset
+        if self.is_async and applied > self.log.end:
+            # A power cut took the end of the log, and the data had been written a moment before.
+            self.log.reset(applied, position.leader_epoch)
+            self.recovered_to(applied)
+        if not self.log.base <= applied <= self.log.end:
+            raise MinkaError(
+                Code.CORRUPT_DATA,
+                f"partition {self.id}: {self.data.describe()} is at offset {applied}, its log has {self.log.base + 1} "
+                f"to {self.log.end}",
+            )
+        self.applied = self.flushed = applied - self._is_marker(applied)
+        self.high_watermark = max(self.high_watermark, applied)
+
+    def _is_marker(self, applied: int) -> bool:
+        """Whether the last entry in the data is a split's: what it asks for may not be done, so it is seen again."""
+        if applied <= self.log.base:
+            return False
+        return isinstance(decode_entry(self.log.read(applied, applied, 1)[0].body), SplitMarker)
+
+    # Its log
+
+    def recovered_to(self, offset: int) -> None:
+        """The log was recovered, or begins here: everything is on the disk."""
+        self.durable = self._written = self._synced = offset
+
+    def stored(self, end: int, truncations: int, *, on_disk: bool) -> None:
+        """What was staged when the log ended at `end` is on the disk, or the operating system has it. `truncations`: of
+        the log then. If it was truncated since, this says nothing.
+        """
+        if truncations != self.log.truncations:
+            return
+        self._written = max(self._written, end)
+        if on_disk:
+            self._synced = max(self._synced, end)
+        is_free = self.is_async and self._synced >= self._barrier
+        self.durable = max(self.durable, self._written if is_free else self._synced)
+
+    def barrier(self, offset: int) -> None:
+        """Until the disk has this entry, nothing more counts as durable than what the disk has."""
+        self._barrier = offset
+
+    def truncate(self, end: int) -> None:
+        """Stage the end of the log at `end`: the leader doesn't have what comes after it."""
+        assert end >= self.high_watermark, (
+            f"partition {self.id}: truncated to {end}, committed is {self.high_watermark}"
+        )
+        self.log.truncate(end)
+        self.durable, self._written, self._synced = (
+            min(was, end) for was in (self.durable, self._written, self._synced)
+        )
+        self._barrier = min(self._barrier, end)
+
+    def begin_at(self, offset: int, leader_epoch: int) -> None:
+        """The data is a checkpoint up to `offset`: stage a log that begins after it."""
+        self.log.reset(offset, leader_epoch)
+        self._barrier = 0
+        self.high_watermark = self.applied = self.flushed = offset
+        self.recovered_to(offset)
+
+    def begin_again(self) -> None:
+        """Empty data takes the place of what was damaged: all is to be applied again, and nothing served before."""
+        assert self.is_in_log, self
+        self.applied = self.flushed = 0
+        self.retention.begin_again()
+        self.ready_at = max(self.ready_at, self.high_watermark)
+        self.freshness.begin_again()
+
+    def trim_log(self) -> bool:
+        """Stage the removal of the log that nobody needs; whether there was any."""
+        is_alone = len(self.row.replicas) == 1
+        base = self.retention.base(self.flushed, self.log.base, is_alone=is_alone)
+        if base <= self.log.base:
+            return False
+        self.log.trim(base)
+        return True

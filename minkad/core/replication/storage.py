@@ -1,0 +1,95 @@
+"""What a replica needs of its log and its data, as etcd's raft does of its Storage. Nothing here waits for a disk:
+changes are staged, and the shell says when they are durable.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from minka.errors import MinkaError
+from minkad.core.replication.messages import Entry
+
+
+class DeletedAheadError(Exception):
+    """There are more deleted keys and older versions between two keys than an iterator was to pass."""
+
+
+class Position(Protocol):
+    """The last entry that the data has."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+
+
+class ReplicaLog(Protocol):
+    """Offsets begin with 1 and have no gaps; the entries up to `base` are gone, since the data has them durably."""
+
+    base: int
+    end: int
+    truncations: int  # how often the end went back
+    keeps_tail: bool
+
+    def append(self, leader_epoch: int, body: bytes) -> int:
+        """Stage an entry; its offset."""
+
+    def read(self, start: int, end: int, max_bytes: int) -> list[Entry]:
+        """The entries start..end, up to `max_bytes` of them, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
+
+    def readable(self, start: int, stored: int) -> int:
+        """Up to where entries from `start` on can be read, when those up to `stored` are on disk."""
+
+    def truncate(self, end: int) -> None:
+        """Stage the removal of the entries after `end`."""
+
+    def trim(self, base: int) -> None:
+        """Stage the removal of the entries up to `base`."""
+
+    def reset(self, base: int, base_epoch: int) -> None:
+        """Stage the removal of all entries; the next is `base` + 1."""
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader_epoch of the entry at base <= offset <= end."""
+
+    def lineage(self) -> list[tuple[int, int]]:
+        """(first offset, leader_epoch) of the leaderships along the log."""
+
+    def common_end(self, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
+        """How far another log is the same as this one; None: nowhere in what both still have."""
+
+    def keep_tail(self, keep: bool) -> None:
+        """Whether the last entries are to be in memory, for followers or for applying them."""
+
+    def drop_tail(self, offset: int) -> None:
+        """Entries up to `offset` need no longer be in memory."""
+
+    def bound_tail(self, stored: int) -> None:
+        """Keep no more in memory than the limit, of what is on disk up to `stored`."""
+
+
+class ReplicaData(Protocol):
+    """The data of a replica. Everything raises CORRUPT_DATA once it was found damaged."""
+
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def applied(self) -> Position: ...
+    @property
+    def damage(self) -> MinkaError | None: ...
+
+    def exists(self) -> bool:
+        """Whether there is anything on disk."""
+
+    def open(self) -> None:
+        """Open it, or create it. Raises CORRUPT_DATA, STORAGE_FAILED."""
+
+    def condemn(self, error: MinkaError) -> None:
+        """It is damaged, as this CORRUPT_DATA says: nothing of it is used from here on."""
+
+    def page(
+        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """Keys and values from `start` up to before `end`, and whether these are all. Raises DeletedAheadError."""
+
+    def describe(self) -> str:
+        """Its path, for messages."""

@@ -1,0 +1,82 @@
+"""What the data plane gets of the rest of the node: its table, and the active controller."""
+
+from collections.abc import Callable, Collection
+
+from minka.v1.cluster_pb2 import Keyspace, Operation, Partition
+from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    FinishMergeRequest,
+    FinishSplitRequest,
+    HandOverRequest,
+    ProposeSplitRequest,
+)
+from minkad.coordinator.member import Member
+from minkad.core.state import Placed, State
+from minkad.storage.disk_space import DiskWatch
+
+
+class NodeTable:
+    """This node's copy of the table as it is now; `minkad.replication.context.ClusterTable`."""
+
+    def __init__(self, state: Callable[[], State], member: Callable[[], Member], disk: DiskWatch) -> None:
+        self._state = state
+        self._member = member
+        self._disk = disk
+
+    def has_clearance(self) -> bool:
+        """Whether this node may serve now."""
+        return self._member().has_clearance()
+
+    def row(self, partition_id: int) -> Partition | None:
+        """The partition's row."""
+        return self._state().row(partition_id)
+
+    def is_gone(self, partition_id: int) -> bool:
+        """Whether it was merged into another one."""
+        return self._state().is_gone(partition_id)
+
+    def keyspace(self, keyspace_id: int) -> Keyspace | None:
+        """The keyspace, or None before it is known here."""
+        return self._state().keyspaces.get(keyspace_id)
+
+    def is_absent(self, node_id: str) -> bool:
+        """Whether a node has failed, or left."""
+        return self._state().is_absent(node_id)
+
+    def operation_moving(self, partition_id: int) -> Operation | None:
+        """The operation that moves the partition."""
+        return self._state().operation_moving(Placed.partition(partition_id))
+
+    def low_disks(self) -> Collection[str]:
+        """The nodes that are short of disk space: others by the active controller's word, this one by its own."""
+        member = self._member()
+        own = {member.node.id}
+        return member.low_disks | own if self._disk.is_low else member.low_disks - own
+
+
+class ControllerCalls:
+    """The active controller, through the member; `minkad.replication.context.Controller`."""
+
+    def __init__(self, member: Callable[[], Member]) -> None:
+        self._member = member
+
+    async def hand_over(self, request: HandOverRequest) -> Partition:
+        """See `Member`."""
+        return await self._member().hand_over(request)
+
+    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
+        """See `Member`."""
+        return await self._member().alter_isr(request)
+
+    async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
+        """See `Member`."""
+        return await self._member().propose_split(request)
+
+    async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
+        """See `Member`."""
+        return await self._member().finish_split(request)
+
+    async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
+        """See `Member`."""
+        return await self._member().finish_merge(request)

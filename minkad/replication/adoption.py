@@ -1,0 +1,216 @@
+"""This node becomes what the controller's rows say, durably, and answers when it is so."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minka.v1.coordinator_pb2 import (
+    ReplicaOutcome,
+    ReplicaResult,
+    UpdateReplicasRequest,
+    UpdateReplicasResponse,
+)
+from minkad.core.replication.replicas import Replicas
+from minkad.core.replication.state import Copy, Role
+from minkad.process import turns
+from minkad.replication.deletions import Deletions
+from minkad.replication.replica import Replica
+from minkad.replication.requests import Requests
+from minkad.replication.splitting import Splitting
+from minkad.storage.log_database import LogDatabase
+
+log: Final = logging.getLogger(__name__)
+
+_TURN_SECONDS: Final = 0.003  # of work before the loop gets its turn
+_READY_POLL_SECONDS: Final = 1.0
+
+
+class Turns:
+    """Lets the loop run when a few milliseconds were worked."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._until = clock() + _TURN_SECONDS
+
+    async def turn(self) -> None:
+        """Between two rows."""
+        if self._clock() >= self._until:
+            await turns.turn()
+            self._until = self._clock() + _TURN_SECONDS
+
+
+class Adoption:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        log_db: LogDatabase,
+        new_replica: Callable[[Partition], Replica],
+        clock: Callable[[], float],
+        isr_changed: Callable[[Collection[str], Collection[str]], None],
+        adopted: Callable[[Replica], None],
+    ) -> None:
+        """`new_replica` makes one that is not hosted yet. `isr_changed` hears the old and the new in-sync set of what
+        this node leads. `adopted`: a replica has another row.
+        """
+        self._replicas = replicas
+        self._log_db = log_db
+        self._new_replica = new_replica
+        self._clock = clock
+        self._isr_changed = isr_changed
+        self._adopted = adopted
+        self._controller_term = 0
+
+    def connect(
+        self,
+        hosted: dict[int, Replica],
+        requests: Requests,
+        deletions: Deletions,
+        splitting: Splitting,
+    ) -> None:
+        """With the parts that need this one."""
+        self._hosted = hosted
+        self._requests = requests
+        self._deletions = deletions
+        self._splitting = splitting
+
+    async def update_replicas(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        """See `ReplicaManager`. Raises NOT_CONTROLLER for an older term, STORAGE_FAILED."""
+        if request.controller_term < self._controller_term:
+            text = f"term {request.controller_term} of the controller is over, the newest is {self._controller_term}"
+            raise MinkaError(Code.NOT_CONTROLLER, text)
+        self._controller_term = request.controller_term
+        working = Turns(self._clock)
+        for row in request.partitions:
+            self._take(row)
+            await working.turn()
+        unknown = []
+        for partition_id, epoch in zip(request.known_ids, request.known_epochs, strict=True):
+            if not self._knows(partition_id, epoch):
+                unknown.append(partition_id)
+            await working.turn()
+        await self._log_db.sync()
+        results = []
+        waiting: list[asyncio.Task[ReplicaResult]] = []
+        for row in request.partitions:
+            if (result := self._result_now(row)) is not None:
+                results.append(result)
+            else:
+                waiting.append(asyncio.create_task(self._result(row)))
+            await working.turn()
+        results += await asyncio.gather(*waiting)
+        return UpdateReplicasResponse(results=results, unknown_ids=unknown)
+
+    def _take(self, row: Partition) -> None:
+        if row.id in self._deletions or not self._replicas.is_new(row):
+            return  # if it is deleted and to be hosted again, the controller repeats it
+        replica = self._hosted.get(row.id)
+        if replica is not None:
+            if row.partition_epoch == replica.row.partition_epoch or not self._splitting.prepare(replica, row):
+                self.adopt(row)
+        elif not self._replicas.is_to_be_hosted(row):
+            self._replicas.depart(row)
+        else:
+            with contextlib.suppress(MinkaError):  # it is in `failed`
+                self.host(row)
+
+    def host(self, row: Partition) -> Replica:
+        """A partition that was not here before. Raises CORRUPT_DATA."""
+        replica = self._new_replica(row)
+        failed = self._replicas.node.failed
+        if replica.data.exists():
+            text = f"{replica.data.path} has data of which the log database knows nothing"
+            failed[row.id] = MinkaError(Code.CORRUPT_DATA, text)
+            raise failed[row.id]
+        self.add(replica)
+        self.adopt(row)
+        return replica
+
+    def add(self, replica: Replica) -> None:
+        """It is hosted from now on."""
+        self._hosted[replica.id] = replica
+        self._replicas.add(replica)
+
+    def remove(self, replica: Replica) -> None:
+        """It was deleted."""
+        del self._hosted[replica.id]
+        self._replicas.remove(replica)
+        self._requests.notify(replica.id)
+
+    def adopt(self, row: Partition) -> None:
+        """Take over a row that is as new as or newer than the replica's: serving changes at once."""
+        replica = self._hosted.get(row.id)
+        if replica is None:
+            return
+        was = replica.row
+        if self._replicas.adopt(row, self._clock()) is None:
+            return
+        if row.leader == self._replicas.node.id and row.isr != was.isr:
+            self._isr_changed(was.isr, row.isr)
+        if replica.role is not Role.REMOVED:
+            replica.stage_meta(self._log_db)
+        self._adopted(replica)
+
+    def _knows(self, partition_id: int, epoch: int) -> bool:
+        """Whether the replica is what its row of this epoch says, and from here on if need be."""
+        replica = self._hosted.get(partition_id)
+        if replica is None or replica.row.partition_epoch != epoch or partition_id in self._deletions:
+            return False
+        if replica.role is Role.IDLE:
+            self.adopt(replica.row)  # recovered with this row, and now told
+        is_failed = partition_id in self._replicas.node.failed
+        return not is_failed and (replica.role is not Role.IDLE or not replica.row.leader)
+
+    # What the controller hears
+
+    def _result_now(self, row: Partition) -> ReplicaResult | None:
+        """The result for a row that has nothing to wait for, as most have; None for the others."""
+        replica = self._hosted.get(row.id)
+        if replica is None or row.id in self._replicas.node.failed or replica.awaits_split:
+            return None
+        if replica.role is not Role.FOLLOWER and not replica.is_ready:
+            return None
+        return ReplicaResult(
+            partition_id=row.id,
+            partition_epoch=replica.row.partition_epoch,
+            outcome=ReplicaOutcome.REPLICA_OUTCOME_HOSTED,
+        )
+
+    async def _result(self, row: Partition) -> ReplicaResult:
+        replica = self._hosted.get(row.id)
+        newest = replica.row if replica is not None else self._replicas.departed(row.id) or row
+        result = ReplicaResult(partition_id=row.id, partition_epoch=newest.partition_epoch)
+        try:
+            if not self._replicas.is_to_be_hosted(newest):
+                await self._deletions.delete(newest)
+                result.outcome = ReplicaOutcome.REPLICA_OUTCOME_DELETED
+                return result
+            if (failure := self._replicas.node.failed.get(row.id)) is not None:
+                raise failure
+            if replica is not None and replica.awaits_split:
+                result.partition_epoch = 0  # it will be hosted, and is not yet
+            elif replica is not None:
+                await self._until_ready(replica)
+                if replica.role is Role.IDLE and replica.row.leader == self._replicas.node.id:
+                    text = f"leader_epoch {replica.row.leader_epoch} was led before the node's start"
+                    raise MinkaError(Code.NOT_LEADER, text)
+            result.outcome = ReplicaOutcome.REPLICA_OUTCOME_HOSTED
+        except MinkaError as error:
+            result.outcome, result.error = ReplicaOutcome.REPLICA_OUTCOME_FAILED, str(error)
+        return result
+
+    async def _until_ready(self, replica: Replica) -> None:
+        """Until a leader has applied its log; not for what it has to hear of others for that."""
+        while replica.leader is not None and not replica.is_ready:
+            if replica.damage is not None and replica.copy is not Copy.REBUILDING:
+                raise replica.damage
+            if replica.leader.counted:
+                return
+            if self._log_db.error is not None:
+                raise self._log_db.error
+            await asyncio.wait([self._requests.changed(replica.id)], timeout=_READY_POLL_SECONDS)

@@ -1,0 +1,181 @@
+"""Checkpoints for followers: taken while the leader serves, sent file by file with checksums as raw bytes."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
+from minkad.core.replication.instructions import SendCheckpoint
+from minkad.core.replication.progress import Progress
+from minkad.core.replication.settings import ReplicationSettings
+from minkad.process.failpoints import failpoint
+from minkad.replication.frames import ShipHeader, ShipTrailer, decode_shipped, encode
+from minkad.replication.links import ReplicationLinks
+from minkad.replication.rate_limit import RateLimit
+from minkad.replication.replica import Replica
+from minkad.storage.checkpoint import Checkpoint
+from minkad.storage.replica_store import Purpose, ReplicaStore
+
+_PHASE = MigrationPhase
+
+log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SendingContext:
+    """What all checkpoints that leave this node share."""
+
+    store: ReplicaStore
+    links: ReplicationLinks
+    settings: ReplicationSettings
+    slots: asyncio.Semaphore
+    rate_limit: RateLimit
+    clock: Callable[[], float]
+
+
+class CheckpointSenders:
+    """All that are under way, or were to a node that still follows."""
+
+    def __init__(self, context: SendingContext, replicas: Mapping[int, Replica]) -> None:
+        self._context = context
+        self._replicas = replicas
+        self._senders: dict[Progress, CheckpointSender] = {}
+
+    def send(self, instruction: SendCheckpoint) -> None:
+        """Begin to send one; its leader hears how it ends."""
+        replica = self._replicas[instruction.progress.state.id]
+        self._senders[instruction.progress] = CheckpointSender(self._context, replica, instruction)
+
+    def cancel(self, progress: Progress) -> None:
+        """The node doesn't follow any longer."""
+        if (sender := self._senders.pop(progress, None)) is not None:
+            sender.cancel()
+
+    def describe(self, progress: Progress, migration: MigrationProgress) -> None:
+        """Add what is known of the transfer to what the leader says."""
+        sender = self._senders.get(progress)
+        if sender is not None:
+            migration.bytes_total, migration.bytes_done = sender.bytes_total, sender.bytes_done
+            if not progress.is_replicating:
+                migration.phase = sender.phase
+
+    async def close(self) -> None:
+        """Stop all."""
+        senders = list(self._senders.values())
+        for sender in senders:
+            sender.cancel()
+        for sender in senders:
+            await sender.wait()
+
+
+class CheckpointSender:
+    """One checkpoint's way to one follower: a task, which tries once."""
+
+    def __init__(self, context: SendingContext, replica: Replica, instruction: SendCheckpoint) -> None:
+        self.phase = _PHASE.MIGRATION_PHASE_CHECKPOINT
+        self.bytes_total = self.bytes_done = 0
+        self._context = context
+        self._replica = replica
+        self._progress = instruction.progress
+        self._kept = instruction.kept
+        name = f"checkpoint of {replica.id} to {self._progress.node_id}"
+        self._task = asyncio.create_task(self._run(), name=name)
+
+    def cancel(self) -> None:
+        """Stop."""
+        self._task.cancel()
+
+    async def wait(self) -> None:
+        """Until it has ended."""
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        progress, leader = self._progress, self._replica.leader
+        try:
+            offset = await self._send()
+        except MinkaError as error:
+            names = {"partition": self._replica.id, "target": progress.node_id, "reason": str(error)}
+            log.warning("a checkpoint did not arrive; it is tried again", extra=names)
+            if leader is not None:
+                leader.checkpoint_failed(progress, str(error), self._context.clock())
+            return
+        self.phase = _PHASE.MIGRATION_PHASE_FOLLOW
+        if leader is not None:
+            leader.checkpoint_sent(progress, offset, self._context.clock())
+
+    async def _send(self) -> int:
+        """Send a checkpoint; the offset up to which the follower has everything with it."""
+        replica = self._replica
+        async with self._context.slots:
+            replica.retention.keep_for(self._progress.node_id, replica.flushed)
+            taken = await self._take()
+            try:
+                self.bytes_total = taken.size
+                self.phase = _PHASE.MIGRATION_PHASE_SHIP
+                return await self._ship(taken, await self._left_out(taken))
+            except MinkaError as error:
+                if error.code is Code.CORRUPT_DATA:
+                    await self._verify(taken)
+                raise
+            finally:
+                await taken.remove()
+
+    async def _verify(self, taken: Checkpoint) -> None:
+        """The target has read damage in what came: it is this leader's own, or it came about on the way."""
+        data = self._replica.data
+        try:
+            await taken.verify()
+        except MinkaError as error:
+            if error.code is Code.CORRUPT_DATA:
+                data.condemn(error)
+            raise
+
+    async def _left_out(self, taken: Checkpoint) -> dict[str, int]:
+        """The CRC-32 of the files that the follower has already: the same name, size and content."""
+        there = {file.name: file for file in self._kept}
+        left: dict[str, int] = {}
+        for file in taken.files:
+            kept = there.get(file.name)
+            if kept is not None and kept.size == file.size and kept.checksum == await taken.checksum(file):
+                left[file.name] = kept.checksum
+                self.bytes_done += file.size
+        return left
+
+    @failpoint("migration.checkpoint")
+    async def _take(self) -> Checkpoint:
+        self._replica.open()
+        await self._replica.log_first()
+        name = f"{self._replica.id}-{self._progress.node_id}"
+        return await self._context.store.take(self._replica.data, Purpose.SEND, name)
+
+    @failpoint("migration.ship")
+    async def _ship(self, taken: Checkpoint, left_out: Mapping[str, int]) -> int:
+        replica = self._replica
+        messages = self._messages(taken, left_out)
+        answer = decode_shipped(await self._context.links.ship(self._progress.node_id, messages))
+        if not replica.log.base <= answer.offset <= replica.high_watermark:
+            raise MinkaError(Code.INTERNAL, f"the target has a checkpoint up to {answer.offset}, which can't be")
+        return answer.offset
+
+    async def _messages(self, taken: Checkpoint, left_out: Mapping[str, int]) -> AsyncIterator[bytes]:
+        files, partition_id = [(file.name, file.size) for file in taken.files], self._replica.id
+        yield encode(ShipHeader(partition_id, self._progress.leader_epoch, files, list(left_out)))
+        sent: list[int] = []
+        rate_limit = self._context.rate_limit
+        async for chunk, checksum in taken.read(self._context.settings.chunk_bytes, left_out):
+            for part in rate_limit.parts(partition_id, chunk):
+                await rate_limit.take(partition_id, len(part))
+                yield part
+                self.bytes_done += len(part)
+            if checksum is not None:
+                await self._file_shipped()
+                sent.append(checksum)
+        checksums = iter(sent)
+        yield encode(ShipTrailer([left_out[name] if name in left_out else next(checksums) for name, _ in files]))
+
+    @failpoint("migration.ship_file")
+    async def _file_shipped(self) -> None:
+        """Between two files."""

@@ -1,0 +1,164 @@
+"""The followers' side of replication: one stream from each leader's node."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Final
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minkad.core.replication.follower import LeaderStream
+from minkad.core.replication.messages import Ack, Append
+from minkad.core.replication.state import Role
+from minkad.process.failpoints import failpoint
+from minkad.process.turns import turn
+from minkad.replication.checkpoint_receiver import CheckpointReceiver
+from minkad.replication.committer import Committer
+from minkad.replication.frames import Answer, decode_frame, encode
+from minkad.replication.replica import Replica
+
+_MANY: Final = 64  # partitions of a frame, after which others have the turn
+_UNSTORED_BYTES: Final = 64 * 1024 * 1024  # appended here by all leaders and not written yet; then none is read on
+_MAX_PROBES: Final = 65_536  # that came before the row
+
+
+class IncomingStream(LeaderStream):
+    """With the newest answer for each partition that is yet to be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wake = asyncio.Event()
+        self.partitions: set[int] = set()  # whose followers may report here
+        self._acks: dict[int, Ack] = {}
+        self._beat = False
+
+    def answer(self, ack: Ack) -> None:
+        """Send it soon."""
+        waiting = self._acks.get(ack.partition_id)
+        if waiting is not None and waiting.lineage is not None and ack.lineage is None:
+            return  # what comes after the probe's answer follows from it
+        self._acks[ack.partition_id] = ack
+        self.wake.set()
+
+    def beat(self) -> None:
+        """Answer soon, if only with the time."""
+        self._beat = True
+        self.wake.set()
+
+    def take(self) -> list[Ack] | None:
+        """What to answer, None: nothing."""
+        self.wake.clear()
+        if not self._acks and not self._beat:
+            return None
+        acks, self._acks, self._beat = list(self._acks.values()), {}, False
+        return acks
+
+
+class ReplicationReceiver:
+    """Serves the leaders of what is followed here."""
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        committer: Committer,
+        checkpoints: CheckpointReceiver,
+        clock: Callable[[], float],
+        carry_out: Callable[[], None],
+    ) -> None:
+        self._replicas = replicas
+        self._committer = committer
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._carry_out = carry_out
+        self.early_probes: dict[int, tuple[int, IncomingStream]] = {}  # partition -> leader_epoch of one before its row
+        self._unstored = 0  # bytes of frames since all was stored, at most
+
+    async def append(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """One stream from a leader's node: its frames in, the answers out. Raises INVALID_ARGUMENT, INTERNAL."""
+        stream = IncomingStream()
+        reader = asyncio.create_task(self._read(frames, stream))
+        reader.add_done_callback(lambda _: stream.wake.set())
+        try:
+            while True:
+                await stream.wake.wait()
+                acks = stream.take()
+                if acks is not None:
+                    yield encode(Answer(acks, self._clock()))
+                if reader.done():
+                    reader.result()
+                    return
+        finally:
+            reader.cancel()
+            for partition_id in stream.partitions:
+                self._end(partition_id, stream)
+            self.early_probes = {key: value for key, value in self.early_probes.items() if value[1] is not stream}
+
+    def row_changed(self, replica: Replica) -> None:
+        """Answer a probe that came before the row."""
+        probe = self.early_probes.get(replica.id)
+        if probe is not None and replica.role is Role.FOLLOWER and probe[0] == replica.row.leader_epoch:
+            del self.early_probes[replica.id]
+            self._answer_probe(replica, probe[1])
+
+    def age(self, replica: Replica) -> float:
+        """How many seconds ago a follower's data was certainly the newest; infinite if that was never."""
+        if replica.follower is not None:
+            replica.follower.refresh()
+        return self._clock() - replica.freshness.at
+
+    def _end(self, partition_id: int, stream: IncomingStream) -> None:
+        """Nothing more comes for the partition on this stream."""
+        replica = self._replicas.get(partition_id)
+        if replica is not None and replica.follower is not None and replica.follower.stream is stream:
+            replica.follower.disconnected()
+
+    async def _read(self, frames: AsyncIterator[bytes], stream: IncomingStream) -> None:
+        async for data in frames:
+            try:
+                frame = decode_frame(data)
+            except wire.UNDECODABLE as error:
+                raise MinkaError(Code.INVALID_ARGUMENT, f"a replication frame: {error}") from error
+            for partition_id in frame.dropped:
+                stream.partitions.discard(partition_id)
+                self._end(partition_id, stream)
+            known_at = frame.echo or stream.known_at
+            for append in frame.appends:
+                self._take(append, stream, known_at)
+            stream.known_at = known_at
+            self._carry_out()
+            if len(frame.appends) >= _MANY:
+                await turn()
+            if frame.echo is not None:
+                stream.beat()
+            self._unstored += len(data)
+            if self._unstored > _UNSTORED_BYTES:
+                await self._committer.stored()
+                self._unstored = 0
+
+    def _take(self, append: Append, stream: IncomingStream, known_at: float) -> None:
+        replica = self._replicas.get(append.partition_id)
+        if replica is None or replica.follower is None or replica.row.leader_epoch != append.leader_epoch:
+            if append.probe:
+                self._answer_later(append, stream)
+            return  # one of the two is yet to be told of the newer row
+        if append.probe:
+            self._answer_probe(replica, stream)
+        else:
+            self._append(replica, append, stream, known_at)
+
+    @failpoint("following.append")
+    def _append(self, replica: Replica, append: Append, stream: IncomingStream, known_at: float) -> None:
+        assert replica.follower is not None, replica
+        replica.follower.append(append, stream, known_at)
+
+    def _answer_later(self, append: Append, stream: IncomingStream) -> None:
+        """When the row has come; a former leader that knows of no other asks in vain."""
+        probe = self.early_probes.get(append.partition_id)
+        if probe is None and len(self.early_probes) >= _MAX_PROBES:
+            return
+        if probe is None or probe[0] <= append.leader_epoch:
+            self.early_probes[append.partition_id] = (append.leader_epoch, stream)
+
+    def _answer_probe(self, replica: Replica, stream: IncomingStream) -> None:
+        assert replica.follower is not None, replica
+        stream.partitions.add(replica.id)
+        replica.follower.probed(stream, self._checkpoints.kept(replica.id))

@@ -1,0 +1,51 @@
+"""The results of one request of a client, as they come."""
+
+import asyncio
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minka.wire import GroupResult
+from minkad.process.memory import Share
+
+
+class Ticket:
+    """The results of one request's groups; `done` is set when none is missing."""
+
+    __slots__ = ("began", "done", "missing", "results", "share", "size")
+
+    def __init__(self, count: int, share: Share, began: float) -> None:
+        """The bodies of answers are taken from `share`. `began`: when the request came, by the node's clock."""
+        self.share = share
+        self.began = began
+        self.size = 0  # of them, in bytes
+        self.results: list[GroupResult | None] = [None] * count
+        self.missing = count
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fill(self, index: int, result: GroupResult) -> None:
+        """The result of a group; only the first counts."""
+        if self.results[index] is not None:
+            return
+        self.results[index] = result
+        self.missing -= 1
+        if not self.missing and not self.done.done():
+            self.done.set_result(None)
+
+    def answer(self, index: int, body: bytes) -> None:
+        """What was read for a group. Raises TOO_LARGE when that is too much for one answer."""
+        if self.results[index] is not None:
+            return
+        if self.size + len(body) > wire.MAX_ANSWER_BYTES:
+            raise too_large()
+        self.size += len(body)
+        self.share.take(len(body))
+        self.fill(index, GroupResult(None, body))
+
+    def fail(self, index: int, error: MinkaError) -> None:
+        """The group was refused or failed."""
+        self.fill(index, GroupResult(error.to_proto().SerializeToString(), None))
+
+
+def too_large() -> MinkaError:
+    """More is asked for than one answer may have."""
+    return MinkaError(Code.TOO_LARGE, f"an answer of more than {wire.MAX_ANSWER_BYTES >> 20} MiB")

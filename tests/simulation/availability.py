@@ -117,7 +117,8 @@ class Availability:
         if server is None:
             self._unserved_since.setdefault(id_, self._world.now)
         else:
-            self._in_use[id_] = frozenset(server.data_plane.replicas[id_].copy.row.isr)
+            self._world.check_holder(server, id_)
+            self._in_use[id_] = frozenset(server.rows[id_].isr)
             self._unserved_since.pop(id_, None)
 
     def in_use(self, row: Partition) -> None:

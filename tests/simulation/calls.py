@@ -1,9 +1,8 @@
 """The calls between simulated nodes, as `minkad.rpc` makes and answers them."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from minka.errors import Code, MinkaError
@@ -28,7 +27,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
-from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse
+from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse, PullFileRequest
 from minka.v1.shards_pb2 import (
     LeaveShardRequest,
     RegisterShardRequest,
@@ -38,9 +37,10 @@ from minka.v1.shards_pb2 import (
     ShardHeartbeatsRequest,
     ShardHeartbeatsResponse,
 )
+from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.shard_requests import ShardRequests
 from minkad.rpc.control import check_process
-from tests.simulation.leadership import Append
+from tests.simulation.streams import Way
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _UPDATE_TIMEOUT: Final = 2.0
-_APPEND_TIMEOUT: Final = 0.5
+_PULL_TIMEOUT: Final = 5.0
 
 
 def settle(future: asyncio.Future[R], result: R | MinkaError) -> None:
@@ -97,19 +97,19 @@ class Calls:
         """LoadControl.FinishLoadParts."""
 
         async def serve(server: "Process") -> FinishLoadPartsResponse:
-            assert server.loads is not None
-            return await server.loads.requests.finish_load_parts(request)
+            return await LoadRequests(server.coordinator).finish_load_parts(request)
 
         return await self._call(address, serve, timeout, Code.UNREACHABLE)
 
-    async def has_file(self, address: str, file: tuple[int, int]) -> bool:
-        """Whether a node's spool has the file of a load for a partition."""
+    async def pull_file(self, node_id: str, request: PullFileRequest) -> None:
+        """Spool.PullFile."""
 
-        async def serve(server: "Process") -> bool:
-            assert server.loads is not None
-            return server.loads.has_file(file)
+        async def serve(server: "Process") -> None:
+            assert server.spool is not None
+            await server.spool.fetching.ensure(request.load_number, request.file)
 
-        return await self._call(address, serve, _APPEND_TIMEOUT, Code.UNREACHABLE)
+        address = self._process.coordinator.address_of(node_id)
+        await self._call(address, serve, _PULL_TIMEOUT, Code.UNREACHABLE)
 
     async def controlled_shutdown(
         self, address: str, request: ControlledShutdownRequest, timeout: float
@@ -150,19 +150,10 @@ class Calls:
 
         async def serve(server: "Process") -> UpdateReplicasResponse:
             check_process(request, server.member.node.incarnation)
-            return await server.data_plane.update_replicas(request)
+            return await server.manager.update_replicas(request)
 
         address = self._process.coordinator.address_of(node_id)
         return await self._call(address, serve, _UPDATE_TIMEOUT, Code.UNREACHABLE)
-
-    async def append(self, node_id: str, append: Append) -> list[int]:
-        """A leader's question or entries, to a replica that follows; answers the log there."""
-
-        async def serve(server: "Process") -> list[int]:
-            return server.data_plane.append(append)
-
-        address = self._process.coordinator.address_of(node_id)
-        return await self._call(address, serve, _APPEND_TIMEOUT, Code.UNREACHABLE)
 
     async def _call(self, address: str, serve: Callable[["Process"], Awaitable[R]], timeout: float, broken: Code) -> R:
         """Raises what the server raised, `broken` when the connection broke, DEADLINE_EXCEEDED after `timeout`."""
@@ -220,42 +211,23 @@ class _Stream:
         self._server = client.world.process_at(address)
         self._address = address
         self._answers = answers
-        self._ways: tuple[deque[_Message], deque[_Message]] = deque(), deque()  # what is under way, and back
+        if self._server is not None:
+            self._there, self._back = Way(client, self._server, self._break), Way(self._server, client, self._break)
 
     async def run(self, requests: AsyncIterator[HeartbeatRequest]) -> None:
         async for request in requests:
             if self._server is None:
                 self._client.refused(self._address, self._break)
             else:
-                self._send(self._server, request)
+                self._there.send(partial(self._serve, self._server, request))
 
     def _break(self) -> None:
         self._answers.put_nowait(MinkaError(Code.UNREACHABLE, f"{self._address}: the stream broke"))
 
-    def _send(self, server: "Process", request: HeartbeatRequest) -> None:
-        def serve() -> None:
-            answer: HeartbeatResponse | MinkaError
-            try:
-                answer = server.requests.heartbeat(request)
-            except MinkaError as error:
-                answer = error
-            self._pass(self._ways[1], server, self._client, lambda: self._answers.put_nowait(answer))
-
-        self._pass(self._ways[0], self._client, server, serve)
-
-    def _pass(self, way: "deque[_Message]", sender: "Process", to: "Process", act: Callable[[], None]) -> None:
-        message = _Message(act)
-        way.append(message)
-
-        def arrive() -> None:
-            message.is_there = True
-            while way and way[0].is_there:  # in the order in which they were sent
-                way.popleft().act()
-
-        sender.deliver(to, arrive, self._break)
-
-
-@dataclass(slots=True)
-class _Message:
-    act: Callable[[], None]
-    is_there: bool = False
+    def _serve(self, server: "Process", request: HeartbeatRequest) -> None:
+        answer: HeartbeatResponse | MinkaError
+        try:
+            answer = server.requests.heartbeat(request)
+        except MinkaError as error:
+            answer = error
+        self._back.send(lambda: self._answers.put_nowait(answer))

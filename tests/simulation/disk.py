@@ -10,7 +10,7 @@ BOOTSTRAP_INDEX: Final = 1
 
 
 class RaftDisk:
-    """What the node sees, and what is durable of it. Written to as `minkad.storage.raft_storage` is."""
+    """What the node sees, and what is durable of it. Written to as `minkad.storage.raft_log` is."""
 
     def __init__(self) -> None:
         self.seen = MemoryStorage()

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError
+from minka.ranges import is_by_ranges
 from minka.v1.admin_pb2 import (
     ApplyPlanRequest,
     AssignedReplicas,
@@ -11,10 +12,12 @@ from minka.v1.admin_pb2 import (
     CreateKeyspaceRequest,
     DrainNodeRequest,
     ElectLeadersRequest,
+    MergeRequest,
     PlanReassignRequest,
+    SplitRequest,
     UndrainNodeRequest,
 )
-from minka.v1.cluster_pb2 import Durability, HashFunction, NodeState
+from minka.v1.cluster_pb2 import Durability, HashFunction, Keyspace, NodeState
 from minkad.core.state import State
 from tests.simulation.process import Process
 
@@ -25,12 +28,14 @@ _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 MAX_KEYSPACES: Final = 10  # tries
 _SOON: Final = 2  # keyspaces, before anything else is asked
 LAST: Final = "last"
+_BY_RANGES: Final = 0.5  # of the keyspaces
+_MAX_BYTES: Final = (0, 0, 200, 400)  # of a partition
 _QUEUED: Final = 0.3  # of what is asked is queued where it can't begin
 
 
 class Admin:
-    """Creates keyspaces, reassigns partitions, drains nodes, elects leaders, changes the voters, hands over leadership,
-    and writes data.
+    """Creates keyspaces, reassigns, splits and merges partitions, drains nodes, elects leaders, changes the voters,
+    hands over leadership.
     """
 
     def __init__(self, world: "FullWorld") -> None:
@@ -45,7 +50,6 @@ class Admin:
     def begin(self) -> None:
         """Load from now on."""
         self._world.after(1.0, self._next)
-        self._world.after(1.0, self._write)
 
     def end(self) -> None:
         """No more load but the writes, and one last keyspace; nobody is drained any more."""
@@ -81,6 +85,10 @@ class Admin:
             self._cancel,
             self._transfer,
             self._voters,
+            self._split,
+            self._split,
+            self._merge,
+            self._merge,
         )
         choose = world.rng.choice(actions)
         (choose if len(self._created) >= _SOON else self._create_next)(process)
@@ -116,6 +124,11 @@ class Admin:
             durability=rng.choice((Durability.DURABILITY_SYNC, Durability.DURABILITY_ASYNC)),
             unclean_election=rng.random() < 0.2,
         )
+        if rng.random() < _BY_RANGES and name != LAST:
+            points = sorted(rng.sample(range(256), request.partition_count - 1))
+            request.ranges.split_points.extend(b"%02x" % point for point in points)
+            request.ranges.max_bytes = rng.choice(_MAX_BYTES)
+            request.partition_count = 0
         await process.admin_requests.create_keyspace(request)
         if process.alive:
             self._world.say(process.machine.id, "created", name)
@@ -149,6 +162,31 @@ class Admin:
             await server.admin_requests.apply_plan(ApplyPlanRequest(plan=plan, requested_by="simulation"))
 
         self._ask(process, "", apply)
+
+    def _split(self, process: Process) -> None:
+        """At one or two keys, which may be bounds already."""
+        rng = self._world.rng
+        if keyspace := self._by_ranges(process):
+            keys = [b"%02x" % rng.randrange(256) for _ in range(rng.randint(1, 2))]
+            request = SplitRequest(keyspace=keyspace.name, keys=keys, requested_by="simulation")
+            request.queue = rng.random() < _QUEUED
+            self._ask(process, "", lambda to: to.admin_requests.split(request))
+
+    def _merge(self, process: Process) -> None:
+        """At one or two bounds."""
+        rng = self._world.rng
+        if keyspace := self._by_ranges(process):
+            rows = [row for row in process.coordinator.state.partitions.values() if row.keyspace_id == keyspace.id]
+            bounds = [row.start_key for row in rows if row.start_key]
+            request = MergeRequest(keyspace=keyspace.name, requested_by="simulation", queue=rng.random() < _QUEUED)
+            request.keys.extend(rng.sample(bounds, min(len(bounds), rng.randint(1, 2))))
+            self._ask(process, "", lambda to: to.admin_requests.merge(request))
+
+    def _by_ranges(self, process: Process) -> Keyspace | None:
+        if not process.built:
+            return None
+        keyspaces = [one for one in process.coordinator.state.keyspaces.values() if is_by_ranges(one)]
+        return self._world.rng.choice(keyspaces) if keyspaces else None
 
     def _elect(self, process: Process) -> None:
         request = ElectLeadersRequest(requested_by="simulation", queue=self._world.rng.random() < _QUEUED)
@@ -198,18 +236,6 @@ class Admin:
             server.coordinator.change_voters([one], [other] if other != one else [])
 
         self._ask(process, "", change)
-
-    # Clients
-
-    def _write(self) -> None:
-        world = self._world
-        world.after(world.rng.expovariate(10), self._write)
-        processes = world.processes()
-        if processes:
-            process = world.rng.choice(processes)
-            if world.now >= process.machine.stopped_until:
-                for id_ in [id_ for id_ in process.data_plane.replicas if process.serves(id_)]:
-                    world.write(process, id_)
 
     # The end
 

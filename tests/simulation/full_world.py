@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Callable
 from heapq import heappop, heappush
+from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
@@ -14,7 +15,10 @@ from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.state import OPERATIONS_UNENDED, State, is_up
+from minkad.replication.ingesting import LoadSources
 from tests.simulation.availability import FIRST_UNIX_MS, Availability
+from tests.simulation.data_clients import Clients
+from tests.simulation.data_oracle import DataOracle
 from tests.simulation.disk import BOOTSTRAP_INDEX
 from tests.simulation.endpoint import Endpoint
 from tests.simulation.full_admin import Admin
@@ -30,6 +34,7 @@ PATIENCE: Final = 60.0
 UNACKNOWLEDGED: Final = 0.3  # seconds for which something is sent on although nothing comes back
 RETRANSMIT: Final = 0.2  # seconds until what was not acknowledged is sent again; then each time twice as long
 MAX_STEPS: Final = 300_000
+_POWER_CUTS: Final = 0.5  # of the worlds have some
 _DRIFT: Final = 0.045  # two clocks differ by less than the tenth that the configuration demands as a margin
 
 
@@ -47,26 +52,12 @@ class FullWorld:
         # Whether Raft's messages wait, too, until a link that was cut is whole again.
         self.hangs = random.Random(f"{seed} hangs").random() < 0.7
         self.cut_at: dict[Link, float] = {}
-        self.heartbeat = 0.15
-        self.clearance = rng.choice((0.4, 0.6))
-        self.tick = 0.1
-        self.election_ticks = rng.choice((3, 5))
-        self.snapshot_entries = rng.choice((5, 20, 1000))
-        failure_timeout = self.clearance * 1.1 + self.heartbeat / 2 + rng.choice((0.001, 0.3))
-        self.holder_patience = 2 * failure_timeout + 1
-        self.controller_settings = ControllerSettings(
-            self.clearance, failure_timeout, 2.0, MigrationCaps(per_node=rng.choice((1, 2)), cluster=4)
-        )
-        founders = rng.choice((1, 3, 3, 3))
-        self.voter_settings = VoterSettings(founders, rng.choice((1500, 100_000)))
-        self.lag_timeout = rng.choice((0.4, 1.0))
-        self._writes = 0
-        self._known: dict[int, list[int]] = {}  # by partition: what was acknowledged or could be read
-        self._acknowledged_at: dict[int, float] = {}  # by partition: when something last was
+        founders = self._draw_settings(rng)
         self.rows: dict[int, Partition] = {}  # the newest that any replica of the state has applied
         self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch served, and by whom
         self.keyspaces: dict[int, Keyspace] = {}  # the same
         self._nodes: dict[str, Node] = {}  # by the newest state that any replica has applied
+        self._newest_epochs: dict[int, int] = {}  # by partition, of those too that are gone
         self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and the number of a command in it
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._scheduled = 0
@@ -79,9 +70,36 @@ class FullWorld:
             if m.raft_id
         ]
         self.bootstrap = Bootstrap(Cluster(id="simulated", name="simulated", min_nodes=1), voters)
+        self.data = DataOracle(self)
+        self.data_clients = Clients(self)
         self.admin = Admin(self)
         self.nemesis = Nemesis(self)
         self.availability = Availability(self)
+
+    def _draw_settings(self, rng: random.Random) -> int:
+        """How many nodes found the cluster."""
+        self.heartbeat = 0.15
+        self.clearance = rng.choice((0.4, 0.6))
+        self.tick = 0.1
+        self.election_ticks = rng.choice((3, 5))
+        self.snapshot_entries = rng.choice((5, 20, 1000))
+        failure_timeout = self.clearance * 1.1 + self.heartbeat / 2 + rng.choice((0.001, 0.3))
+        self.holder_patience = 2 * failure_timeout + 1
+        self.controller_settings = ControllerSettings(
+            self.clearance,
+            failure_timeout,
+            2.0,
+            MigrationCaps(per_node=rng.choice((1, 2)), cluster=4),
+            merge_after=rng.choice((0.0, 1.0)),
+        )
+        founders = rng.choice((1, 3, 3, 3))
+        self.voter_settings = VoterSettings(founders, rng.choice((1500, 100_000)))
+        self.lag_timeout = rng.choice((0.4, 1.0))
+        self.log_only_bytes = rng.choice((0, 300, 256 * 1024))
+        self.flush_bytes = rng.choice((200, 1000, 1024 * 1024))
+        self.change_retention = rng.choice((0, 0, 500))
+        self._cuts_power = rng.random() < _POWER_CUTS
+        return founders
 
     def _machines(self, founders: int, joiners: int) -> list[Machine]:
         machines = []
@@ -146,6 +164,14 @@ class FullWorld:
     def wire(self, process: Process) -> None:
         """A daemon is built; what else it serves."""
 
+    def load_sources(self, process: Process) -> LoadSources | None:
+        """The node's spool, in a world with loads."""
+        return None
+
+    def spooled(self, process: Process, file: Path) -> dict[bytes, bytes]:
+        """The rows in a file of a load."""
+        raise AssertionError(f"{file}: there are no loads")
+
     def planning_time(self) -> float:
         """Seconds that a thread takes for a plan of duties."""
         return 0.0
@@ -153,6 +179,7 @@ class FullWorld:
     def begin(self) -> None:
         """Faults and load from now on."""
         self.admin.begin()
+        self.data_clients.begin()
         self.nemesis.begin()
         self.availability.begin()
 
@@ -228,7 +255,6 @@ class FullWorld:
         """A daemon's loop had a turn."""
         self.observe(process)
         self._check_clearance(process)
-        self._check_holders(process)
 
     def crash(self, process: Endpoint) -> None:
         """Kill the process; it comes back later."""
@@ -239,6 +265,14 @@ class FullWorld:
         process.die()
         machine.process = None
         process.loop.kill()
+        for stream in list(process.streams):
+            stream.died(process)
+        if self._cuts_power and self.rng.random() < 0.5:
+            self.say(machine.id, "power cut")
+            self.data.cut_power(machine)
+            machine.log_disk.cut_power(self.rng)
+        else:
+            machine.log_disk.sync()
         survives = process.writing_since is not None and self.rng.random() < 0.5
         self.say(machine.id, "crash", "the write under way survives" if survives else "")
         if survives:
@@ -290,6 +324,7 @@ class FullWorld:
             controller = self.machine_with(self.oracle.leaders.get(self.oracle.terms[position[0]]))
             self.availability.recorded(before, self._nodes, controller)
             self._check_rows(process.coordinator.state)
+            self._newest_epochs.update({id_: row.partition_epoch for id_, row in self.rows.items()})
             for holder in self.processes():
                 self._check_clearance(holder)
         if self._digests[position] != digest:
@@ -315,28 +350,29 @@ class FullWorld:
                 f"{process.member.node.incarnation} holds clearance; {process.machine.id} is recorded as {what}",
             )
 
-    def _check_holders(self, process: Process) -> None:
-        """Nobody else may serve what this process serves now, and nobody else may ever have at this leader_epoch."""
-        for id_, replica in process.data_plane.replicas.items():
-            if not process.serves(id_):
-                continue
-            mine, epoch = process.machine.id, replica.copy.row.leader_epoch
-            newest, holder = self._served.get(id_, (0, mine))
-            if epoch < newest or (epoch == newest and holder != mine):
+    def check_holder(self, process: Process, partition_id: int) -> None:
+        """A process that serves a partition: nobody else may do so now, and nobody else may ever have at this
+        leader_epoch.
+        """
+        mine, epoch = process.machine.id, process.rows[partition_id].leader_epoch
+        newest, holder = self._served.get(partition_id, (0, mine))
+        if epoch < newest or (epoch == newest and holder != mine):
+            raise Violation(
+                "one holder of clearance per partition and leader_epoch",
+                f"{mine} serves partition {partition_id} at leader_epoch {epoch}, {holder} served it at {newest}",
+            )
+        self._served[partition_id] = (epoch, mine)
+        for other in self.processes():
+            if other is not process and other.serves(partition_id):
                 raise Violation(
                     "one holder of clearance per partition and leader_epoch",
-                    f"{mine} serves partition {id_} at leader_epoch {epoch}, {holder} served it at {newest}",
+                    f"{mine} and {other.machine.id} serve partition {partition_id} at the same time",
                 )
-            self._served[id_] = (epoch, mine)
-            for other in self.processes():
-                if other is not process and other.serves(id_):
-                    raise Violation(
-                        "one holder of clearance per partition and leader_epoch",
-                        f"{mine} and {other.machine.id} serve partition {id_} at the same time",
-                    )
 
     def _check_rows(self, state: State) -> None:
         """Of the rows that have changed: the leader is in sync, and who is in sync is assigned and has everything."""
+        for id_ in self.rows.keys() - state.partitions.keys():
+            del self.rows[id_]
         for id_, row in state.partitions.items():
             before = self.rows.get(id_)
             if before is not None and before.partition_epoch == row.partition_epoch:
@@ -349,59 +385,29 @@ class FullWorld:
             if before is not None and row.unclean_elections > before.unclean_elections:
                 if not state.keyspaces[row.keyspace_id].unclean_election:
                     raise Violation("what was acknowledged stays", f"an unclean election of partition {id_}")
-                known, log = self._known.get(id_, []), self._log_at(row.leader, id_)
-                self._known[id_] = [a for a, b in zip(known, log, strict=False) if a == b]
-            for node_id in row.isr:
-                self._check_in_sync(node_id, id_)
-
-    def _log_at(self, node_id: str, partition_id: int) -> list[int]:
-        copy = self._by_id[node_id].copies.get(partition_id)
-        return copy.log if copy is not None else []
-
-    def _check_in_sync(self, node_id: str, partition_id: int) -> None:
-        """It has everything that was acknowledged: logs with the same entry at one place are the same before it."""
-        known, log = self._known.get(partition_id, []), self._log_at(node_id, partition_id)
-        if known and log[len(known) - 1 : len(known)] != known[-1:]:
-            raise Violation(
-                "who is in sync has what was acknowledged",
-                f"{node_id} has {len(log)} writes of partition {partition_id}, not all {len(known)} acknowledged ones",
-            )
-
-    def acknowledged(self, process: Process, partition_id: int) -> None:
-        """A leader tells clients that what is committed is done, or shows it to readers."""
-        copy = process.data_plane.replicas[partition_id].copy
-        known = self._known.get(partition_id, [])
-        if copy.log[: copy.committed][len(known) - 1 : len(known)] != known[-1:]:
-            raise Violation(
-                "what was acknowledged stays",
-                f"{process.machine.id} serves {copy.committed} writes of partition {partition_id}, not all of "
-                f"{len(known)} acknowledged ones",
-            )
-        if copy.committed > len(known):
-            self._known[partition_id] = copy.log[: copy.committed]
-            self._acknowledged_at[partition_id] = self.now
-            recorded = self.rows[partition_id]  # by which who is to delete its copy, or was, may have done so already
-            kept = {*recorded.replicas} - {*recorded.removing_replicas}
-            for node_id in sorted({*copy.row.isr, *recorded.isr} & kept):
-                self._check_in_sync(node_id, partition_id)
+                self.data.lose(row)
+            self.data.check_in_sync(row)
 
     def adopted(self, process: Process, row: Partition) -> None:
-        """A node acts on what it was told of a partition: it must be recorded."""
-        newest = self.rows.get(row.id)
-        if newest is None or newest.partition_epoch < row.partition_epoch:
+        """A node acts on what it was told of a partition: it must be recorded. What a split makes may be ahead of its
+        row.
+        """
+        if not row.partition_epoch:
+            return
+        newest = self._newest_epochs.get(row.id, 0)
+        if newest < row.partition_epoch:
             raise Violation(
                 "nodes act on what is recorded",
                 f"{process.machine.id} has taken over epoch {row.partition_epoch} of partition {row.id}; recorded is "
-                f"{newest.partition_epoch if newest is not None else 'none'}",
+                f"{newest}",
             )
-        if row.leader == process.machine.id and (process.serves(row.id) or process.data_plane.has_proposed(row)):
+        is_asked_for = process.proposed.get(row.id) == frozenset(row.isr)
+        if row.leader == process.machine.id and (is_asked_for or process.served.get(row.id) == row.leader_epoch):
             self.availability.in_use(row)
 
-    def write(self, process: Process, partition_id: int) -> None:
-        """A client reads and writes where the partition is served."""
-        self.acknowledged(process, partition_id)
-        self._writes += 1
-        process.data_plane.write(partition_id, self._writes)
+    def cut(self, process: Process, start: bytes, end: bytes) -> None:
+        """A node removes entries of a log."""
+        self.data.cut(process.machine, start, end)
 
     # The end
 
@@ -424,10 +430,13 @@ class FullWorld:
                 return f"{machine.id} has no clearance"
             if process.driver.applied_index != active.driver.applied_index:
                 return f"{machine.id} has applied {process.driver.applied_index} of {active.driver.applied_index}"
-        return _unfinished(state) or self._unwritten(state) or self.admin.missing(state)
+        if missing := _unfinished(state) or self._unwritten(state) or self.admin.missing(state):
+            return missing
+        self.data_clients.end()
+        return self.data.missing(state)
 
     def _unwritten(self, state: State) -> str:
-        late = [id_ for id_ in state.partitions if self._acknowledged_at.get(id_, 0.0) < FAULTS_END]
+        late = [id_ for id_ in state.partitions if self.data.acknowledged_at.get(id_, 0.0) < FAULTS_END]
         return f"no write of partition {late[0]} was acknowledged since the last fault" if late else ""
 
 

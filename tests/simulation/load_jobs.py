@@ -1,14 +1,17 @@
 """Jobs that load files in the simulation, and what they were told."""
 
 import contextlib
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import Partition
 from minka.v1.load_api_pb2 import AbortLoadRequest, BeginLoadRequest, CommitLoadRequest, TouchLoadRequest
-from minka.v1.loads_pb2 import Load, LoadFile, LoadPart, LoadState
-from minkad.core.state import State
-from tests.simulation.load_plane import LoadPlane
+from minka.v1.loads_pb2 import Load, LoadDigest, LoadFile, LoadState
+from minkad.coordinator.load_requests import LoadRequests
+from minkad.core.state import State, range_of
+from tests.simulation.spools import encode_rows
 from tests.simulation.trace import Violation
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 _PAUSE: Final = 0.15  # seconds, the mean
 _MOST: Final = 12
+_MISCUT: Final = 0.05
 _S = LoadState
 
 
@@ -29,7 +33,8 @@ class LoadJobs:
         self._ended = False
         self._committed: set[str] = set()  # a job was told so
         self._aborted: set[str] = set()  # the same
-        self._partitions: dict[int, list[int]] = {}  # by load, of those that were recorded as committed
+        self._files: dict[str, tuple[int, dict[bytes, bytes]]] = {}  # by name: for which partition, and its rows
+        self._rows: dict[int, dict[int, dict[bytes, bytes]]] = {}  # by load and partition, of those that are committed
 
     def begin(self) -> None:
         """From now on."""
@@ -44,7 +49,7 @@ class LoadJobs:
             return
         world, rng = self._world, self._world.load_rng
         world.after(rng.expovariate(1 / _PAUSE), self._next)
-        processes = [process for process in world.processes() if process.loads is not None]
+        processes = [process for process in world.processes() if process.spool is not None]
         active = world.active()
         if not processes or active is None:
             return
@@ -54,12 +59,11 @@ class LoadJobs:
         if world.now >= process.machine.stopped_until:
             process.spawn(self._asking(process, ask))
 
-    async def _asking(self, process: "Process", ask: "Callable[[Process, LoadPlane], Awaitable[None]]") -> None:
-        assert process.loads is not None
+    async def _asking(self, process: "Process", ask: "Callable[[Process, LoadRequests], Awaitable[None]]") -> None:
         with contextlib.suppress(MinkaError):  # the next job asks again
-            await ask(process, process.loads)
+            await ask(process, LoadRequests(process.coordinator))
 
-    async def _begin(self, process: "Process", plane: LoadPlane) -> None:
+    async def _begin(self, process: "Process", requests: LoadRequests) -> None:
         keyspaces = [keyspace.name for keyspace in process.coordinator.state.keyspaces.values()]
         if not keyspaces:
             return
@@ -67,9 +71,9 @@ class LoadJobs:
             self._names.append(f"load-{len(self._names) + 1}")
         name, rng = self._world.load_rng.choice(self._names), self._world.load_rng
         request = BeginLoadRequest(load_id=name, keyspace=rng.choice(keyspaces), requested_by="simulation")
-        await plane.requests.begin_load(request)
+        await requests.begin_load(request)
 
-    async def _commit(self, process: "Process", plane: LoadPlane) -> None:
+    async def _commit(self, process: "Process", requests: LoadRequests) -> None:
         """With a file for each partition or for some; now and then one is cut for another slot."""
         state, rng = process.coordinator.state, self._world.load_rng
         load = state.loads.with_id(rng.choice(self._names))
@@ -78,37 +82,59 @@ class LoadJobs:
         files = []
         for row in state.partitions.values():
             if row.keyspace_id == load.keyspace_id and rng.random() < 0.9:
-                slot = row.slot + (rng.random() < 0.05)
-                files.append(LoadFile(partition_id=row.id, name=f"p{row.id}", slot=slot, bytes=1, rows=1))
+                files.append(file := self._file(row))
                 nodes = list(row.replicas)
                 for node in rng.sample(nodes, rng.randint(1, len(nodes))):
-                    self._world.files[node].add((load.number, row.id))
+                    content = encode_rows(self._files[file.name][1])
+                    self._world.machine(node).spool_disk.keep(load.number, file, content)
         if rng.random() < 0.3:
             await process.pause(rng.random())  # what was cut for the table as it was then
-        await plane.requests.commit_load(CommitLoadRequest(load_id=load.id, files=files))
+        await requests.commit_load(CommitLoadRequest(load_id=load.id, files=files))
         if process.alive:
             self._committed.add(load.id)
 
-    async def _touch(self, process: "Process", plane: LoadPlane) -> None:
-        await plane.requests.touch_load(TouchLoadRequest(load_id=self._world.load_rng.choice(self._names)))
+    def _file(self, row: Partition) -> LoadFile:
+        """Of new keys."""
+        rng = self._world.load_rng
+        rows = {self._world.data_clients.new_key(row): b"loaded" for _ in range(rng.randint(1, 3))}
+        rows = {key: value for key, value in rows.items() if range_of(row).contains(key)}
+        name, content = f"file-{len(self._files) + 1}.", encode_rows(rows)
+        self._files[name] = (row.id, rows)
+        return LoadFile(
+            partition_id=row.id,
+            name=name,
+            slot=row.slot + (rng.random() < _MISCUT),
+            start_key=row.start_key,
+            end_key=row.end_key,
+            bytes=len(content),
+            rows=len(rows),
+            checksum=zlib.crc32(content),
+            digest=LoadDigest(bytes=sum(len(key) + len(value) for key, value in rows.items())),
+        )
 
-    async def _abort(self, process: "Process", plane: LoadPlane) -> None:
+    async def _touch(self, process: "Process", requests: LoadRequests) -> None:
+        await requests.touch_load(TouchLoadRequest(load_id=self._world.load_rng.choice(self._names)))
+
+    async def _abort(self, process: "Process", requests: LoadRequests) -> None:
         if self._world.load_rng.random() < 0.7:
             return
         name = self._world.load_rng.choice(self._names)
-        await plane.requests.abort_load(AbortLoadRequest(load_id=name, requested_by="simulation"))
+        await requests.abort_load(AbortLoadRequest(load_id=name, requested_by="simulation"))
         if process.alive:
             self._aborted.add(name)
 
     # What must be so
 
-    def recorded(self, load: Load, parts: Mapping[int, LoadPart]) -> None:
-        """The commit is in the table."""
-        self._partitions[load.number] = list(parts)
+    def recorded(self, state: State, load: Load) -> None:
+        """The commit is in the table: its files are to be taken in, and no others."""
+        parts = state.loads.parts[load.number]
+        self._rows[load.number] = {id_: self._files[part.name][1] for id_, part in parts.items()}
+        for id_, part in parts.items():
+            self._world.data.brings(state.partitions[id_], self._files[part.name][1], part.name)
 
-    def partitions_of(self, load: Load) -> list[int]:
-        """Those that have a part of it."""
-        return self._partitions.get(load.number, [])
+    def rows_of(self, load: Load) -> Mapping[int, dict[bytes, bytes]]:
+        """What the partitions get of it."""
+        return self._rows.get(load.number, {})
 
     def check(self, state: State) -> None:
         """In the end what jobs were told is so."""

@@ -115,6 +115,10 @@ class ProcessLoop:
         if not isinstance(error, MinkaError):  # those are answers
             self.error = self.error or error
 
+    def fail(self, error: Exception) -> None:
+        """The process can't go on: the next turn raises this."""
+        self.error = self.error or error
+
     # What the world asks
 
     def next_due(self) -> float | None:

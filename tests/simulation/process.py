@@ -1,16 +1,24 @@
 """One simulated daemon: the real driver, coordinator and member, wired as `minkad.node.daemon` wires them."""
 
+import asyncio
 import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Plan
-from minka.v1.cluster_pb2 import Keyspace, Node, Partition
-from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, HandOverRequest
+from minka.v1.cluster_pb2 import Node, Partition
+from minka.v1.coordinator_pb2 import (
+    AlterIsrRequest,
+    AlterIsrResponse,
+    DiskSpace,
+    UpdateReplicasRequest,
+    UpdateReplicasResponse,
+)
 from minka.v1.raft_pb2 import MSG_SNAP, ConfState, Entry, HardState, Message, Snapshot
 from minkad.coordinator.admin_requests import AdminRequests
 from minkad.coordinator.coordinator import Coordinator
@@ -18,23 +26,41 @@ from minkad.coordinator.member import Member, MemberSettings, as_new_process, re
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode, Ready
+from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State
+from minkad.node.surroundings import ControllerCalls, NodeTable
+from minkad.process.memory import Memory
+from minkad.process.telemetry import Telemetry
+from minkad.replication.links import ReplicationLinks
+from minkad.replication.manager import ReplicaManager, StorageSettings, Surroundings
+from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import STALLED_S, LogDatabase
 from minkad.storage.raft_storage import RaftStorage
+from minkad.storage.replica_store import ReplicaStore
 from tests.simulation.calls import Calls
-from tests.simulation.data_plane import Copy, DataPlane
 from tests.simulation.disk import RaftDisk
 from tests.simulation.endpoint import Endpoint
+from tests.simulation.links import SimLinks
+from tests.simulation.log_disk import LogDisk, SimLogDatabase
 from tests.simulation.loop import DriftingClock
+from tests.simulation.probe import is_served
+from tests.simulation.replica_files import ENTRY, META, brief, row_in
+from tests.simulation.spools import SpoolDisk
+from tests.simulation.stores import DataDisk, SimReplicaStore, disk_work
 
 if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
-    from tests.simulation.load_plane import LoadPlane
     from tests.simulation.shard_stream import ShardDoors
+    from tests.simulation.spools import NodeSpool
+    from tests.simulation.streams import ByteStream
 
 JOIN_PAUSE: Final = 0.3  # seconds between tries to join
 KEEPALIVE: Final = 4.0  # seconds without an answer after which a connection is given up
 SHUTDOWN: Final = 2.0  # seconds for others to take over the partitions that a node leads
+_DRAIN: Final = 1.0  # seconds to answer what was begun
+_CLOSES: Final = 0.5  # of those that stop gracefully have the time to close their databases
+_MEMORY: Final = 256 * 1024 * 1024  # bytes
+_CHUNK_BYTES: Final = 100
 
 
 class Killed(BaseException):
@@ -56,7 +82,9 @@ class Machine:
     clock: DriftingClock
     raft_id: int = 0  # 0: it has yet to join
     disk: RaftDisk = field(default_factory=RaftDisk)
-    copies: dict[int, Copy] = field(default_factory=dict)
+    log_disk: LogDisk = field(default_factory=LogDisk)
+    data_disk: DataDisk = field(default_factory=DataDisk)
+    spool_disk: SpoolDisk = field(default_factory=SpoolDisk)
     process: "Process | None" = None
     stopped_until: float = 0.0
     sync_time: float = 0.0  # seconds, the mean
@@ -69,12 +97,14 @@ class Process(Endpoint):
     machine: Machine
     coordinator: Coordinator
     driver: RaftDriver
-    data_plane: DataPlane
+    log_db: SimLogDatabase | None = None
+    store: SimReplicaStore
+    manager: ReplicaManager
     member: Member
     requests: NodeRequests
     admin_requests: AdminRequests
     doors: "ShardDoors | None" = None  # in a world with shards
-    loads: "LoadPlane | None" = None  # in one with loads
+    spool: "NodeSpool | None" = None  # in one with loads
 
     def __init__(self, world: "FullWorld", machine: Machine) -> None:
         super().__init__(world)
@@ -84,6 +114,12 @@ class Process(Endpoint):
         self.writing_since: float | None = None
         self.stalled_until = 0.0  # the disk was last too slow to be waited for
         self.stopping = False
+        self.rng = random.Random(world.rng.random())
+        self.rows: dict[int, Partition] = {}  # what this process acts on
+        self.proposed: dict[int, frozenset[str]] = {}  # by partition: the in-sync set that it has asked for last
+        self.served: dict[int, int] = {}  # by partition: the leader_epoch at which it was seen to serve last
+        self.streams: dict[ByteStream, None] = {}
+        self.memory = Memory(_MEMORY, self.now)
         machine.starts += 1
         self.calls = Calls(self)
         self.node = Node(
@@ -119,7 +155,7 @@ class Process(Endpoint):
 
     def _build(self) -> None:
         world, machine, disk = self.world, self.machine, self.machine.disk
-        rng = random.Random(world.rng.random())
+        rng = self.rng
         snapshot = disk.seen.snapshot()
         log = _Log(self, disk)
         self._transport = Transport(self)
@@ -159,41 +195,92 @@ class Process(Endpoint):
         self.coordinator.driver = self.driver
         self.requests = NodeRequests(self.coordinator)
         self.admin_requests = AdminRequests(self.coordinator, _at_once)
-        self.data_plane = DataPlane(
-            machine.id,
-            machine.copies,
-            rng,
-            has_clearance=self._has_clearance,
-            controller=_Controller(self),
-            keyspace=self._keyspace,
-            is_absent=self._is_absent,
-            append=self.calls.append,
-            acknowledged=lambda id_: world.acknowledged(self, id_),
-            adopted=lambda row: world.adopted(self, row),
-            lag_timeout=world.lag_timeout,
-            now=self.now,
-            say=self._say,
-        )
+        self.log_db = SimLogDatabase(self, machine.log_disk, self._staged, self._deleted)
+        self.log_db.on_failure = self._failed
+        self.store = SimReplicaStore(self, machine.data_disk)
+        self.manager = self._manager(self.log_db)
         self.member = Member(
             self.node,
             MemberSettings(world.heartbeat, max(2 * world.heartbeat, world.clearance), world.holder_patience),
             self.calls,
             controller_address=self._controller_address,
             other_addresses=lambda: world.addresses(but=machine),
-            data_plane=self.data_plane,
+            data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             now=self.now,
             disk_stalled=lambda: self.disk_stalled,
         )
         self.coordinator.on_leader_change = self.member.leader_changed
-        self.coordinator.on_nodes_changed = self.data_plane.nodes_changed
+        self.coordinator.on_nodes_changed = self.manager.nodes_changed
+        self.coordinator.on_loads_changed = self.manager.loads_changed
         world.oracle.restarted(machine.raft_id, disk.seen.initial_state()[0], disk.seen.last_index())
-        world.wire(self)
+        self.spawn(self._run())
+
+    def _manager(self, log_db: SimLogDatabase) -> ReplicaManager:
+        world, disk = self.world, cast("DiskWatch", _Disk())
+        around = Surroundings(
+            self.machine.id,
+            cast("ReplicaStore", self.store),
+            cast("LogDatabase", log_db),
+            disk,
+            cast("ReplicationLinks", SimLinks(self)),
+            NodeTable(lambda: self.coordinator.state, lambda: self.member, disk),
+            _Controller(self),
+            Telemetry(),
+            self.now,
+            world.unix_ms,
+            world.load_sources(self),
+        )
+        settings = ReplicationSettings(
+            lag_timeout=world.lag_timeout, chunk_bytes=_CHUNK_BYTES, log_only_bytes=world.log_only_bytes
+        )
+        storage = StorageSettings(flush=world.flush_bytes, change_retention=world.change_retention)
+        return ReplicaManager(around, settings, storage)
+
+    async def _run(self) -> None:
+        await self.manager.start()
+        self.world.wire(self)
         self.built = True
-        self.built_at = world.now
+        self.built_at = self.world.now
         self.spawn(self.driver.run())
-        self.loop.call_soon(self.data_plane.start)
         self._membership = self.loop.create_task(self._member())
+
+    # What the data plane does
+
+    async def update_replicas(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        """The controller tells rows."""
+        return await self.manager.update_replicas(request)
+
+    def _staged(self, key: bytes, value: bytes) -> None:
+        """Something is on its way to the log database: with a replica's meta comes the row on which it acts."""
+        if key.startswith(META):
+            row = row_in(value)
+            if self.alive and (row.id not in self.rows or self.rows[row.id].partition_epoch < row.partition_epoch):
+                self._say("adopts", brief(row))
+                self.rows[row.id] = row
+                self.world.adopted(self, row)
+
+    def _deleted(self, start: bytes, end: bytes) -> None:
+        """Entries of a log are on their way out."""
+        if self.alive and start.startswith(ENTRY):
+            self.world.cut(self, start, end)
+
+    def _failed(self, error: MinkaError) -> None:
+        """Nothing in these worlds damages a disk."""
+        self.loop.fail(AssertionError(f"{self.machine.id} can't go on: {error}"))
+
+    def sync_time(self) -> float:
+        """How long the disk takes for a sync now."""
+        mean = self.machine.sync_time
+        return self.rng.expovariate(1 / mean) if mean else 0.0
+
+    async def disk_work(self) -> None:
+        """A thread has something to do with the disk."""
+        await disk_work(self)
+
+    def spooled(self, file: Path) -> dict[bytes, bytes]:
+        """The rows in a file of a load."""
+        return self.world.spooled(self, file)
 
     async def _in_thread(self, plan: Callable[..., Any], *arguments: Any) -> Any:
         """Meanwhile everything goes on."""
@@ -208,15 +295,6 @@ class Process(Endpoint):
     def _controller_address(self) -> str | None:
         leader = self.node if self.driver.is_leader else self.coordinator.leader()
         return leader.address if leader else None
-
-    def _keyspace(self, id_: int) -> Keyspace | None:
-        return self.coordinator.state.keyspaces.get(id_)
-
-    def _is_absent(self, node_id: str) -> bool:
-        return self.coordinator.state.is_absent(node_id)
-
-    def _has_clearance(self) -> bool:
-        return self.member.has_clearance()
 
     async def _member(self) -> None:
         try:
@@ -233,13 +311,19 @@ class Process(Endpoint):
         own = self.machine.id
         if any(p.leader == own and len(p.isr) > 1 for p in self.coordinator.state.partitions.values()):
             await self.member.shut_down(SHUTDOWN)
+        try:
+            async with asyncio.timeout(_DRAIN):
+                await self.manager.drain()
+        except TimeoutError:
+            pass
         self._membership.cancel()
         await self.pause(0.0)
         self.member.clearance.revoke()
         if self.doors is not None:
             self.doors.sessions.end_all("this node stops")
-        self.data_plane.close()
         await self.member.leave(1.0)
+        if self.rng.random() < _CLOSES:
+            await self.manager.close()
         self.world.after(0.0, self.world.crash, self)
 
     # Running
@@ -260,7 +344,9 @@ class Process(Endpoint):
     @property
     def disk_stalled(self) -> bool:
         """Whether the disk takes longer than what is waited for."""
-        return self.writing_since is not None and self.world.now - self.writing_since > STALLED_S
+        if self.writing_since is not None and self.world.now - self.writing_since > STALLED_S:
+            return True
+        return self.log_db is not None and self.log_db.stalled
 
     def turned(self) -> None:
         if self.built:
@@ -269,10 +355,31 @@ class Process(Endpoint):
     def die(self) -> None:
         super().die()
         self.kill_after = 0
+        if self.log_db is not None:
+            self.log_db.die()
 
     def serves(self, partition_id: int) -> bool:
         """Whether it would answer a read of the partition now."""
-        return self.alive and self.built and self.data_plane.serves(partition_id)
+        row = self.rows.get(partition_id)
+        if not self.alive or not self.built or row is None or row.leader != self.machine.id:
+            return False
+        if not self.member.has_clearance() or not is_served(self, row):
+            return False
+        self.served[partition_id] = row.leader_epoch
+        return True
+
+
+class _Controller(ControllerCalls):
+    """Remembers which in-sync sets were proposed last."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(lambda: process.member)
+        self._process = process
+
+    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
+        for change in request.changes:
+            self._process.proposed[change.partition_id] = frozenset(change.isr)
+        return await super().alter_isr(request)
 
 
 async def _at_once(plan: Callable[..., Plan], *arguments: Any) -> Plan:
@@ -280,17 +387,14 @@ async def _at_once(plan: Callable[..., Plan], *arguments: Any) -> Plan:
     return plan(*arguments)
 
 
-class _Controller:
-    """What the data plane asks of the active controller, through the member, which is made after it."""
+class _Disk:
+    """As `DiskWatch`: there is room."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    is_low = False
+    space = DiskSpace()
 
-    async def hand_over(self, request: HandOverRequest) -> Partition:
-        return await self._process.member.hand_over(request)
-
-    async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        return await self._process.member.alter_isr(request)
+    def check_room(self, size: int) -> None:
+        """There is."""
 
 
 class _Log:

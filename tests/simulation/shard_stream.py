@@ -3,9 +3,7 @@ the stream breaks. At the node the real `ShardSessions` serves it.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -18,7 +16,7 @@ from minkad.coordinator.shard_requests import ShardRequests
 from minkad.duties.relay import Relay
 from minkad.duties.sessions import SessionSettings, ShardSessions
 from minkad.process.memory import Memory
-from tests.simulation.endpoint import Endpoint
+from tests.simulation.streams import Way
 
 if TYPE_CHECKING:
     from tests.simulation.duty_world import DutyWorld
@@ -78,7 +76,9 @@ class ShardStream:
         server = client.world.process_at(address)
         self._server = server if server is not None and server.built else None
         self._address = address
-        self._ways: tuple[deque[_Message], deque[_Message]] = deque(), deque()  # what is under way, and back
+        if self._server is not None:
+            self._there = Way(client, self._server, self._broken)
+            self._back = Way(self._server, client, self._closed)
         self._heard: asyncio.Queue[ShardMessage] = asyncio.Queue()
         self._serving: asyncio.Task[None] | None = None
         self.is_open = True  # for the client
@@ -93,7 +93,7 @@ class ShardStream:
             return
         copy = ShardMessage()
         copy.CopyFrom(message)  # as it is now
-        self._pass(self._ways[0], self._client, self._server, partial(self._take, copy), self._broken)
+        self._there.send(partial(self._take, copy))
 
     def close(self) -> None:
         """The shard's, or its machine's when the process is gone: the node hears of it."""
@@ -138,44 +138,19 @@ class ShardStream:
             await doors.sessions.serve(self._messages(), self._write, doors.memory)
         except MinkaError as why:
             error = why
-        self._pass(self._ways[1], server, self._client, lambda: self._ended(error), None)
+        self._back.send(lambda: self._ended(error))
 
     async def _messages(self) -> AsyncIterator[ShardMessage]:
         while True:
             yield await self._heard.get()
 
     async def _write(self, instruction: ShardInstruction) -> None:
-        assert self._server is not None
         copy = ShardInstruction()
         copy.CopyFrom(instruction)
-        self._pass(self._ways[1], self._server, self._client, lambda: self._receive(copy), self._closed)
+        self._back.send(lambda: self._receive(copy))
 
     def _closed(self) -> None:
         """The task of the call is ended by gRPC."""
         self._is_closed = True
         if self._serving is not None:
             self._serving.cancel()
-
-    def _pass(
-        self,
-        way: "deque[_Message]",
-        sender: Endpoint,
-        to: Endpoint,
-        act: Callable[[], None],
-        broken: Callable[[], None] | None,
-    ) -> None:
-        message = _Message(act)
-        way.append(message)
-
-        def arrive() -> None:
-            message.is_there = True
-            while way and way[0].is_there:  # in the order in which they were sent
-                way.popleft().act()
-
-        sender.deliver(to, arrive, broken or (lambda: None))
-
-
-@dataclass(slots=True)
-class _Message:
-    act: Callable[[], None]
-    is_there: bool = False

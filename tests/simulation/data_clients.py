@@ -1,0 +1,152 @@
+"""Clients of the simulated key-value store: they write and read where they think that a partition is led."""
+
+from typing import TYPE_CHECKING, Final
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition
+from minka.v1.errors_pb2 import Error
+from minkad.core.state import range_of
+
+if TYPE_CHECKING:
+    from tests.simulation.full_world import FullWorld
+    from tests.simulation.process import Process
+
+_UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
+_PAUSE: Final = 0.05  # seconds, the mean
+_AT_ONCE: Final = 4  # partitions
+_READS: Final = 0.4
+_ASTRAY: Final = 0.1
+_TIMEOUT_MS: Final = 700
+_TRIES: Final = 2
+_MAX_READ: Final = 100
+
+
+class Clients:
+    """Each is at the node that it asks, and knows the table as some node does."""
+
+    def __init__(self, world: "FullWorld") -> None:
+        self._world = world
+        self._number = 0
+        self._ended = False
+        self.under_way = 0
+
+    def begin(self) -> None:
+        """From now on."""
+        self._world.after(1.0, self._next)
+
+    def end(self) -> None:
+        """Nobody writes any more."""
+        self._ended = True
+
+    def _next(self) -> None:
+        world, rng = self._world, self._world.rng
+        if self._ended:
+            return
+        world.after(rng.expovariate(1 / _PAUSE), self._next)
+        processes = world.processes()
+        if not processes:
+            return
+        known = rng.choice(processes).coordinator.state.partitions
+        for id_ in rng.sample(list(known), min(len(known), _AT_ONCE)):
+            row = known[id_]
+            process = rng.choice(processes) if rng.random() < _ASTRAY else self._leader(row)
+            if process is not None and row.keyspace_id in world.keyspaces:
+                process.spawn(self._read(process, row) if rng.random() < _READS else self._write(process, row))
+
+    def _leader(self, row: Partition) -> "Process | None":
+        process = self._world.machine(row.leader).process if row.leader else None
+        if process is None or not process.built or not process.alive:
+            return None
+        return process if self._world.now >= process.machine.stopped_until else None
+
+    # What they ask
+
+    async def _write(self, process: "Process", row: Partition) -> None:
+        world = self._world
+        pairs = {self.new_key(row): b"v%d" % self._number for _ in range(world.rng.randint(1, 2))}
+        if loaded := world.data.rewritable(row):
+            pairs[loaded[0]] = b"v%d" % self._number
+        if not all(range_of(row).contains(key) for key in pairs):
+            return
+        world.data.begins(row, pairs)
+        body = wire.encode(wire.WriteBody(list(pairs), list(pairs.values())))
+        for _ in range(_TRIES):
+            self.under_way += 1
+            try:
+                await self._ask(process, wire.Op.WRITE, row, body)
+            except MinkaError as error:
+                if not process.alive or error.code in _UNKNOWN:
+                    return
+                newer = self._follow(row, error)
+                if newer is None or not all(range_of(newer).contains(key) for key in pairs):
+                    world.data.refuses(row, pairs)
+                    return
+                row = newer
+                leader = self._leader(row)
+                if leader is not process:
+                    if leader is not None:
+                        leader.spawn(self._again(leader, row, pairs, body))
+                    return
+            else:
+                if process.alive:
+                    world.data.acknowledges(process, row, pairs)
+                return
+            finally:
+                self.under_way -= 1
+
+    async def _again(self, process: "Process", row: Partition, pairs: dict[bytes, bytes], body: bytes) -> None:
+        """Where a refusal has sent the client."""
+        try:
+            await self._ask(process, wire.Op.WRITE, row, body)
+        except MinkaError as error:
+            if process.alive and error.code not in _UNKNOWN:
+                self._world.data.refuses(row, pairs)
+        else:
+            if process.alive:
+                self._world.data.acknowledges(process, row, pairs)
+
+    async def _read(self, process: "Process", row: Partition) -> None:
+        """All that was acknowledged, and some of what may be there."""
+        data, rng = self._world.data, self._world.rng
+        expected, maybe = data.known_in(row), data.open_in(row)
+        keys = [*expected, *maybe]
+        if not keys:
+            return
+        keys = rng.sample(keys, min(len(keys), _MAX_READ))
+        try:
+            answer = await self._ask(process, wire.Op.READ, row, wire.encode(keys))
+        except MinkaError:
+            return
+        if process.alive:
+            values = wire.decode_values(answer)
+            data.reads(process, row, expected, dict(zip(keys, values, strict=True)))
+
+    def new_key(self, row: Partition) -> bytes:
+        """Of the partition, and never used before."""
+        self._number += 1
+        for _ in range(_TRIES):
+            key = b"%02x-%d" % (self._world.rng.randrange(256), self._number)
+            if range_of(row).contains(key):
+                return key
+        return b"%s\x00%d" % (row.start_key, self._number)
+
+    @staticmethod
+    def _follow(row: Partition, error: MinkaError) -> Partition | None:
+        """The newer row that came with a refusal."""
+        newer = [one for one in error.partitions if one.id == row.id and one.partition_epoch > row.partition_epoch]
+        return newer[0] if newer else None
+
+    @staticmethod
+    async def _ask(process: "Process", op: wire.Op, row: Partition, body: bytes) -> bytes:
+        """Raises MinkaError."""
+        share = process.memory.share()
+        try:
+            group = wire.Group(op, row.id, row.generation, body)
+            answer = await process.manager.handle(wire.Request(1, _TIMEOUT_MS, [group]), share)
+        finally:
+            share.close()
+        (result,) = answer.results
+        if result.error is not None:
+            raise MinkaError.from_proto(Error.FromString(result.error))
+        return result.body or b""

@@ -1,0 +1,292 @@
+"""What clients wrote, what they were told of it, and where it has to be since. A key is written once."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from minka.ranges import KeyRange, is_by_ranges
+from minka.v1.cluster_pb2 import Durability, Keyspace, Partition
+from minka.wire import UNDECODABLE, decode_write
+from minkad.core.state import State, range_of
+from tests.simulation.replica_files import entry_keys, epoch_of, offset_of, partition_of, partitions_in
+from tests.simulation.trace import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.full_world import FullWorld
+    from tests.simulation.log_disk import LogDisk
+    from tests.simulation.process import Machine, Process
+
+_BODY = 4  # where an entry's body begins, after its leader_epoch
+_MARK = b"\xc1"  # begins the body of what is no write
+
+
+@dataclass(slots=True)
+class _Group:
+    """The keys of a keyspace by ranges, or of one partition of another."""
+
+    known: dict[bytes, bytes]  # acknowledged, or read
+    open: dict[bytes, bytes]  # nobody was told, or it may be lost
+    refused: set[bytes]
+    rewritten: set[bytes]  # of what loads have brought
+    either: dict[bytes, bytes]  # what is to take the place of a known value, and may have
+    files: dict[bytes, bytes]  # by key: the file of a load that has brought it, whose name its mark has
+    doubtful: set[bytes]  # a power cut has taken them somewhere, so they may be lost whatever is said of them
+
+
+class DataOracle:
+    """Raises Violation."""
+
+    def __init__(self, world: "FullWorld") -> None:
+        self._world = world
+        self._groups: defaultdict[int, _Group] = defaultdict(lambda: _Group({}, {}, set(), set(), {}, {}, set()))
+        self._epochs: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: whose writes were acknowledged
+        self.acknowledged_at: dict[int, float] = {}  # by partition: when something last was
+        self.acknowledged = 0
+
+    def _group(self, row: Partition) -> _Group:
+        keyspace = self._keyspace(row)
+        return self._groups[-keyspace.id if is_by_ranges(keyspace) else row.id]
+
+    def _keyspace(self, row: Partition) -> Keyspace:
+        return self._world.keyspaces[row.keyspace_id]
+
+    def known_in(self, row: Partition) -> dict[bytes, bytes]:
+        """What was acknowledged of the partition's keys."""
+        return _within(self._group(row).known, range_of(row))
+
+    def open_in(self, row: Partition) -> dict[bytes, bytes]:
+        """What may be there or not."""
+        return _within(self._group(row).open, range_of(row))
+
+    # What clients do
+
+    def begins(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
+        """A client asks for a write."""
+        group = self._group(row)
+        for key, value in pairs.items():
+            if key in group.known:
+                group.rewritten.add(key)
+                group.either[key] = value
+            else:
+                group.open[key] = value
+
+    def brings(self, row: Partition, pairs: Mapping[bytes, bytes], file: str) -> None:
+        """A load that is committed is to bring them."""
+        group = self._group(row)
+        group.open.update(pairs)
+        group.files.update(dict.fromkeys(pairs, file.encode()))
+
+    def has_brought(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
+        """The load is taken in, so that whoever is in sync has it. What was written since stays."""
+        group = self._group(row)
+        self._know(row, {key: value for key, value in pairs.items() if key in group.open})
+        for node in row.isr:
+            self._check_has(self._world.machine(node), row, pairs.keys() & group.known.keys())
+
+    def rewritable(self, row: Partition) -> list[bytes]:
+        """What loads have brought and nobody has written since."""
+        group = self._group(row)
+        return [key for key in self.known_in(row) if key in group.files and key not in group.rewritten]
+
+    def acknowledges(self, process: "Process", row: Partition, pairs: Mapping[bytes, bytes]) -> None:
+        """It is done: whoever is in sync has it, as durably as the keyspace asks."""
+        self._know(row, pairs)
+        self.acknowledged += 1
+        self.acknowledged_at[row.id] = self._world.now
+        self._check_leader(process, row, next(iter(pairs)))
+        known = pairs.keys() & self._group(row).known.keys()
+        for node in self._in_sync(process, row.id):
+            self._check_has(self._world.machine(node), self._world.rows[row.id], known)
+
+    def _know(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
+        group = self._group(row)
+        for key, value in pairs.items():
+            if key not in group.doubtful:
+                group.open.pop(key, None)
+                group.either.pop(key, None)
+                group.known[key] = value
+
+    def refuses(self, row: Partition, keys: Iterable[bytes]) -> None:
+        """Nothing was done, and never will be."""
+        group = self._group(row)
+        for key in keys:
+            if group.either.pop(key, None) is None and group.open.pop(key, None) is not None:
+                group.refused.add(key)
+
+    def reads(
+        self, process: "Process", row: Partition, expected: Collection[bytes], found: Mapping[bytes, bytes | None]
+    ) -> None:
+        """A client was answered; `expected` was acknowledged before it asked."""
+        group = self._group(row)
+        for key, value in found.items():
+            if value is not None:
+                if key in group.open or group.either.get(key) == value:
+                    self._know(row, {key: value})
+                if value != group.known.get(key, group.open.get(key)):
+                    text = f"{process.machine.id} has {value!r} at {key!r} of partition {row.id}"
+                    raise Violation("what was written last is there, and what was refused isn't", text)
+            elif key in expected and key in group.known:
+                text = f"{process.machine.id} serves partition {row.id} without {key!r}, which was acknowledged"
+                raise Violation("what was acknowledged stays", text)
+
+    # Where it is
+
+    def _in_sync(self, process: "Process", partition_id: int) -> list[str]:
+        """By what is recorded, and by what the leader acts on. Who is to delete its copy may have done so."""
+        recorded = self._world.rows.get(partition_id)
+        if recorded is None:
+            return []  # it is part of another one by now
+        kept = {*recorded.replicas} - {*recorded.removing_replicas}
+        own = process.rows.get(partition_id)
+        return sorted({*recorded.isr, *(own.isr if own is not None else ())} & kept)
+
+    def check_in_sync(self, row: Partition) -> None:
+        """A row is recorded: whoever is in sync has everything that was acknowledged."""
+        keys = self.known_in(row)
+        for node in row.isr:
+            self._check_has(self._world.machine(node), row, keys)
+
+    def _check_has(self, machine: "Machine", row: Partition, keys: Collection[bytes]) -> None:
+        is_async = self._keyspace(row).durability == Durability.DURABILITY_ASYNC
+        files = self._group(row).files
+        if missing := _missing(machine, row, keys, files, durably=not is_async):
+            raise Violation(
+                "who is in sync has what was acknowledged",
+                f"{machine.id} lacks {missing[0]!r} and {len(missing) - 1} more of {len(keys)} keys of partition "
+                f"{row.id}, {'written' if is_async else 'durably'}",
+            )
+
+    def _check_leader(self, process: "Process", row: Partition, key: bytes) -> None:
+        """Nobody else ever led at the leader_epoch of an entry that was acknowledged."""
+        disk = process.machine.log_disk
+        for entry in reversed(entry_keys(disk, row.id)):
+            value = disk.get(entry) or b""
+            if key in value:
+                epoch, mine = epoch_of(value), process.machine.id
+                holder = self._epochs.setdefault((row.id, epoch), mine)
+                if holder != mine:
+                    raise Violation(
+                        "one holder of clearance per partition and leader_epoch",
+                        f"{mine} has acknowledged a write of partition {row.id} at leader_epoch {epoch}, at which "
+                        f"{holder} led",
+                    )
+                return
+
+    def lose(self, row: Partition) -> None:
+        """An unclean election: what the new leader lacks may be gone."""
+        group, leader = self._group(row), self._world.machine(row.leader)
+        self._doubt(group, _missing(leader, row, self.known_in(row), group.files, durably=False))
+
+    def cut_power(self, machine: "Machine") -> None:
+        """What an `async` keyspace had not synced at this machine may be gone."""
+        disk = machine.log_disk
+        for row in self._world.rows.values():
+            if machine.id in row.replicas and self._keyspace(row).durability == Durability.DURABILITY_ASYNC:
+                volatile = [disk.get(key) or b"" for key in entry_keys(disk, row.id) if not disk.is_durable(key)]
+                group, keys = self._group(row), [key for value in volatile for key in _keys_in(value)]
+                group.doubtful.update(keys)
+                self._doubt(group, keys)
+
+    def _doubt(self, group: _Group, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            if key in group.known:
+                group.open[key] = group.known.pop(key)
+
+    def cut(self, machine: "Machine", start: bytes, end: bytes) -> None:
+        """Entries are on their way out of a log: what was acknowledged of them is flushed, or not needed here."""
+        id_ = partition_of(start)
+        row = self._world.rows.get(id_)
+        if row is None or machine.id not in row.isr or machine.id in row.removing_replicas:
+            return
+        image, known = machine.data_disk.folders.get(id_), self._group(row).known
+        flushed = image.applied.offset if image is not None else 0
+        for key in machine.log_disk.keys(start, end):
+            if offset_of(key) > flushed and any(one in known for one in _keys_in(machine.log_disk.get(key) or b"")):
+                raise Violation(
+                    "nothing that is committed is cut",
+                    f"{machine.id} removes entry {offset_of(key)} of partition {id_}, which was acknowledged, with "
+                    f"{flushed} flushed",
+                )
+
+    # The end
+
+    def missing(self, state: State) -> str:
+        """What is not as it ought to be in the end, when nobody writes any more."""
+        for row in state.partitions.values():
+            group = self._group(row)
+            known, maybe, refused = self.known_in(row), self.open_in(row), group.refused
+            contents = {node: _content(self._world.machine(node), row.id) for node in row.replicas}
+            for node, rows in contents.items():
+                if lost := known.keys() - rows.keys():
+                    return f"{node} lacks {min(lost)!r} of partition {row.id}"
+                if refused & rows.keys():
+                    text = f"{node} has {min(refused & rows.keys())!r} of partition {row.id}"
+                    raise Violation("what was written last is there, and what was refused isn't", text)
+                if old := [key for key, value in known.items() if rows[key] not in (value, group.either.get(key))]:
+                    text = f"{node} has {rows[old[0]]!r} at {old[0]!r} of partition {row.id}"
+                    raise Violation("what was written last is there, and what was refused isn't", text)
+                if alien := rows.keys() - known.keys() - maybe.keys():
+                    return f"{node} has {min(alien)!r} in partition {row.id}, which is not its own"
+            first = contents[row.replicas[0]]
+            if other := [node for node, rows in contents.items() if rows != first]:
+                return f"{row.replicas[0]} and {other[0]} have different rows of partition {row.id}"
+        return self._unwanted(state)
+
+    def _unwanted(self, state: State) -> str:
+        for machine in self._world.machines:
+            there = [*partitions_in(machine.log_disk), *machine.data_disk.folders]
+            for id_ in there:
+                row = state.partitions.get(id_)
+                if row is None or machine.id not in row.replicas:
+                    return f"{machine.id} has something of partition {id_}, which no row gives it"
+        return ""
+
+
+def _within(pairs: Mapping[bytes, bytes], range_: KeyRange) -> dict[bytes, bytes]:
+    if range_ == KeyRange():
+        return dict(pairs)
+    return {key: value for key, value in pairs.items() if range_.contains(key)}
+
+
+def _missing(
+    machine: "Machine", row: Partition, keys: Collection[bytes], files: Mapping[bytes, bytes], *, durably: bool
+) -> list[bytes]:
+    """The keys that neither the data on the machine's disk nor the log there has. While a partition is made by a split,
+    that of the one of which it is made counts.
+    """
+    missing = list(keys)
+    for id_ in (row.id, row.split_from if row.splitting else 0):
+        image = machine.data_disk.folders.get(id_)
+        if missing and image is not None:
+            missing = [key for key in missing if key not in image.rows]
+        if missing:
+            values = _log(machine.log_disk, id_, durably=durably)
+            names = {key: files.get(key, key) for key in missing}
+            missing = [key for key in missing if not any(key in value or names[key] in value for value in values)]
+    return missing
+
+
+def _log(disk: "LogDisk", partition_id: int, *, durably: bool) -> Sequence[bytes]:
+    """The newest first."""
+    keys = reversed(entry_keys(disk, partition_id))
+    return [disk.get(key) or b"" for key in keys if not durably or disk.is_durable(key)]
+
+
+def _keys_in(entry: bytes) -> Iterator[bytes]:
+    body = entry[_BODY:]
+    if body and not body.startswith(_MARK):
+        try:
+            yield from decode_write(body).keys
+        except UNDECODABLE as error:
+            raise Violation("entries can be read", repr(body)) from error
+
+
+def _content(machine: "Machine", partition_id: int) -> Mapping[bytes, bytes]:
+    """What a replica has applied."""
+    process = machine.process
+    data = process.store.open.get(partition_id) if process is not None and process.built else None
+    if data is not None and data.is_open:
+        return data.rows
+    image = machine.data_disk.folders.get(partition_id)
+    return image.rows if image is not None else {}

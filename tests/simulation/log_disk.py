@@ -1,0 +1,267 @@
+"""The simulated log database of the replicas: what a machine's disk keeps of it, and what a process makes of that.
+
+The end of a process keeps what was written; a power cut takes what was not synced, from some batch on.
+"""
+
+import asyncio
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from minka.errors import Code, MinkaError
+from minkad.storage.log_database import STALLED_S, Sync
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.simulation.process import Process
+
+# What `write` acknowledged is synced after so long, and so long may that take: see LogDatabase.
+_SYNC_DUE_S: Final = 0.05
+_SYNC_MAY_TAKE_S: Final = 0.05
+
+_Operation = tuple[bytes, bytes | None, bytes | None]  # key, value, None; or start, None, end of what is deleted
+_Undo = list[tuple[bytes, bytes | None]]  # keys and what they had
+
+
+class LogDisk:
+    """What outlives a process."""
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._values: dict[bytes, bytes] = {}
+        self._unsynced: list[_Undo] = []  # by batch
+        self._volatile: set[bytes] = set()  # keys that a batch has put which is not synced
+
+    def write(self, batch: list[_Operation]) -> None:
+        """From here on only a power cut takes it."""
+        undo: _Undo = []
+        for key, value, end in batch:
+            if end is not None:
+                for other in self.keys(key, end):
+                    self._put(other, None, undo)
+            else:
+                self._put(key, value, undo)
+        self._unsynced.append(undo)
+
+    def _put(self, key: bytes, value: bytes | None, undo: _Undo) -> None:
+        old = self._values.get(key)
+        undo.append((key, old))
+        self._set(key, old, value)
+        if value is not None:
+            self._volatile.add(key)
+
+    def _set(self, key: bytes, old: bytes | None, value: bytes | None) -> None:
+        if value is not None:
+            self._values[key] = value
+            if old is None:
+                insort(self._keys, key)
+        elif old is not None:
+            del self._values[key], self._keys[bisect_left(self._keys, key)]
+
+    def sync(self) -> None:
+        """All that was written is durable."""
+        self._unsynced.clear()
+        self._volatile.clear()
+
+    def cut_power(self, rng: "Random") -> None:
+        """Some of the last batches are gone that were not synced."""
+        kept = rng.randint(0, len(self._unsynced))
+        for undo in reversed(self._unsynced[kept:]):
+            for key, old in reversed(undo):
+                self._set(key, self._values.get(key), old)
+        self.sync()
+
+    def get(self, key: bytes) -> bytes | None:
+        """What was written last."""
+        return self._values.get(key)
+
+    def keys(self, start: bytes, end: bytes) -> list[bytes]:
+        """Those with start <= key < end, in order."""
+        return self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]
+
+    def is_durable(self, key: bytes) -> bool:
+        """Whether a power cut would leave what the key has now."""
+        return key not in self._volatile
+
+
+class SimLogDatabase:
+    """What `minkad.replication` asks of `LogDatabase`; calls of `on_put` tell of each key and value that is staged,
+    those of `on_delete` of each range that is to be deleted.
+    """
+
+    def __init__(
+        self,
+        process: "Process",
+        disk: LogDisk,
+        on_put: Callable[[bytes, bytes], None],
+        on_delete: Callable[[bytes, bytes], None],
+    ) -> None:
+        self.error: MinkaError | None = None
+        self.on_failure: Callable[[MinkaError], None] | None = None
+        self._process = process
+        self._loop = process.loop
+        self._disk = disk
+        self._on_put = on_put
+        self._on_delete = on_delete
+        self._batch: list[_Operation] = []
+        self._next: Sync | None = None
+        self._next_written: Sync | None = None
+        self._futures: dict[Sync, None] = {}  # that are not done
+        self._is_busy = False
+        self._asked_at: float | None = None
+        self._unsynced_since: float | None = None
+        self._last_sync_s = 0.0
+
+    def die(self) -> None:
+        """The process ends: nobody waits any more."""
+        for future in self._futures:
+            asyncio.Future.cancel(future)
+
+    # What LogDatabase has
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the disk owes an answer for longer than a slow one takes."""
+        return self._asked_at is not None and self._process.now() - self._asked_at > STALLED_S
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Stage."""
+        self._batch.append((key, value, None))
+        self._on_put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Stage."""
+        self._batch.append((key, None, None))
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Stage."""
+        self._batch.append((start, None, end))
+        self._on_delete(start, end)
+
+    def sync(self) -> asyncio.Future[None]:
+        """Done when everything staged so far, and in the rest of this loop turn, is durable."""
+        if self._next is None:
+            self._next = self._new_future()
+        return self._next
+
+    def write(self) -> asyncio.Future[None]:
+        """Done when the operating system has it."""
+        if self._next_written is None:
+            self._next_written = self._new_future()
+        return self._next_written
+
+    def get(self, key: bytes) -> bytes | None:
+        """What was written."""
+        return self._disk.get(key)
+
+    def scan(
+        self, start: bytes, end: bytes, *, reverse: bool = False, limit: int = 0, max_bytes: int = 0
+    ) -> list[tuple[bytes, bytes]]:
+        """As LogDatabase.scan."""
+        keys = self._disk.keys(start, end)
+        if reverse:
+            keys.reverse()
+        found: list[tuple[bytes, bytes]] = []
+        size = 0
+        for key in keys:
+            value = self._disk.get(key)
+            assert value is not None, key
+            size += len(value)
+            if found and max_bytes and size > max_bytes:
+                break
+            found.append((key, value))
+            if len(found) == limit:
+                break
+        return found
+
+    def count(self, start: bytes, end: bytes) -> int:
+        """How many keys there are."""
+        return len(self._disk.keys(start, end))
+
+    def damaged(self, what: str) -> MinkaError:
+        """Something is missing."""
+        error = MinkaError(Code.CORRUPT_DATA, f"the log database is damaged: {what}")
+        self.fail(error)
+        return error
+
+    def fail(self, error: MinkaError) -> None:
+        """No later sync succeeds."""
+        if self.error is None and self._process.alive:
+            self.error = error
+            if self.on_failure is not None:
+                self.on_failure(error)
+
+    # Writing
+
+    def _new_future(self) -> Sync:
+        future = Sync(loop=asyncio.get_running_loop())
+        if not self._process.alive:
+            asyncio.Future.cancel(future)
+            return future
+        self._futures[future] = None
+        future.add_done_callback(self._forget)
+        if self.error is not None:
+            future.set_exception(self.error)
+            future.exception()
+        elif not self._is_busy:
+            self._loop.call_soon(self._start)
+        return future
+
+    def _forget(self, future: asyncio.Future[None]) -> None:
+        self._futures.pop(future, None)  # type: ignore[call-overload]
+
+    def _start(self) -> None:
+        synced, written = self._next, self._next_written
+        if self._is_busy or (synced is None and written is None) or not self._process.alive:
+            return
+        batch, self._batch = self._batch, []
+        self._next = self._next_written = None
+        self._process.point()
+        self._disk.write(batch)
+        self._process.point()
+        if written is not None and self._acknowledges_written():
+            if self._unsynced_since is None:
+                self._unsynced_since = self._process.now()
+                self._loop.call_later(_SYNC_DUE_S, self._sync_if_due)
+            _done(written)
+            if synced is None:
+                return
+        self._sync(synced, written)
+
+    def _acknowledges_written(self) -> bool:
+        """Whether a write may be acknowledged before it is synced: see LogDatabase."""
+        since = self._unsynced_since
+        is_due = since is not None and self._process.now() - since >= _SYNC_DUE_S
+        return not is_due and self._last_sync_s <= _SYNC_MAY_TAKE_S
+
+    def _sync_if_due(self) -> None:
+        if self._unsynced_since is not None and not self._is_busy and self._process.alive:
+            self._sync(None, None)
+
+    def _sync(self, *futures: Sync | None) -> None:
+        began, seconds = self._process.now(), self._process.sync_time()
+        if not seconds:
+            self._synced(began, futures)
+            return
+        self._is_busy, self._asked_at = True, began
+        self._loop.call_later(seconds, self._synced, began, futures)
+
+    def _synced(self, began: float, futures: tuple[Sync | None, ...]) -> None:
+        if not self._process.alive:
+            return
+        if self.stalled:
+            self._process.stalled_until = self._process.world.now
+        self._disk.sync()
+        self._is_busy, self._asked_at, self._unsynced_since = False, None, None
+        self._last_sync_s = self._process.now() - began
+        self._process.point()
+        for future in futures:
+            if future is not None:
+                _done(future)
+        self._start()
+
+
+def _done(future: Sync) -> None:
+    if not future.done():
+        future.set_result(None)

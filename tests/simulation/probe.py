@@ -1,0 +1,33 @@
+"""Whether a node answers reads at this very moment, as a client would see it."""
+
+from asyncio import events
+from typing import TYPE_CHECKING, Final
+
+from minka import wire
+from minka.v1.cluster_pb2 import Partition
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+_FIRST_KEY: Final = b"\x00"
+
+
+def is_served(process: "Process", row: Partition) -> bool:
+    """Ask for a key. An answer that doesn't come at once is none."""
+    body = wire.encode([row.start_key or _FIRST_KEY])
+    request = wire.Request(0, 0, [wire.Group(wire.Op.READ, row.id, row.generation, body)])
+    share = process.memory.share()
+    running = events._get_running_loop()
+    events._set_running_loop(process.loop._self)
+    asking = process.manager.handle(request, share)
+    try:
+        asking.send(None)
+    except StopIteration as answered:
+        return answered.value.results[0].error is None
+    except RuntimeError:  # it would wait, which only a task can
+        return False
+    finally:
+        asking.close()
+        events._set_running_loop(running)
+        share.close()
+    raise AssertionError("a request waits outside of a task")

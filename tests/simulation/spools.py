@@ -1,0 +1,167 @@
+"""The files of loads on simulated nodes. A file is there whole and durably, or not at all."""
+
+import zlib
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from minka.errors import Code, MinkaError
+from minka.v1.load_api_pb2 import FetchRequest, FinishLoadPartsRequest
+from minka.v1.loads_pb2 import LoadFile
+from minkad.core.state import is_up
+from minkad.replication.ingesting import LoadSources
+from minkad.spool.collecting import Collecting
+from minkad.spool.fetching import Fetching
+from minkad.spool.spool import Spool
+from tests.simulation.streams import ByteStream
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(dict[bytes, bytes]).decode
+
+
+@dataclass(slots=True)
+class SpoolDisk:
+    """What outlives a process: files and their contents by load and name."""
+
+    files: dict[int, dict[str, tuple[LoadFile, bytes]]] = field(default_factory=dict)
+
+    def keep(self, number: int, file: LoadFile, content: bytes) -> None:
+        """It is there."""
+        self.files.setdefault(number, {})[file.name] = (file, content)
+
+
+def encode_rows(rows: Mapping[bytes, bytes]) -> bytes:
+    """The content of a file."""
+    return _encode(rows)
+
+
+class NodeSpool:
+    """What a daemon has for loads, wired as `minkad.node.daemon` wires it."""
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+        self.files = SimSpool(process, process.machine.spool_disk)
+        self.fetching = Fetching(process.machine.id, cast("Spool", self.files), self._fetch, self._all_nodes)
+
+    def sources(self) -> LoadSources:
+        """For the data plane."""
+        process = self._process
+        return LoadSources(
+            cast("Spool", self.files),
+            self.fetching,
+            lambda: process.coordinator.state.loads,
+            process.calls.pull_file,
+            self._finish,
+        )
+
+    async def _finish(self, request: FinishLoadPartsRequest) -> None:
+        await self._process.member.finish_load_parts(request)
+
+    def begin(self) -> None:
+        """Collect what nobody needs, from now on."""
+        process = self._process
+        assert process.manager.ingesting is not None
+        is_in_log = process.manager.ingesting.is_in_log
+        collecting = Collecting(cast("Spool", self.files), lambda: process.coordinator.state.loads, is_in_log)
+        process.spawn(collecting.run())
+
+    def _all_nodes(self) -> list[str]:
+        return [node.id for node in self._process.coordinator.state.nodes.values() if is_up(node)]
+
+    async def _fetch(self, node_id: str, request: FetchRequest) -> AsyncIterator[bytes]:
+        address = self._process.coordinator.address_of(node_id)
+        async for message in ByteStream(self._process, address, partial(_send, request)).run(_nothing()):
+            yield message
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    messages: tuple[bytes, ...] = ()
+    for message in messages:
+        yield message
+
+
+async def _send(request: FetchRequest, server: "Process", _: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    assert server.spool is not None
+    file, content = server.spool.files.find(request.load_number, request.name)
+    yield file.SerializeToString()
+    await server.disk_work()
+    yield content
+
+
+class SimSpool:
+    """As much of `Spool` as taking in, fetching and collecting need."""
+
+    def __init__(self, process: "Process", disk: SpoolDisk) -> None:
+        self._process = process
+        self._disk = disk
+        self._links: dict[Path, bytes] = {}
+        self._numbers = count(1)
+
+    def numbers(self) -> list[int]:
+        """The loads of which something is here."""
+        return [number for number, files in self._disk.files.items() if files]
+
+    def files(self, number: int) -> list[LoadFile]:
+        """The files of a load."""
+        return [file for file, _ in self._disk.files.get(number, {}).values()]
+
+    def find(self, number: int, name: str) -> tuple[LoadFile, bytes]:
+        """Raises UNKNOWN_FILE."""
+        found = self._disk.files.get(number, {}).get(name)
+        if found is None:
+            raise MinkaError(Code.UNKNOWN_FILE, f"load {number} has no file {name} here")
+        return found
+
+    def has(self, number: int, name: str, checksum: int) -> bool:
+        """Whether this very file is here."""
+        found = self._disk.files.get(number, {}).get(name)
+        return found is not None and found[0].checksum == checksum
+
+    async def receive(
+        self, number: int, file: LoadFile, chunks: AsyncIterator[bytes], *, is_checked: bool = False
+    ) -> None:
+        """Take a file in, durably."""
+        content = b"".join([chunk async for chunk in chunks])
+        if len(content) != file.bytes:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{file.name}: {len(content)} of {file.bytes} bytes came")
+        assert zlib.crc32(content) == file.checksum, file
+        await self._process.disk_work()
+        if self._process.alive:
+            self._disk.keep(number, file, content)
+        self._process.point()
+
+    async def verify(self, number: int, name: str, checksum: int) -> None:
+        """It is whole. Raises UNKNOWN_FILE."""
+        await self._process.disk_work()
+        file, _ = self.find(number, name)
+        assert file.checksum == checksum, file
+
+    async def link(self, number: int, name: str, checksum: int) -> Path:
+        """For who takes it over. Raises UNKNOWN_FILE."""
+        await self.verify(number, name, checksum)
+        link = Path("spool") / str(next(self._numbers))
+        self._links[link] = self.find(number, name)[1]
+        return link
+
+    def rows(self, link: Path) -> dict[bytes, bytes]:
+        """The content of a link."""
+        return _decode(self._links[link])
+
+    async def discard(self, link: Path) -> None:
+        """It is not needed any more."""
+        self._links.pop(link, None)
+
+    async def remove(self, number: int, names: Iterable[str]) -> None:
+        """Remove files."""
+        for name in names:
+            if self._process.alive:
+                self._disk.files.get(number, {}).pop(name, None)
+        await self._process.disk_work()

@@ -1,0 +1,498 @@
+"""The simulated disk of replicas: data databases that keep what was flushed, and checkpoints of them."""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from minka.errors import Code, MinkaError
+from minka.ranges import ALL_KEYS, KeyRange
+from minka.wire import WriteBody
+from minkad.storage.checkpoint import CheckpointFile
+from minkad.storage.data_database import Applied
+from minkad.storage.replica_store import Purpose
+from minkad.storage.size_estimate import Size
+from minkad.storage.tables import Table
+from minkad.storage.taken_loads import TakenLoads
+from minkad.storage.threads import end_of
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+_PARTITIONS: Final = Path("partitions")
+_ROWS_A_FILE: Final = 16
+_MAX_PASSED: Final = 0
+_AT_ONCE: Final = 0.5  # of the work that threads do takes no time that matters
+_MEAN_S: Final = 0.004  # the rest, on a disk that is quick
+_HEAD: Final = "CURRENT"  # a checkpoint's file with what is no row
+
+
+@dataclass(slots=True)
+class Image:
+    """A data database as it is on the disk."""
+
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    applied: Applied = field(default_factory=Applied)
+    loads: TakenLoads = field(default_factory=TakenLoads)
+
+    def copy(self) -> "Image":
+        """As it is now."""
+        return Image(dict(self.rows), self.applied, self.loads)
+
+
+@dataclass(slots=True)
+class DataDisk:
+    """What outlives a process: the folders of partitions. `SimReplicaStore.remove_leftovers` would remove the rest."""
+
+    folders: dict[int, Image] = field(default_factory=dict)
+
+
+class SimReplicaStore:
+    """As `ReplicaStore`."""
+
+    def __init__(self, process: "Process", disk: DataDisk) -> None:
+        self._process = process
+        self._disk = disk
+        self._incoming: dict[int, dict[str, bytes]] = {}
+        self.open: dict[int, SimDataDatabase] = {}  # the newest of each partition
+
+    async def remove_leftovers(self) -> None:
+        """There are none: what a process received, or took, is in its memory here."""
+        await self._process.disk_work()
+
+    def data(
+        self, partition_id: int, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
+    ) -> "SimDataDatabase":
+        """The data database of a partition, not open yet."""
+        made = self.open[partition_id] = SimDataDatabase(self._process, self._disk, partition_id, size, on_damage)
+        return made
+
+    def partition_ids(self) -> list[int]:
+        """The partitions that have a folder."""
+        return list(self._disk.folders)
+
+    def exists(self, partition_id: int) -> bool:
+        """Whether the partition has a folder."""
+        return partition_id in self._disk.folders
+
+    async def remove(self, partition_id: int) -> None:
+        """Remove the folder of a partition, durably."""
+        await remove_folder(self._process, self._disk, partition_id)
+
+    async def take(self, data: "SimDataDatabase", purpose: Purpose, name: str) -> "SimCheckpoint":
+        """A checkpoint with at least what is applied now."""
+        await self._process.disk_work()  # what had this name before is removed
+        await data.flush()
+        data.open()
+        return SimCheckpoint(self._process, self._disk, Path(purpose.value) / name, await data.checkpointed())
+
+    def incoming(self, partition_id: int, files: Sequence[CheckpointFile], kept: Mapping[str, int]) -> "SimIncoming":
+        """A checkpoint that is about to be received."""
+        there = self._incoming.setdefault(partition_id, {})
+        return SimIncoming(self._process, self._disk, partition_id, files, kept, there)
+
+
+async def remove_folder(process: "Process", disk: DataDisk, partition_id: int) -> None:
+    """Durably."""
+    await process.disk_work()
+    if process.alive:
+        disk.folders.pop(partition_id, None)
+    process.point()
+
+
+class SimDataDatabase:
+    """As `DataDatabase`: what is written is in memory until it is flushed."""
+
+    def __init__(
+        self,
+        process: "Process",
+        disk: DataDisk,
+        partition_id: int,
+        size: Size | None = None,
+        on_damage: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.path = _PARTITIONS / str(partition_id)
+        self.damage: MinkaError | None = None
+        self.applied = Applied()
+        self.loads = TakenLoads()
+        self.rows: dict[bytes, bytes] = {}
+        self._size = size or Size()
+        self._process = process
+        self._disk = disk
+        self._id = partition_id
+        self._on_damage = on_damage
+        self._closed = False
+        self._disk_lock = asyncio.Lock()
+        self.is_open = False
+
+    def exists(self) -> bool:
+        """Whether there is anything on disk."""
+        return self.is_open or self._id in self._disk.folders
+
+    def condemn(self, error: MinkaError) -> None:
+        """It is damaged."""
+        if self.damage is None:
+            self.damage = error
+            self._on_damage()
+
+    def open(self) -> None:
+        """Open, or create where there is nothing."""
+        self._check()
+        if self.is_open:
+            return
+        image = self._disk.folders.get(self._id)
+        if image is None:
+            image = Image()
+            if self._process.alive:
+                self._disk.folders[self._id] = Image()
+        self.rows, self.applied, self.loads = dict(image.rows), image.applied, image.loads
+        self.is_open = True
+        self._size = _size_of(self.rows)
+
+    def is_stalled(self) -> bool:
+        """Never."""
+        return False
+
+    def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
+        """In memory: durable with the next flush."""
+        self.open()
+        for write in writes:
+            for key, value in zip(write.keys, write.values, strict=True):
+                self._put(key, value)
+        self.applied = applied
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        old = self.rows.pop(key, None) if value is None else self.rows.get(key)
+        size = self._size
+        if old is not None:
+            size.bytes, size.keys = size.bytes - len(key) - len(old), size.keys - 1
+        if value is not None:
+            self.rows[key] = value
+            size.bytes, size.keys = size.bytes + len(key) + len(value), size.keys + 1
+
+    def get(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values in the order of the keys."""
+        if not self._is_there():
+            return [None] * len(keys)
+        self.open()
+        return [self.rows.get(key) for key in keys]
+
+    async def get_many(self, keys: list[bytes], max_bytes: int = 0) -> list[bytes | None]:
+        """The same on another thread."""
+        found = self.get(keys)
+        await self._process.disk_work()
+        return found
+
+    def page(
+        self,
+        start: bytes,
+        end: bytes,
+        reverse: bool,
+        max_rows: int,
+        max_bytes: int,
+        max_passed: int = _MAX_PASSED,
+        max_seconds: float = inf,
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """See `rocks.page`."""
+        if not self._is_there():
+            return [], [], True
+        self.open()
+        keys: list[bytes] = []
+        size = 0
+        for key in sorted((key for key in self.rows if KeyRange(start, end).contains(key)), reverse=reverse):
+            size += len(key) + len(self.rows[key])
+            if len(keys) == max_rows or (keys and size > max_bytes):
+                return keys, [self.rows[key] for key in keys], False
+            keys.append(key)
+        return keys, [self.rows[key] for key in keys], True
+
+    async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
+        """Nothing is in the way."""
+        return wanted
+
+    async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = 0) -> Size:
+        """Exactly the keys and bytes there are."""
+        if not self._is_there():
+            return Size()
+        self.open()
+        return _size_of({key: value for key, value in self.rows.items() if wanted.contains(key)})
+
+    def keep(self, kept: KeyRange, applied: Applied) -> bool:
+        """Remove all keys but these; whether there were any."""
+        self.open()
+        outside = [key for key in self.rows if not kept.contains(key)]
+        for key in outside:
+            self._put(key, None)
+        self.applied = applied
+        return bool(outside)
+
+    async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
+        """The rows are durable at once; that they are taken in, with the next flush."""
+        self.open()
+        await self.flush()
+        rows = self._process.spooled(file)
+        async with self._disk_lock:
+            await self._process.disk_work()
+            if self._process.alive:
+                self._disk.folders[self._id].rows.update(rows)
+            self._process.point()
+            for key, value in rows.items():
+                self._put(key, value)
+        self.loads = loads
+        self.applied = applied
+
+    async def compact_outside(self, kept: KeyRange) -> None:
+        """It frees room, of which there is enough; and flushes."""
+        await self.flush()
+
+    async def compact(self) -> Size:
+        """The same."""
+        self.open()
+        await self.flush()
+        return self.size()
+
+    def tables(self) -> list[Table]:
+        """One file."""
+        self._check()
+        rows = self._disk.folders[self._id].rows
+        return [Table(1, max(1, _size_of(rows).bytes), min(rows), max(rows))] if rows else []
+
+    def size(self) -> Size:
+        """Exact."""
+        return Size(self._size.bytes, self._size.keys)
+
+    def size_error(self) -> float:
+        """It is exact."""
+        return 0.0
+
+    def share(self, part: KeyRange) -> float:
+        """The share of the data that is in the range."""
+        total = self._size.bytes
+        if not total or not self.is_open:
+            return 0.5
+        return sum(len(key) + len(value) for key, value in self.rows.items() if part.contains(key)) / total
+
+    def size_at_most(self) -> Size:
+        """Exact."""
+        return self.size()
+
+    async def flush(self) -> Applied:
+        """Make what is applied durable; how far that is, at least."""
+        if not self.is_open:
+            return self.applied
+        async with self._disk_lock:
+            before, image = self.applied, self._image()
+            is_quick = self._process.rng.random() < 0.5  # it is durable before anybody hears of it
+            if is_quick:
+                self._store(image)
+            await self._process.disk_work()
+            if not is_quick:
+                self._store(image)
+            self._process.point()
+        return before
+
+    async def checkpointed(self) -> Image:
+        """What a checkpoint has that is taken now: it flushes, too."""
+        async with self._disk_lock:
+            self._check()
+            image = self._image()
+            self._store(image)
+            await self._process.disk_work()
+            return image.copy()
+
+    def _image(self) -> Image:
+        if self.damage is not None:
+            raise self.damage
+        return Image(dict(self.rows), self.applied, self.loads)
+
+    def _store(self, image: Image) -> None:
+        if self._process.alive and self.is_open:
+            self._disk.folders[self._id] = image.copy()
+
+    async def close(self) -> None:
+        """Flush and close."""
+        self._closed = True
+        if not self.is_open:
+            return
+        async with self._disk_lock:
+            if self.damage is None:
+                self._store(self._image())
+            self.is_open = False
+            await self._process.disk_work()
+
+    def _check(self) -> None:
+        if self.damage is not None:
+            raise self.damage
+        if self._closed:
+            raise MinkaError(Code.SHUTTING_DOWN, f"{self.path} is closed")
+
+    def _is_there(self) -> bool:
+        self._check()
+        return self.exists()
+
+
+def _size_of(rows: Mapping[bytes, bytes]) -> Size:
+    return Size(sum(len(key) + len(value) for key, value in rows.items()), len(rows))
+
+
+# Checkpoints
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_head: Final = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
+_decode_rows: Final = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
+
+
+def files_of(image: Image) -> dict[str, bytes]:
+    """The same rows make the same files."""
+    rows = sorted(image.rows.items())
+    parts = [_encode(rows[start : start + _ROWS_A_FILE]) for start in range(0, len(rows), _ROWS_A_FILE)]
+    head = _encode((image.applied.offset, image.applied.leader_epoch, image.loads.encode()))
+    return {**{f"{zlib.crc32(part):08x}.sst": part for part in parts}, _HEAD: head}
+
+
+def image_of(files: Mapping[str, bytes]) -> Image:
+    """What the files have."""
+    offset, epoch, loads = _decode_head(files[_HEAD])
+    rows = {key: value for name, part in files.items() if name != _HEAD for key, value in _decode_rows(part)}
+    return Image(rows, Applied(offset, epoch), TakenLoads.decode(loads))
+
+
+class SimCheckpoint:
+    """As `Checkpoint`."""
+
+    def __init__(self, process: "Process", disk: DataDisk, path: Path, image: Image) -> None:
+        self.path = path
+        self._process = process
+        self._disk = disk
+        self._image = image
+        self._content = files_of(image)
+        self.files = tuple(CheckpointFile(name, len(content)) for name, content in self._content.items())
+
+    @property
+    def size(self) -> int:
+        """All files together, in bytes."""
+        return sum(file.size for file in self.files)
+
+    async def read(self, chunk_bytes: int, skip: Collection[str] = ()) -> AsyncIterator[tuple[bytes, int | None]]:
+        """The content of the files in their order, and with the last chunk of each its CRC-32."""
+        for name, content in self._content.items():
+            if name in skip:
+                continue
+            await self._process.disk_work()
+            for start in range(0, len(content), chunk_bytes):
+                is_last = start + chunk_bytes >= len(content)
+                yield content[start : start + chunk_bytes], zlib.crc32(content) if is_last else None
+
+    async def checksum(self, file: CheckpointFile) -> int:
+        """The CRC-32 of a file."""
+        return zlib.crc32(self._content[file.name])
+
+    async def verify(self) -> None:
+        """It is whole."""
+        await self._process.disk_work()
+
+    async def move(self, path: Path) -> None:
+        """Move it to where the database is opened, durably; what was there is removed."""
+        await _put_in_place(self._process, self._disk, int(path.name), self._image)
+
+    async def remove(self) -> None:
+        """Its room is free."""
+        await self._process.disk_work()
+
+
+async def _put_in_place(process: "Process", disk: DataDisk, partition_id: int, image: Image) -> None:
+    await remove_folder(process, disk, partition_id)
+    await process.disk_work()
+    if process.alive:
+        disk.folders[partition_id] = image.copy()
+    process.point()
+
+
+class SimIncoming:
+    """As `Incoming`."""
+
+    def __init__(
+        self,
+        process: "Process",
+        disk: DataDisk,
+        partition_id: int,
+        files: Sequence[CheckpointFile],
+        kept: Mapping[str, int],
+        there: dict[str, bytes],
+    ) -> None:
+        """`there`: the files of an earlier try."""
+        self._process = process
+        self._disk = disk
+        self._id = partition_id
+        self._files = files
+        self._kept = kept
+        self._there = there
+        self._bytes = sum(file.size for file in files if file.name not in kept)
+        self.received = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all content is there."""
+        return self.received == self._bytes
+
+    async def write(self, chunks: AsyncIterator[bytes]) -> list[int]:
+        """Take the content of the files that come; the CRC-32 of all."""
+        for name in self._there.keys() - self._kept.keys():
+            del self._there[name]
+        buffer, found = b"", dict(self._kept)
+        coming = [file for file in self._files if file.name not in self._kept]
+        async for chunk in chunks:
+            buffer += chunk
+            self.received += len(chunk)
+            if self.received > self._bytes:
+                raise MinkaError(Code.INVALID_ARGUMENT, "more content than announced")
+            while coming and len(buffer) >= coming[0].size:
+                file = coming.pop(0)
+                self._there[file.name], buffer = buffer[: file.size], buffer[file.size :]
+                found[file.name] = zlib.crc32(self._there[file.name])
+                await self._process.disk_work()
+        if not self.complete:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{self.received} of {self._bytes} bytes came")
+        return [found[file.name] for file in self._files]
+
+    def finished(self) -> dict[str, int]:
+        """The CRC-32 of the files that are there whole and durable."""
+        return {name: zlib.crc32(content) for name, content in self._there.items()}
+
+    def check(self, expected: Sequence[int], found: Sequence[int]) -> None:
+        """Raises CORRUPT_DATA if the checksums differ."""
+        if list(expected) != list(found):
+            raise MinkaError(Code.CORRUPT_DATA, "other checksums than the sender's")
+
+    async def verify(self) -> None:
+        """Raises CORRUPT_DATA where somebody has removed files meanwhile."""
+        await self._process.disk_work()
+        if not {file.name for file in self._files} <= self._there.keys():
+            raise MinkaError(Code.CORRUPT_DATA, "files are missing")
+
+    async def install(self, path: Path) -> None:
+        """Move it to where the database is opened, durably; what was there is removed."""
+        image = image_of({file.name: self._there[file.name] for file in self._files})
+        self._there.clear()
+        await _put_in_place(self._process, self._disk, int(path.name), image)
+
+    async def discard(self) -> None:
+        """Remove what came."""
+        self._there.clear()
+        await self._process.disk_work()
+
+
+async def disk_work(process: "Process") -> None:
+    """What a thread does with the disk: see `minkad.storage.threads.on_thread`."""
+    if process.rng.random() < _AT_ONCE:
+        await asyncio.sleep(0)
+        return
+    seconds = process.rng.expovariate(1 / _MEAN_S) + process.sync_time()
+    future = process.loop.create_future()
+    process.loop.call_later(seconds, lambda: None if future.done() else future.set_result(None))
+    await end_of(future)

@@ -45,6 +45,7 @@ class Leader:
         self._held: dict[str, float] = {}  # who was refused: until when it isn't proposed again
         self._caught_up: dict[str, CaughtUp] = {}
         self._hand_over: HandOver | None = None
+        node.in_sync_sets[state.id] = self
         self.row_changed(now)
 
     # What happens
@@ -63,7 +64,7 @@ class Leader:
         if self.proposed is not None and row.partition_epoch > self.proposed.partition_epoch:
             self.proposed = None
         self._joining -= set(row.isr)
-        self._recount()
+        self.recount()
         self._pause_without_room()
         self._change_hand_over(now)
         for node in sorted(self._lost - set(row.isr)):
@@ -81,6 +82,7 @@ class Leader:
         for node in list(self.progress):
             self._remove(node)
         self.proposed, self.counted = None, ()  # it is the next leadership's turn to ask
+        del self._node.in_sync_sets[self.state.id]
         self.state.log.keep_tail(False)
 
     def epoch_durable(self) -> None:
@@ -316,18 +318,28 @@ class Leader:
             return
         self._joining.clear()
         self.proposed = None
-        self._recount()
+        self.recount()
 
-    def _recount(self) -> None:
-        names = {*self.state.row.isr, *self._joining}
+    def may_be_in_sync(self) -> set[str]:
+        """The in-sync set, and those that may have become a part of it."""
+        return {*self.state.row.isr, *self._joining}
+
+    def recount(self) -> None:
+        """Others may be in sync than before. Who joins a partition that is being split joins both halves."""
+        row, names = self.state.row, self.may_be_in_sync()
+        others = self._node.in_sync_sets
+        if row.splitting and not row.split_to and (parent := others.get(row.split_from)) is not None:
+            names |= parent.may_be_in_sync()
         self.counted = [progress for node, progress in self.progress.items() if node in names]
         assert names - {self._node.id} <= self.progress.keys(), f"{names} of {self.progress.keys()}"
         self.advance()
+        if row.splitting and row.split_to and (child := others.get(row.split_to)) is not None:
+            child.recount()
 
     def _stop_joining(self, node: str) -> None:
         if node in self._joining and self.proposed is None:
             self._joining.discard(node)
-            self._recount()
+            self.recount()
 
     def _consider(self, progress: Progress, now: float) -> None:
         """Let a follower join once it has all that may be acknowledged, and nothing that its leader lacks, which would
@@ -345,7 +357,7 @@ class Leader:
             if not progress.is_near or not keeps_up or now < self._held.get(node, 0.0):
                 return
             self._joining.add(node)
-            self._recount()
+            self.recount()
         has_all = progress.matched >= max(state.high_watermark, state.ready_at)
         if has_all and self.proposed is None and not state.gate.is_fenced:
             self._propose([*state.row.isr, node])

@@ -23,6 +23,16 @@ class ClusterView(Protocol):
         """The nodes that are short of disk space."""
 
 
+class InSyncSet(Protocol):
+    """That of a partition which this node leads."""
+
+    def may_be_in_sync(self) -> set[str]:
+        """The in-sync set, and those that may have become a part of it."""
+
+    def recount(self) -> None:
+        """Others may be in sync than before."""
+
+
 class Node:
     """For one thread."""
 
@@ -32,6 +42,7 @@ class Node:
         self.view = view
         self.outbox = outbox
         self.states: dict[int, ReplicaState] = {}  # by partition
+        self.in_sync_sets: dict[int, InSyncSet] = {}  # by partition: of those that this node leads
         self.failed: dict[int, MinkaError] = {}  # by partition: why it can't be hosted
 
     def apply(self, state: ReplicaState) -> None:

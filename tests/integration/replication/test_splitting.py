@@ -533,3 +533,33 @@ async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest
             assert data.size_error() > sizing.MAX_ERROR
         await until(lambda: data.size_error() == 0)
         assert data.size() == await data.count()
+
+
+async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path) -> None:
+    """The in-sync set that was asked for before the other half was made, and is recorded later, is that of both."""
+    async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30.0)) as c:
+        athens, byzantium = await c.add(*NODES[:2])
+        await c.create("athens", 1, followers=NODES[1:2])
+        await byzantium.kill()
+        await c.fail("byzantium")
+        await until(lambda: list(c.rows[1].isr) == ["athens"])
+        c.before_alter_isr = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        await byzantium.start()
+        await c.back("byzantium")
+        await athens.put(1, ROWS)
+        asked = c.requests
+        await until(lambda: c.requests > asked)
+        await begin(c)
+        await until(lambda: athens.replica(2).is_made and byzantium.replica(2).is_made)
+        await byzantium.kill()
+        writing = asyncio.create_task(athens.put(2, {b"9": b"last"}, generation=2))
+        await until(lambda: athens.replica(2).durable == athens.replica(2).log.end > athens.replica(2).log.base)
+        assert athens.replica(2).high_watermark < athens.replica(2).log.end
+        c.before_alter_isr.clear()
+        await until(lambda: "byzantium" in c.rows[2].isr)
+        assert not writing.done()
+        await byzantium.start()
+        await c.tell_all(1, 2)
+        await writing
+        await ended(c)
+        await assert_halves(athens, upper=UPPER | {b"9": b"last"})

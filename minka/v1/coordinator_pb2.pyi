@@ -603,21 +603,25 @@ class FinishSplitRequest(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     PARTITION_ID_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     partition_id: _builtins.int
     """the new one"""
     leader_epoch: _builtins.int
     """precondition"""
+    partition_epoch: _builtins.int
+    """precondition: of the row whose in-sync replicas have all been made"""
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         partition_id: _builtins.int = ...,
         leader_epoch: _builtins.int = ...,
+        partition_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "node_id", b"node_id", "partition_id", b"partition_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "node_id", b"node_id", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -73,7 +73,7 @@ class NodeRequests:
 
     async def finish_split(self, request: FinishSplitRequest) -> FinishSplitResponse:
         """Answers the rows of both halves; the parent may be gone by then."""
-        command = FinishSplit(request.node_id, request.partition_id, request.leader_epoch)
+        command = FinishSplit(request.node_id, request.partition_id, request.leader_epoch, request.partition_epoch)
         await self._coordinator.controller().submit(command)
         partitions = self._coordinator.state.partitions
         child = partitions[request.partition_id]

@@ -195,6 +195,7 @@ class FinishSplit:
     node_id: str
     partition_id: int
     leader_epoch: int
+    partition_epoch: int  # of the row that says who is in sync
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,6 +271,9 @@ def finish(state: State, command: FinishSplit) -> list[Record]:
         name = partition_name(state.keyspaces, child)
         text = f"{name} is led by {child.leader or 'nobody'} at leader_epoch {child.leader_epoch}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=[child])
+    if child.partition_epoch != command.partition_epoch:  # somebody may be in sync of whom its leader doesn't know yet
+        text = f"partition {child.id} is at epoch {child.partition_epoch}, its leader knows {command.partition_epoch}"
+        raise MinkaError(Code.STALE_EPOCH, text, partitions=[child])
     halves = (state.partitions[other_half(child)], child)
     return partitions_changed(PartitionChange(row).end_split().row() for row in halves)
 

@@ -64,7 +64,10 @@ class SplitEnd:
         is_made_by_all = all(p.is_replicating and p.matched >= state.log.base for p in self._leader.counted)
         if state.row.splitting and is_made_by_all and self._inquiry.is_due(now):
             request = FinishSplitRequest(
-                node_id=self._node.id, partition_id=state.id, leader_epoch=self._leader.leader_epoch
+                node_id=self._node.id,
+                partition_id=state.id,
+                leader_epoch=self._leader.leader_epoch,
+                partition_epoch=state.row.partition_epoch,
             )
             self._inquiry.asked(request)
             self._node.outbox.put(AskFinishSplit(request))

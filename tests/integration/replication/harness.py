@@ -537,6 +537,8 @@ class Cluster:
         if child.splitting:
             if (child.leader, child.leader_epoch) != (request.node_id, request.leader_epoch):
                 raise MinkaError(Code.STALE_EPOCH, "another leads", partitions=[child])
+            if child.partition_epoch != request.partition_epoch:
+                raise MinkaError(Code.STALE_EPOCH, "the row is another", partitions=[child])
             for id_ in (child.split_from, child.id):
                 row = self.change(id_, lambda row: row.ClearField("splitting"))
                 for node in row.replicas:

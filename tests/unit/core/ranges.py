@@ -74,5 +74,5 @@ def finish(c: Controller) -> None:
     finish_merges(c)
     for row in list(c.state.partitions.values()):
         if row.splitting and not row.split_to and row.leader:
-            c.run(FinishSplit(row.leader, row.id, row.leader_epoch))
+            c.run(FinishSplit(row.leader, row.id, row.leader_epoch, row.partition_epoch))
     c.schedule()

@@ -174,7 +174,7 @@ def split(state: State, row_id: int, key: bytes) -> None:
 
 def end_split(state: State, row_id: int) -> None:
     child = state.partitions[state.partitions[row_id].split_to]
-    run(state, FinishSplit(child.leader, child.id, child.leader_epoch))
+    run(state, FinishSplit(child.leader, child.id, child.leader_epoch, child.partition_epoch))
 
 
 def test_files_of_partitions_that_have_changed() -> None:

@@ -254,7 +254,7 @@ def test_the_leader_dies_in_between() -> None:
     assert parent.leader == child.leader != old
     assert parent.leader_epoch == child.leader_epoch == 2
     with pytest.raises(MinkaError) as refusal:
-        c.run(FinishSplit(old, child.id, 1))
+        c.run(FinishSplit(old, child.id, 1, child.partition_epoch))
     assert refusal.value.code is Code.STALE_EPOCH
     finish(c)
     assert not any(row.splitting for row in rows_of(c))
@@ -263,6 +263,25 @@ def test_the_leader_dies_in_between() -> None:
     c.settle()
     c.fail(other)
     assert all(row.leader for row in rows_of(c))
+
+
+def test_a_split_does_not_end_by_an_older_in_sync_set() -> None:
+    """Who has come back by the other half's row may not have made its own yet."""
+    c = three(replicas=3)
+    split(c, b"m")
+    parent, child = rows_of(c)
+    late = next(node for node in NODES if node != parent.leader)
+    c.alter_isr(child, [node for node in child.isr if node != late])
+    parent, known = rows_of(c)
+    c.alter_isr(parent, [*parent.isr, late])
+    with pytest.raises(MinkaError) as refusal:
+        c.run(FinishSplit(known.leader, known.id, known.leader_epoch, known.partition_epoch))
+    assert refusal.value.code is Code.STALE_EPOCH
+    (newest,) = refusal.value.partitions
+    assert late in newest.isr
+    assert newest.splitting
+    c.run(FinishSplit(newest.leader, newest.id, newest.leader_epoch, newest.partition_epoch))
+    assert not any(row.splitting for row in rows_of(c))
 
 
 def test_in_sync_sets_are_the_same() -> None:

@@ -1,4 +1,4 @@
-"""What a node does all the time beside serving."""
+"""What a node does all the time beside serving clients."""
 
 import asyncio
 import logging
@@ -11,23 +11,21 @@ log: Final = logging.getLogger(__name__)
 
 
 class BackgroundTask:
-    """Runs from `start` to `close`. If it ends by an error, the node can't go on: `fail` is told."""
+    """Works from `start` to `close`. If the work ends by an error, the node can't go on: `fail` is told."""
 
     def __init__(
-        self, name: str, run: Callable[[], Coroutine[Any, Any, None]], fail: Callable[[MinkaError], None]
+        self, name: str, work: Callable[[], Coroutine[Any, Any, None]], fail: Callable[[MinkaError], None]
     ) -> None:
         self._name = name
-        self._run = run
+        self._work = work
         self._fail = fail
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._run(), name=self._name)
+        self._task = asyncio.create_task(self._work(), name=self._name)
         self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """End."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -61,7 +61,7 @@ class Changes:
             return
         path = self._file_of(mark.load_number, mark.name)
         if path is None:
-            text = f"partition {replica.id}: the file of the load at offset {offset} is not here any more"
+            text = f"partition {replica.id}: the file of the load at offset {offset} is no longer here"
             raise MinkaError(Code.CHANGES_GONE, text, partitions=[replica.row])
         request = ScanRequest(str(path), b"", b"", "rows", batch_bytes=_READ_BYTES)
         async for answer in self._scanner.scan(request):

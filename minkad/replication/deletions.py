@@ -1,4 +1,4 @@
-"""Deleting what the node is not to have any more."""
+"""Deleting what the node is no longer to have."""
 
 import asyncio
 from collections.abc import Callable, Mapping

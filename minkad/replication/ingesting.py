@@ -326,7 +326,7 @@ class Ingesting:
             except MinkaError as error:
                 self._wait_for((mark.load_number, replica.id), error)
                 if error.code is Code.UNKNOWN_FILE and self._is_to_be_had_otherwise(replica, mark):
-                    text = f"partition {replica.id}: its log needs {mark.name} of a load, which no node has any more"
+                    text = f"partition {replica.id}: its log needs {mark.name} of a load, which no node has now"
                     data.condemn(MinkaError(Code.CORRUPT_DATA, text))
                     return None
             await asyncio.sleep(backoff)

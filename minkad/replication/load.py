@@ -5,22 +5,17 @@ keys and scans of the last ten seconds are kept.
 """
 
 import random
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from minka.history_rows import BUCKETS, bucket
 from minkad.core.load_split import Span
-
-if TYPE_CHECKING:
-    from minkad.replication.replica import Replica
 
 # A row of a page costs a tenth of the time of a key that is read alone (0.5 and 5 µs), and the page as much as a key.
 ROWS_AS_ONE_KEY: Final = 10
 _SAMPLED: Final = 1000
 _SAMPLED_SECONDS: Final = 10
-_HALF_LIFE_S: Final = 1.0  # of what is known of the load
 
 
 class Sample:
@@ -140,40 +135,3 @@ class Load:
     def reported(self) -> tuple[int, int, str]:
         """What others are told."""
         return round(self.ops), round(self.cpu_percent), self.not_split
-
-
-class Meter:
-    """The rates of all replicas of a node, smoothed."""
-
-    def __init__(
-        self,
-        replicas: Mapping[int, "Replica"],
-        clock: Callable[[], float],
-        cpu_time: Callable[[], float] = time.process_time,
-    ) -> None:
-        """`cpu_time`: how many seconds of a processor the process has used."""
-        self.ops = 0.0  # of all replicas
-        self.processors = 0.0  # that the process keeps busy
-        self._replicas = replicas
-        self._clock = clock
-        self._cpu_time = cpu_time
-        self._at, self._cpu_at = clock(), cpu_time()
-
-    def tick(self) -> list["Replica"]:
-        """Bring the rates up to now. Those replicas that were used of late, or were until now."""
-        now, cpu = self._clock(), self._cpu_time()
-        seconds = max(1e-3, now - self._at)
-        kept = 0.5 ** (seconds / _HALF_LIFE_S)
-        used = [replica for replica in self._replicas.values() if replica.load.served or replica.load.ops]
-        served = sum(replica.load.served for replica in used)
-        self.ops = self.ops * kept + served / seconds * (1 - kept)
-        self.processors = self.processors * kept + (cpu - self._cpu_at) / seconds * (1 - kept)
-        for replica in used:
-            load = replica.load
-            load.last = load.served / seconds
-            ops = load.ops * kept + load.last * (1 - kept)
-            load.ops = ops if load.served or ops >= 0.5 else 0.0
-            load.cpu_percent = 100 * self.processors * load.ops / self.ops
-            load.served = 0
-        self._at, self._cpu_at = now, cpu
-        return used

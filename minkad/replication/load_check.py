@@ -11,7 +11,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
 from minkad.core.load_split import NoCut, best_cut
 from minkad.replication.background import BackgroundTask
-from minkad.replication.load import Meter
+from minkad.replication.meter import Meter
 from minkad.replication.replica import Replica
 from minkad.storage.log_database import LogDatabase
 
@@ -25,7 +25,7 @@ _SHARE_OF_NODE: Final = 0.5
 _LEAST_OPS: Final = 500  # with fewer, something else keeps the node busy: a compaction, a checkpoint
 
 
-class LoadCheck:
+class LoadCheck(BackgroundTask):
     """Looks once a second. A partition is too busy with more than `max_ops`, or with half of the operations of a node
     whose process has hardly anything left of a processor; and it is split if it has been so for five seconds. Each
     half has to be too busy for as long by itself before it is split in turn, so there are never more partitions than
@@ -44,6 +44,7 @@ class LoadCheck:
         clock: Callable[[], float],
     ) -> None:
         """`changed`: its figures are others than before; last for one that was used, when they are 0."""
+        super().__init__("load check", self._run, log_db.fail)
         self._node_id = node_id
         self._known_keyspace = known_keyspace
         self._propose = propose
@@ -51,15 +52,6 @@ class LoadCheck:
         self._changed = changed
         self._clock = clock
         self._meter = Meter(replicas, clock)
-        self._task = BackgroundTask("load check", self._run, log_db.fail)
-
-    def start(self) -> None:
-        """Begin."""
-        self._task.start()
-
-    async def close(self) -> None:
-        """End."""
-        await self._task.close()
 
     async def _run(self) -> None:
         while True:

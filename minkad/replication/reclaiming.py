@@ -18,7 +18,7 @@ _LEAST_BYTES: Final = 1024 * 1024  # to gain; and of a partition's tables
 _LEAST_SHARE: Final = 0.1
 
 
-class Reclaiming:
+class Reclaiming(BackgroundTask):
     """One partition at a time, that with most to gain. A compaction writes what remains before it removes what was
     there, so one for which there is no room has to wait for others.
     """
@@ -31,18 +31,10 @@ class Reclaiming:
         fail: Callable[[MinkaError], None],
     ) -> None:
         """`fail`: it can't go on, so neither can the node."""
+        super().__init__("reclaiming", self._run, fail)
         self._replicas = replicas
         self._disk = disk
         self._flush = flush
-        self._task = BackgroundTask("reclaiming", self._run, fail)
-
-    def start(self) -> None:
-        """Begin."""
-        self._task.start()
-
-    async def close(self) -> None:
-        """End."""
-        await self._task.close()
 
     async def _run(self) -> None:
         while True:

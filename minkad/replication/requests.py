@@ -327,7 +327,7 @@ class Requests:
 
     def _check_room(self, replica: Replica, write: WriteBody) -> None:
         """DISK_LOW for what is more than deletes, where a replica in sync has no room for it: it would have to fail, or
-        fall behind and need more room than before to come back.
+        lag and need more room than before to come back.
         """
         low_disks = self._table.low_disks()
         if not low_disks or all(value is None for value in write.values):

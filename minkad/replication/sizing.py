@@ -33,7 +33,7 @@ class _Checked:
     bytes: int
 
 
-class SizeCheck:
+class SizeCheck(BackgroundTask):
     """One partition at a time. To measure is to compact, outside of the GIL. It is done where the estimate may be off
     by too much, or where it does not say on which side of the maximum the partition is.
     """
@@ -49,6 +49,7 @@ class SizeCheck:
         learn: Callable[[Partition], None],
         clock: Callable[[], float],
     ) -> None:
+        super().__init__("size check", self._run, log_db.fail)
         self._node_id = node_id
         self._replicas = replicas
         self._known_keyspace = known_keyspace
@@ -57,15 +58,6 @@ class SizeCheck:
         self._learn = learn
         self._clock = clock
         self._checked: dict[int, _Checked] = {}
-        self._task = BackgroundTask("size check", self._run, log_db.fail)
-
-    def start(self) -> None:
-        """Begin."""
-        self._task.start()
-
-    async def close(self) -> None:
-        """End."""
-        await self._task.close()
 
     async def _run(self) -> None:
         while True:

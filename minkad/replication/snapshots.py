@@ -231,7 +231,7 @@ class Snapshots:
             kept.used_at = self._clock()
 
     async def release(self, snapshot_id: str) -> None:
-        """Nobody needs it any more."""
+        """Remove a snapshot that nobody needs."""
         if (kept := self._kept.pop(snapshot_id, None)) is not None:
             await kept.taken.remove()
 

@@ -1,9 +1,9 @@
 """What a split is on the nodes (Key-Range Partitions, Patterns of Distributed Systems).
 
-The leader serves only the lower half from the moment at which it takes over the row, and appends a marker: behind it
+The leader serves only the lower half from the moment at which it takes over the row, and appends a marker: after it
 the log has nothing of the upper half. Each replica that comes to the marker makes the new partition of its data as it
 is there, by hard links, before it goes on. So all of them make the same, and nobody waits for bytes to be copied. The
-log of the new partition begins behind the marker's offset and leader_epoch.
+log of the new partition begins after the marker's offset and leader_epoch.
 """
 
 import asyncio

@@ -212,25 +212,25 @@ class Incoming:
         """Take the content of the files that come, in their order, durably; the CRC-32 of all. Raises STORAGE_FAILED,
         INVALID_ARGUMENT if there is more or less of it than was announced.
         """
-        behind = _Behind()
+        background = _Background()
         try:
             try:
-                await behind.start(_remove_others, self._path, self._kept)
-                await self._write(chunks, behind)
-                await behind.start(self._sink.finish)
-                await behind.end()
+                await background.start(_remove_others, self._path, self._kept)
+                await self._write(chunks, background)
+                await background.start(self._sink.finish)
+                await background.end()
             finally:
                 try:
-                    await behind.end()
+                    await background.end()
                 finally:
-                    await behind.start(self._sink.close)
-                    await behind.end()
+                    await background.start(self._sink.close)
+                    await background.end()
         except OSError as error:
             raise storage_error(error, f"receiving a checkpoint in {self._path}") from error
         checksums = self.finished()
         return [checksums[file.name] for file in self._files]
 
-    async def _write(self, chunks: AsyncIterator[bytes], behind: "_Behind") -> None:
+    async def _write(self, chunks: AsyncIterator[bytes], background: "_Background") -> None:
         """While some of it is written, the next is received."""
         buffer: list[bytes] = []
         buffered = 0
@@ -241,9 +241,9 @@ class Incoming:
             if self.received > self._bytes:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path.name}: more content than announced")
             if buffered >= _WRITE_BYTES:
-                await behind.start(self._sink.write, buffer)
+                await background.start(self._sink.write, buffer)
                 buffer, buffered = [], 0
-        await behind.start(self._sink.write, buffer)
+        await background.start(self._sink.write, buffer)
         if not self.complete:
             text = f"{self._path.name}: {self.received} of {self._bytes} bytes came"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
@@ -276,8 +276,8 @@ class Incoming:
         await remove_folder(self._path, durably=False)
 
 
-class _Behind:
-    """Work on a thread while the loop goes on: one piece at a time, and none is left behind by whoever is cancelled."""
+class _Background:
+    """Work on a thread while the loop goes on: one piece at a time; a caller that is cancelled leaves none running."""
 
     def __init__(self) -> None:
         self._running: asyncio.Future[None] | None = None

@@ -7,7 +7,7 @@ import msgspec
 
 class TakenLoads(msgspec.Struct, array_like=True, gc=False):
     """By number: the offset of its mark in the partition's log. Those below `floor` are over everywhere: what is not
-    among them any more is as good as taken in.
+    among them is as good as taken in.
 
     A split's child has its parent's, whose marks came before its own log. A merge leaves them as they are: it is a
     partition's own leader alone that puts a load's mark into its log, and there is none for those of the other one.

@@ -161,7 +161,7 @@ class Leader:
         self.shrink()
         if late and self.proposed is None and not self.state.gate.is_fenced:
             self._node.outbox.report(
-                Level.WARNING, "replicas are not in sync any more", partition=self.state.id, late=late
+                Level.WARNING, "replicas are no longer in sync", partition=self.state.id, late=late
             )
             self._propose([node for node in isr if node not in late])
         else:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import cast
 
-from minkad.replication.load import Load, Meter, Sample
+from minkad.replication.load import Load, Sample
+from minkad.replication.meter import Meter
 from minkad.replication.replica import Replica
 
 

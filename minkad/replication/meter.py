@@ -1,0 +1,46 @@
+"""How much the replicas of a node are used, as rates."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from minkad.replication.replica import Replica
+
+_HALF_LIFE_S: Final = 1.0  # of what is known of the load
+
+
+class Meter:
+    """The rates of all replicas of a node, smoothed."""
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        clock: Callable[[], float],
+        cpu_time: Callable[[], float] = time.process_time,
+    ) -> None:
+        """`cpu_time`: how many seconds of a processor the process has used."""
+        self.ops = 0.0  # of all replicas
+        self.processors = 0.0  # that the process keeps busy
+        self._replicas = replicas
+        self._clock = clock
+        self._cpu_time = cpu_time
+        self._at, self._cpu_at = clock(), cpu_time()
+
+    def tick(self) -> list[Replica]:
+        """Bring the rates up to now. Those replicas that were used of late, or were until now."""
+        now, cpu = self._clock(), self._cpu_time()
+        seconds = max(1e-3, now - self._at)
+        kept = 0.5 ** (seconds / _HALF_LIFE_S)
+        used = [replica for replica in self._replicas.values() if replica.load.served or replica.load.ops]
+        served = sum(replica.load.served for replica in used)
+        self.ops = self.ops * kept + served / seconds * (1 - kept)
+        self.processors = self.processors * kept + (cpu - self._cpu_at) / seconds * (1 - kept)
+        for replica in used:
+            load = replica.load
+            load.last = load.served / seconds
+            ops = load.ops * kept + load.last * (1 - kept)
+            load.ops = ops if load.served or ops >= 0.5 else 0.0
+            load.cpu_percent = 100 * self.processors * load.ops / self.ops
+            load.served = 0
+        self._at, self._cpu_at = now, cpu
+        return used

@@ -468,7 +468,7 @@ class ActiveController:
         after, abandon_after = self.settings.merge_after, self.settings.abandon_loads_after
         view = View(self.decided, reports.leader_stats, self._now(), reports.disks, after, abandon_after)
         for balancer in self._balancers:
-            if (command := balancer.look(view)) is None:
+            if (command := balancer.due(view)) is None:
                 continue
             name = type(balancer).__name__
             try:

@@ -22,7 +22,7 @@ class View:
 
 
 class Balancer(Protocol):
-    """Looked at with each tick of an active controller; a new one begins with new balancers."""
+    """Asked with each tick of an active controller; a new one begins with new balancers."""
 
-    def look(self, view: View) -> Command | None:
-        """The command that is due; None: nothing is, or it isn't time to look."""
+    def due(self, view: View) -> Command | None:
+        """The command; None: nothing is due, or it isn't time to look."""

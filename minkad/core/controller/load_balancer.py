@@ -60,7 +60,7 @@ class LoadBalancer:
         self._rest_until = float("-inf")
         self._move = 0  # the operation of the last one, until it has ended
 
-    def look(self, view: View) -> SpreadLoad | None:
+    def due(self, view: View) -> SpreadLoad | None:
         """The move that is due, if any is."""
         state, now = view.state, view.now
         if now - self._looked_at < INTERVAL_S:

@@ -266,7 +266,7 @@ def _is_finished(state: State, node_id: str, one: FinishedPart) -> bool:
 class AbandonedLoads:
     """A balancer: it sees to it that nobody has to clean up after jobs that have died."""
 
-    def look(self, view: View) -> AbortAbandoned | None:
+    def due(self, view: View) -> AbortAbandoned | None:
         """Whenever something is staged; what is due is decided by the rows."""
         after = int(view.abandon_loads_after * 1000)
         staged = (load.state == _S.LOAD_STATE_STAGING for load in view.state.loads.unended())

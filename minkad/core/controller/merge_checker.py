@@ -34,7 +34,7 @@ class MergeChecker:
         self._looked_at = float("-inf")
         self._since: dict[_Pair, float] = {}
 
-    def look(self, view: View) -> Merge | None:
+    def due(self, view: View) -> Merge | None:
         """The merges that are due in one keyspace: of neighbours that have been small and cold for long enough."""
         state, now, after = view.state, view.now, view.merge_after
         if not after or now - self._looked_at < INTERVAL_S:

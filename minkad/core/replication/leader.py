@@ -82,7 +82,7 @@ class Leader:
         for node in list(self.progress):
             self._remove(node)
         self.proposed, self.counted = None, ()  # it is the next leadership's turn to ask
-        del self._node.in_sync_sets[self.state.id]
+        self._node.in_sync_sets.pop(self.state.id, None)
         self.state.log.keep_tail(False)
 
     def epoch_durable(self) -> None:

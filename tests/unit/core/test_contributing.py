@@ -34,12 +34,12 @@ def test_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
     source = shown("minkad/core/controller/leader_balancer.py")
     balancer = module("leader_balancer", source, monkeypatch).LeaderBalancer()
     c = led_by_others()
-    command = balancer.look(View(c.state, list, 100.0))
-    assert balancer.look(View(c.state, list, 159.0)) is None
+    command = balancer.due(View(c.state, list, 100.0))
+    assert balancer.due(View(c.state, list, 159.0)) is None
     c.run(command)
     c.settle()
     assert all(row.leader == row.replicas[0] for row in c.state.partitions.values())
-    assert balancer.look(View(c.state, list, 160.0)) is None
+    assert balancer.due(View(c.state, list, 160.0)) is None
 
 
 def test_the_kind_of_operation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,14 +222,14 @@ class Clock:
         self.c, self.ops, self.now = c, ops, 100.0
         self.balancer = LoadBalancer()
 
-    def look(self) -> SpreadLoad | None:
+    def due(self) -> SpreadLoad | None:
         self.now += 1
         stats = [ReplicaStats(partition_id=id_, ops=ops) for id_, ops in self.ops.items()]
-        return self.balancer.look(View(self.c.state, lambda: stats, self.now))
+        return self.balancer.due(View(self.c.state, lambda: stats, self.now))
 
     def until_due(self, limit: int = 200) -> tuple[SpreadLoad, int]:
         for seconds in range(limit):
-            if (command := self.look()) is not None:
+            if (command := self.due()) is not None:
                 return command, seconds
         raise AssertionError("nothing is due")
 
@@ -243,21 +243,21 @@ def test_only_what_lasts_and_with_a_rest_after_each_move() -> None:
     clock = uneven()
     even, uneven_ops = dict.fromkeys(clock.ops, 0), clock.ops
     for _ in range(3):
-        assert [clock.look() for _ in range(int(SUSTAINED_S))] == [None] * int(SUSTAINED_S)
+        assert [clock.due() for _ in range(int(SUSTAINED_S))] == [None] * int(SUSTAINED_S)
         clock.ops = even
-        clock.look()
+        clock.due()
         clock.ops = uneven_ops
     command, seconds = clock.until_due()
     assert seconds == SUSTAINED_S
     clock.c.run(command)
     assert clock.c.state.moving
-    assert [clock.look() for _ in range(100)] == [None] * 100, "one at a time"
+    assert [clock.due() for _ in range(100)] == [None] * 100, "one at a time"
     clock.c.settle()
     command, seconds = clock.until_due()
     assert seconds >= SETTLE_S + SUSTAINED_S
     clock.c.run(command)
     clock.c.settle()
-    assert [clock.look() for _ in range(100)] == [None] * 100, "even by now"
+    assert [clock.due() for _ in range(100)] == [None] * 100, "even by now"
     assert sorted(row.leader for row in clock.c.state.partitions.values() if clock.ops[row.id]) == sorted(NODES)
 
 
@@ -276,7 +276,7 @@ def test_not_while_something_else_moves() -> None:
     clock = uneven()
     clock.c.run(DrainNode("cyrene", False, "tester", "", {}))
     assert clock.c.state.running_operations()
-    assert [clock.look() for _ in range(20)] == [None] * 20
+    assert [clock.due() for _ in range(20)] == [None] * 20
     assert not clock.c.state.moving
 
 

@@ -34,12 +34,12 @@ class Cold:
         finish(self.c)
         self.c.deliver()
 
-    def look(self, seconds: float = 1.0) -> Merge | None:
+    def due(self, seconds: float = 1.0) -> Merge | None:
         self.now += seconds
-        return self.cold.look(View(self.c.state, lambda: list(self.stats.values()), self.now, merge_after=AFTER))
+        return self.cold.due(View(self.c.state, lambda: list(self.stats.values()), self.now, merge_after=AFTER))
 
     def keys(self, seconds: float = 1.0) -> list[bytes]:
-        merge = self.look(seconds)
+        merge = self.due(seconds)
         return [] if merge is None else list(merge.keys)
 
 
@@ -47,7 +47,7 @@ def test_pairs_after_a_while() -> None:
     cold = Cold()
     assert cold.keys() == []
     assert cold.keys(AFTER - 2) == []
-    merge = cold.look(2)
+    merge = cold.due(2)
     assert merge is not None
     assert (list(merge.keys), merge.automatic, merge.reason) == ([b"b", b"f"], True, "small and cold for 60 s")
     cold.c.run(merge)
@@ -64,16 +64,16 @@ def test_what_would_soon_be_split_again(field: str, value: int) -> None:
     cold = Cold()
     _, second, *_ = rows_of(cold.c)
     setattr(cold.stats[second.id], field, value)
-    cold.look()
+    cold.due()
     assert cold.keys(AFTER) == [b"f"]
 
 
 def test_the_time_begins_anew() -> None:
     cold = Cold()
     first, *_ = rows_of(cold.c)
-    cold.look()
+    cold.due()
     cold.stats[first.id].ops = 900
-    cold.look(AFTER - 5)
+    cold.due(AFTER - 5)
     cold.stats[first.id].ops = 0
     assert cold.keys(10) == [b"d"], "not the first"
     assert cold.keys(AFTER) == [b"b", b"f"]
@@ -88,28 +88,28 @@ def test_what_a_person_chose_stays() -> None:
     cold.c.deliver()
     for row in rows_of(cold.c):
         cold.stats.setdefault(row.id, ReplicaStats(partition_id=row.id))
-    cold.look()
+    cold.due()
     assert cold.keys(AFTER) == [b"b", b"f"]
     assert b"e" not in cold.keys(5 * AFTER)
 
 
 def test_no_limit_and_never() -> None:
     cold = Cold(max_bytes=0, max_ops=0)
-    cold.look()
-    assert cold.look(AFTER) is None, "it doesn't split itself"
+    cold.due()
+    assert cold.due(AFTER) is None, "it doesn't split itself"
     cold = Cold(max_bytes=0)
     first, *_ = rows_of(cold.c)
     cold.stats[first.id].bytes = 64 * MIB
-    cold.look()
+    cold.due()
     assert cold.keys(AFTER) == [b"d"]
     cold = Cold()
-    cold.look()
-    assert cold.cold.look(View(cold.c.state, lambda: list(cold.stats.values()), cold.now + AFTER)) is None
+    cold.due()
+    assert cold.cold.due(View(cold.c.state, lambda: list(cold.stats.values()), cold.now + AFTER)) is None
 
 
 def test_nothing_is_known_of_one() -> None:
     cold = Cold()
     first, *_ = rows_of(cold.c)
     del cold.stats[first.id]
-    cold.look()
+    cold.due()
     assert cold.keys(AFTER) == [b"d"]

@@ -306,9 +306,7 @@ class Requests:
         generation = replica.row.generation
         what = f"its generation is {generation} here, the request is for {group.generation}"
         if generation == group.generation:
-            what = replica.gate.state.value
-            if replica.leader is not None and replica.leader.counted and not replica.is_ready:
-                what = "it waits for its in-sync set to have what may be acknowledged"
+            what = replica.waits_for
         return MinkaError(Code.DEADLINE_EXCEEDED, f"partition {group.partition_id}: {what}; nothing was done")
 
     # Writing

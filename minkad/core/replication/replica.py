@@ -28,6 +28,13 @@ class Replica(ReplicaState):
         self.split_end: SplitEnd | None = None
         self._sync, self._sync_to_disk = Sync(row.id, on_disk=False), Sync(row.id, on_disk=True)
 
+    @property
+    def waits_for(self) -> str:
+        """Why requests wait here, for a client whose request waited in vain."""
+        if self.leader is not None and self.leader.counted and not self.is_ready:
+            return "it waits for its in-sync set to have what may be acknowledged"
+        return self.gate.state.value
+
     # Its row
 
     def adopt(self, row: Partition, now: float) -> bool:

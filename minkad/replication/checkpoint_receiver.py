@@ -8,12 +8,11 @@ from minka.wire import UNDECODABLE
 from minkad.core.replication.messages import KeptFile
 from minkad.core.replication.state import Copy
 from minkad.process.failpoints import failpoint
+from minkad.replication.context import Surroundings
 from minkad.replication.frames import ShipHeader, Shipped, decode_header, decode_trailer, encode
 from minkad.replication.replica import Replica
 from minkad.storage.checkpoint import CheckpointFile, Incoming
 from minkad.storage.data_database import DataDatabase
-from minkad.storage.log_database import LogDatabase
-from minkad.storage.replica_store import ReplicaStore
 
 _MAX_KEPT: Final = 10_000  # files of one checkpoint
 _AT_ONCE: Final = 32  # checkpoints; who sends one more tries again soon
@@ -24,17 +23,15 @@ class CheckpointReceiver:
 
     def __init__(
         self,
+        around: Surroundings,
         replicas: Mapping[int, Replica],
-        log_db: LogDatabase,
-        store: ReplicaStore,
         new_data: Callable[[int], DataDatabase],
-        check_room: Callable[[int], None],
     ) -> None:
         self._replicas = replicas
-        self._log_db = log_db
-        self._store = store
+        self._log_db = around.log_db
+        self._store = around.store
         self._new_data = new_data
-        self._check_room = check_room
+        self._check_room = around.disk.check_room
         self._kept: dict[int, list[KeptFile]] = {}
         self._under_way: set[int] = set()  # partitions
 

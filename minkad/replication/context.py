@@ -1,6 +1,7 @@
 """What the data plane needs of the rest of the node."""
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from typing import Protocol
 
 from minka.v1.cluster_pb2 import Operation, Partition
@@ -12,7 +13,15 @@ from minka.v1.coordinator_pb2 import (
     HandOverRequest,
     ProposeSplitRequest,
 )
+from minka.v1.load_api_pb2 import FinishLoadPartsRequest, PullFileRequest
 from minkad.core.replication.node import ClusterView
+from minkad.core.state import LoadTable
+from minkad.replication.links import ReplicationLinks
+from minkad.spool.fetching import Fetching
+from minkad.spool.spool import Spool
+from minkad.storage.disk_space import DiskWatch
+from minkad.storage.log_database import LogDatabase
+from minkad.storage.replica_store import ReplicaStore
 
 
 class Controller(Protocol):
@@ -63,3 +72,33 @@ class Observer(Protocol):
 
     def damage_found(self) -> None:
         """A copy is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSources:
+    """The source of loads and their files. `table` is this node's copy; `pull` lets another node have a file;
+    `finish` tells the active controller.
+    """
+
+    spool: Spool
+    fetching: Fetching
+    table: Callable[[], LoadTable]
+    pull: Callable[[str, PullFileRequest], Awaitable[None]]
+    finish: Callable[[FinishLoadPartsRequest], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the data plane gets of the rest of the node. `clock` is monotonic, `unix_ms` the wall clock."""
+
+    node_id: str
+    store: ReplicaStore
+    log_db: LogDatabase
+    disk: DiskWatch
+    links: ReplicationLinks
+    table: ClusterTable
+    controller: Controller
+    observer: Observer
+    clock: Callable[[], float]
+    unix_ms: Callable[[], int]
+    loads: LoadSources | None = None  # None: there are none

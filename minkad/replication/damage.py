@@ -16,9 +16,9 @@ from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import DamagedReplica
 from minkad.core.replication.state import Copy, Role
 from minkad.replication.committer import Committer
+from minkad.replication.context import Surroundings
 from minkad.replication.replica import Replica
 from minkad.storage.data_database import DataDatabase
-from minkad.storage.replica_store import ReplicaStore
 
 log: Final = logging.getLogger(__name__)
 
@@ -30,22 +30,20 @@ class Damage:
 
     def __init__(
         self,
+        around: Surroundings,
         replicas: Mapping[int, Replica],
         committer: Committer,
-        store: ReplicaStore,
         new_data: Callable[[int], DataDatabase],
         notify: Callable[[int], None],
-        on_found: Callable[[], None],
-        clock: Callable[[], float],
     ) -> None:
-        """`notify`: whoever waits for the partition looks again. `on_found`: one was found."""
+        """`notify`: whoever waits for the partition looks again."""
         self._replicas = replicas
         self._committer = committer
-        self._store = store
+        self._store = around.store
         self._new_data = new_data
         self._notify = notify
-        self._on_found = on_found
-        self._clock = clock
+        self._on_found = around.observer.damage_found
+        self._clock = around.clock
         self._from_log: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False

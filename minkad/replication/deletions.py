@@ -9,10 +9,9 @@ from minka.v1.cluster_pb2 import Partition
 from minkad.core.replication.state import Role
 from minkad.process.failpoints import failpoint
 from minkad.replication.checkpoint_receiver import CheckpointReceiver
+from minkad.replication.context import Surroundings
 from minkad.replication.flusher import Flusher
 from minkad.replication.replica import Replica, meta_key
-from minkad.storage.log_database import LogDatabase
-from minkad.storage.replica_store import ReplicaStore
 
 _AT_ONCE: Final = 4
 
@@ -22,10 +21,9 @@ class Deletions:
 
     def __init__(
         self,
+        around: Surroundings,
         replicas: Mapping[int, Replica],
         failed: dict[int, MinkaError],
-        log_db: LogDatabase,
-        store: ReplicaStore,
         flusher: Flusher,
         receiver: CheckpointReceiver,
         gone: Callable[[Replica], None],
@@ -33,8 +31,8 @@ class Deletions:
         """`gone` removes it from `replicas`; it is removed from `failed` here."""
         self._replicas = replicas
         self._failed = failed
-        self._log_db = log_db
-        self._store = store
+        self._log_db = around.log_db
+        self._store = around.store
         self._flusher = flusher
         self._receiver = receiver
         self._gone = gone

@@ -21,15 +21,13 @@ from minkad.core.replication.entries import IngestMark, encode_mark
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.state import Role
-from minkad.core.state import LoadTable, slices
+from minkad.core.state import slices
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn
 from minkad.replication.committer import Committer
+from minkad.replication.context import LoadSources, Surroundings
 from minkad.replication.replica import Pending, Replica
-from minkad.spool.fetching import Fetching
-from minkad.spool.spool import Spool
 from minkad.storage.data_database import Applied, DataDatabase
-from minkad.storage.log_database import LogDatabase
 from minkad.storage.size_estimate import Size
 
 log: Final = logging.getLogger(__name__)
@@ -47,19 +45,6 @@ _LINKS_AT_ONCE: Final = 2  # files that are read for their checksums
 Key = tuple[int, int]  # load number, partition id
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSources:
-    """The source of loads and their files. `table` is this node's copy; `pull` lets another node have a file;
-    `finish` tells the active controller.
-    """
-
-    spool: Spool
-    fetching: Fetching
-    table: Callable[[], LoadTable]
-    pull: Callable[[str, PullFileRequest], Awaitable[None]]
-    finish: Callable[[FinishLoadPartsRequest], Awaitable[None]]
-
-
 @dataclass(slots=True)
 class _Report:
     """What the active controller is yet to be told, and what it was told and has yet to be seen in the table."""
@@ -75,20 +60,17 @@ class Ingesting:
 
     def __init__(
         self,
-        node_id: str,
+        around: Surroundings,
         replicas: Mapping[int, Replica],
         committer: Committer,
-        log_db: LogDatabase,
         flush: Callable[[Replica], Awaitable[None]],
         sources: LoadSources,
-        is_absent: Callable[[str], bool],
     ) -> None:
-        """`is_absent`: a node has failed, or left."""
-        self._node_id = node_id
+        self._node_id = around.node_id
         self._replicas = replicas
-        self._is_absent = is_absent
+        self._is_absent = around.table.is_absent
         self._committer = committer
-        self._log_db = log_db
+        self._log_db = around.log_db
         self._flush = flush
         self._spool = sources.spool
         self._fetching = sources.fetching

@@ -5,7 +5,7 @@ Only the active controller changes a set, by compare-and-set; one call carries a
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from minka.errors import MinkaError
@@ -16,6 +16,7 @@ from minkad.core.replication.leader import Leader
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.process.turns import turn
 from minkad.replication.background import BackgroundTask
+from minkad.replication.context import Surroundings
 from minkad.replication.replica import Replica
 
 log: Final = logging.getLogger(__name__)
@@ -30,28 +31,24 @@ class IsrChanges:
 
     def __init__(
         self,
-        node_id: str,
+        around: Surroundings,
         replicas: Mapping[int, Replica],
         settings: ReplicationSettings,
-        alter_isr: Callable[[AlterIsrRequest], Awaitable[AlterIsrResponse]],
-        has_clearance: Callable[[], bool],
         learn: Callable[[Partition], None],
-        clock: Callable[[], float],
-        on_failure: Callable[[MinkaError], None],
     ) -> None:
-        """`on_failure`: it can't go on, so neither can the node."""
-        self._node_id = node_id
+        """`learn`: a row that came with an answer."""
+        self._node_id = around.node_id
         self._replicas = replicas
         self._settings = settings
-        self._alter_isr = alter_isr
-        self._has_clearance = has_clearance
+        self._alter_isr = around.controller.alter_isr
+        self._has_clearance = around.table.has_clearance
         self._learn = learn
-        self._clock = clock
+        self._clock = around.clock
         self._waiting: dict[int, IsrProposal] = {}
         self._wake = asyncio.Event()
         self._tasks = [
-            BackgroundTask("who lags", self._watch, on_failure),
-            BackgroundTask("in-sync sets", self._ask, on_failure),
+            BackgroundTask("who lags", self._watch, around.log_db.fail),
+            BackgroundTask("in-sync sets", self._ask, around.log_db.fail),
         ]
 
     def start(self) -> None:

@@ -2,18 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
-from minka.v1.cluster_pb2 import Keyspace, Partition
+from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
 from minkad.core.load_split import NoCut, best_cut
 from minkad.replication.background import BackgroundTask
+from minkad.replication.context import Surroundings
 from minkad.replication.meter import Meter
 from minkad.replication.replica import Replica
-from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
 
@@ -34,24 +34,20 @@ class LoadCheck(BackgroundTask):
 
     def __init__(
         self,
-        node_id: str,
+        around: Surroundings,
         replicas: Mapping[int, Replica],
-        log_db: LogDatabase,
-        known_keyspace: Callable[[int], Keyspace | None],
-        propose: Callable[[ProposeSplitRequest], Awaitable[list[Partition]]],
         learn: Callable[[Partition], None],
         changed: Callable[[Replica], None],
-        clock: Callable[[], float],
     ) -> None:
         """`changed`: its figures are others than before; last for one that was used, when they are 0."""
-        super().__init__("load check", self._run, log_db.fail)
-        self._node_id = node_id
-        self._known_keyspace = known_keyspace
-        self._propose = propose
+        super().__init__("load check", self._run, around.log_db.fail)
+        self._node_id = around.node_id
+        self._known_keyspace = around.table.keyspace
+        self._propose = around.controller.propose_split
         self._learn = learn
         self._changed = changed
-        self._clock = clock
-        self._meter = Meter(replicas, clock)
+        self._clock = around.clock
+        self._meter = Meter(replicas, around.clock)
 
     async def _run(self) -> None:
         while True:

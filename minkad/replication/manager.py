@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,16 +25,15 @@ from minkad.replication.changes import Changes
 from minkad.replication.checkpoint_receiver import CheckpointReceiver
 from minkad.replication.checkpoint_sender import CheckpointSenders, SendingContext
 from minkad.replication.committer import Committer
-from minkad.replication.context import ClusterTable, Controller, Observer
+from minkad.replication.context import LoadSources, Surroundings
 from minkad.replication.damage import Damage
 from minkad.replication.deletions import Deletions
 from minkad.replication.executor import Executor
 from minkad.replication.flusher import Flusher
-from minkad.replication.ingesting import Ingesting, LoadSources
+from minkad.replication.ingesting import Ingesting
 from minkad.replication.intervals import Intervals
 from minkad.replication.inventory import Inventory
 from minkad.replication.isr_changes import IsrChanges
-from minkad.replication.links import ReplicationLinks
 from minkad.replication.load_check import LoadCheck
 from minkad.replication.partition_log import PartitionLog
 from minkad.replication.rate_limit import RateLimit
@@ -49,9 +48,6 @@ from minkad.replication.snapshots import Snapshots
 from minkad.replication.splitting import Splitting
 from minkad.replication.trimming import Trimming
 from minkad.storage.data_database import DataDatabase
-from minkad.storage.disk_space import DiskWatch
-from minkad.storage.log_database import LogDatabase
-from minkad.storage.replica_store import ReplicaStore
 from minkad.storage.scanner import Scanner
 from minkad.storage.size_estimate import Size
 
@@ -71,23 +67,6 @@ class StorageSettings:
     unflushed: int = 128 * _MIB  # of all partitions together
     max_pending: int = 256 * _MIB  # writes that wait for a sync or at a fence
     change_retention: int = 0  # of the newest entries of each partition's log, for those that follow changes
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the data plane gets of the rest of the node. `clock` is monotonic, `unix_ms` the wall clock."""
-
-    node_id: str
-    store: ReplicaStore
-    log_db: LogDatabase
-    disk: DiskWatch
-    links: ReplicationLinks
-    table: ClusterTable
-    controller: Controller
-    observer: Observer
-    clock: Callable[[], float]
-    unix_ms: Callable[[], int]
-    loads: LoadSources | None = None  # None: there are none
 
 
 class ReplicaManager:
@@ -143,79 +122,42 @@ class ReplicaManager:
 
     def _build_pipeline(self) -> None:
         """From a client's request to its answer."""
-        around, hosted, carry_out = self._around, self.replicas, self.executor.carry_out
-        log_db, store = around.log_db, around.store
-        self.flusher = Flusher(log_db, hosted, self._storage.flush, self._storage.unflushed)
-        self.committer = Committer(log_db, around.clock, carry_out, self._on_applied, self._on_mark)
-        self.checkpoint_receiver = CheckpointReceiver(hosted, log_db, store, self._new_data, around.disk.check_room)
-        self.receiver = ReplicationReceiver(hosted, self.committer, self.checkpoint_receiver, around.clock, carry_out)
+        around, replicas, carry_out = self._around, self.replicas, self.executor.carry_out
+        self.flusher = Flusher(around.log_db, replicas, self._storage.flush, self._storage.unflushed)
+        self.committer = Committer(around.log_db, around.clock, carry_out, self._on_applied, self._on_mark)
+        self.checkpoint_receiver = CheckpointReceiver(around, replicas, self._new_data)
+        self.receiver = ReplicationReceiver(replicas, self.committer, self.checkpoint_receiver, around.clock, carry_out)
         self.requests = Requests(
-            around.node_id,
-            hosted,
-            self.committer,
-            self.receiver,
-            around.table,
-            self._newest_row,
-            self._storage.max_pending,
-            around.clock,
+            around, replicas, self.committer, self.receiver, self._newest_row, self._storage.max_pending
         )
 
     def _build_replication(self) -> None:
         """To and from other nodes."""
-        around, hosted, settings = self._around, self.replicas, self._settings
+        around, replicas, settings = self._around, self.replicas, self._settings
         self._sender_context = SenderContext(
-            around.links, hosted, around.table.has_clearance, around.clock, self.executor.carry_out
+            around.links, replicas, around.table.has_clearance, around.clock, self.executor.carry_out
         )
-        sending = SendingContext(
-            around.store,
-            around.links,
-            settings,
-            asyncio.Semaphore(settings.concurrent_shipping),
-            RateLimit(around.clock, around.table.operation_moving),
-            around.clock,
-        )
-        self.checkpoint_senders = CheckpointSenders(sending, hosted)
-        self.isr_changes = IsrChanges(
-            around.node_id,
-            hosted,
-            settings,
-            around.controller.alter_isr,
-            around.table.has_clearance,
-            self._adoption.adopt,
-            around.clock,
-            around.log_db.fail,
-        )
-        self.reporting = Reporting(hosted, self.checkpoint_senders, around.clock)
+        slots = asyncio.Semaphore(settings.concurrent_shipping)
+        rate_limit = RateLimit(around.clock, around.table.operation_moving)
+        sending = SendingContext(around.store, around.links, settings, slots, rate_limit, around.clock)
+        self.checkpoint_senders = CheckpointSenders(sending, replicas)
+        self.isr_changes = IsrChanges(around, replicas, settings, self._adoption.adopt)
+        self.reporting = Reporting(replicas, self.checkpoint_senders, around.clock)
         self.stats, self.migrations = self.reporting.stats, self.reporting.migrations
         self.damaged, self.serving = self.reporting.damaged, self.reporting.serving
         self.follower_lags = self.reporting.follower_lags
 
     def _build_restructuring(self) -> None:
         """What changes the data of a replica besides writes."""
-        around, hosted, log_db = self._around, self.replicas, self._around.log_db
-        self._damage = Damage(
-            hosted,
-            self.committer,
-            around.store,
-            self._new_data,
-            self.requests.notify,
-            around.observer.damage_found,
-            around.clock,
-        )
+        around, replicas = self._around, self.replicas
+        self._damage = Damage(around, replicas, self.committer, self._new_data, self.requests.notify)
         self.deletions = Deletions(
-            hosted,
-            self._node.failed,
-            log_db,
-            around.store,
-            self.flusher,
-            self.checkpoint_receiver,
-            self._adoption.remove,
+            around, replicas, self._node.failed, self.flusher, self.checkpoint_receiver, self._adoption.remove
         )
-        self._trimming = Trimming(log_db, self._on_trimmed)
+        self._trimming = Trimming(around.log_db, self._on_trimmed)
         self.splitting = Splitting(
-            hosted,
-            log_db,
-            around.store,
+            around,
+            replicas,
             self.committer,
             self._adoption.adopt,
             self._adoption.host,
@@ -225,61 +167,23 @@ class ReplicaManager:
         )
         self.ingesting: Ingesting | None = None
         if around.loads is not None:
-            self.ingesting = Ingesting(
-                around.node_id,
-                hosted,
-                self.committer,
-                log_db,
-                self.flusher.flush,
-                around.loads,
-                around.table.is_absent,
-            )
+            self.ingesting = Ingesting(around, replicas, self.committer, self.flusher.flush, around.loads)
 
     def _build_readers(self) -> None:
         """For those that read whole partitions."""
-        around, hosted = self._around, self.replicas
-        self.inventory = Inventory(hosted, around.store, self.requests.changed)
-        self.intervals = Intervals(hosted)
+        around, replicas = self._around, self.replicas
+        self.inventory = Inventory(replicas, around.store, self.requests.changed)
+        self.intervals = Intervals(replicas)
         scanner = Scanner()
-        self.snapshots = Snapshots(
-            around.node_id,
-            around.log_db,
-            around.store,
-            self.committer,
-            self.requests,
-            scanner,
-            self.flusher.flush,
-            around.disk,
-            around.clock,
-            around.unix_ms,
-        )
-        self.changes = Changes(hosted, scanner, lambda number, name: _file_in(around.loads, number, name))
+        self.snapshots = Snapshots(around, self.committer, self.requests, scanner, self.flusher.flush)
+        self.changes = Changes(replicas, scanner, lambda number, name: _file_in(around.loads, number, name))
 
     def _build_checks(self) -> None:
         """What is looked for all the time."""
-        around, hosted, log_db = self._around, self.replicas, self._around.log_db
-        propose, adopt = around.controller.propose_split, self._adoption.adopt
-        self._size_check = SizeCheck(
-            around.node_id,
-            hosted,
-            log_db,
-            around.table.keyspace,
-            self.inventory.split_keys,
-            propose,
-            adopt,
-            around.clock,
-        )
-        self.load_check = LoadCheck(
-            around.node_id,
-            hosted,
-            log_db,
-            around.table.keyspace,
-            propose,
-            adopt,
-            self.reporting.changed,
-            around.clock,
-        )
-        self._reclaiming = Reclaiming(hosted, around.disk, self.flusher.flush, log_db.fail)
+        around, replicas, adopt = self._around, self.replicas, self._adoption.adopt
+        self._size_check = SizeCheck(around, replicas, self.inventory.split_keys, adopt)
+        self.load_check = LoadCheck(around, replicas, adopt, self.reporting.changed)
+        self._reclaiming = Reclaiming(replicas, around.disk, self.flusher.flush, around.log_db.fail)
 
     def _new_replica(self, row: Partition) -> Replica:
         return self._replica_of(row, PartitionLog(self._around.log_db, row.id), self._new_data(row.id))

@@ -16,7 +16,7 @@ from minkad.core.replication.state import UNKNOWN_MIN_INSYNC, Copy, Role
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.process.memory import Share
 from minkad.replication.committer import Committer
-from minkad.replication.context import ClusterTable
+from minkad.replication.context import Surroundings
 from minkad.replication.load import page_operations
 from minkad.replication.replica import Pending, Replica
 from minkad.replication.replication_receiver import ReplicationReceiver
@@ -41,25 +41,23 @@ class Requests:
 
     def __init__(
         self,
-        node_id: str,
+        around: Surroundings,
         replicas: Mapping[int, Replica],
         committer: Committer,
         receiver: ReplicationReceiver,
-        table: ClusterTable,
         newest_row: Callable[[int], Partition | None],
         max_pending_bytes: int,
-        clock: Callable[[], float],
     ) -> None:
         """`newest_row`: what this node knows of a partition, replica here or not."""
-        self._node_id = node_id
+        self._node_id = around.node_id
         self._replicas = replicas
         self._committer = committer
         self._receiver = receiver
-        self._table = table
-        self._has_clearance = table.has_clearance
+        self._table = around.table
+        self._has_clearance = around.table.has_clearance
         self._newest_row = newest_row
         self._max_pending_bytes = max_pending_bytes
-        self._clock = clock
+        self._clock = around.clock
         self._changed: dict[int, asyncio.Future[None]] = {}
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()

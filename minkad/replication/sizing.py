@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Keyspace, Partition
+from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
 from minkad.process.turns import turn
 from minkad.replication.background import BackgroundTask
+from minkad.replication.context import Surroundings
 from minkad.replication.replica import Replica
-from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
 
@@ -40,23 +40,19 @@ class SizeCheck(BackgroundTask):
 
     def __init__(
         self,
-        node_id: str,
+        around: Surroundings,
         replicas: Mapping[int, Replica],
-        log_db: LogDatabase,
-        known_keyspace: Callable[[int], Keyspace | None],
         split_keys: Callable[[int, int], Awaitable[list[bytes]]],
-        propose: Callable[[ProposeSplitRequest], Awaitable[list[Partition]]],
         learn: Callable[[Partition], None],
-        clock: Callable[[], float],
     ) -> None:
-        super().__init__("size check", self._run, log_db.fail)
-        self._node_id = node_id
+        super().__init__("size check", self._run, around.log_db.fail)
+        self._node_id = around.node_id
         self._replicas = replicas
-        self._known_keyspace = known_keyspace
+        self._known_keyspace = around.table.keyspace
         self._split_keys = split_keys
-        self._propose = propose
+        self._propose = around.controller.propose_split
         self._learn = learn
-        self._clock = clock
+        self._clock = around.clock
         self._checked: dict[int, _Checked] = {}
 
     async def _run(self) -> None:

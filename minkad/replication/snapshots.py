@@ -20,13 +20,12 @@ from minkad.core.state import range_of
 from minkad.process.failpoints import failpoint
 from minkad.replication.background import BackgroundTask
 from minkad.replication.committer import Committer
+from minkad.replication.context import Surroundings
 from minkad.replication.replica import Pending, Replica
 from minkad.replication.requests import Requests
 from minkad.storage.checkpoint import Checkpoint
 from minkad.storage.data_database import Applied
-from minkad.storage.disk_space import DiskWatch
-from minkad.storage.log_database import LogDatabase
-from minkad.storage.replica_store import Purpose, ReplicaStore
+from minkad.storage.replica_store import Purpose
 from minkad.storage.scan_process import ScanRequest
 from minkad.storage.scanner import Scanner
 
@@ -56,32 +55,25 @@ class Snapshots:
 
     def __init__(
         self,
-        node_id: str,
-        log_db: LogDatabase,
-        store: ReplicaStore,
+        around: Surroundings,
         committer: Committer,
         requests: Requests,
         scanner: Scanner,
         flush: Callable[[Replica], Awaitable[None]],
-        disk: DiskWatch,
-        clock: Callable[[], float],
-        unix_ms: Callable[[], int],
     ) -> None:
-        """`unix_ms`: the wall clock."""
-        self._node_id = node_id
-        self._log_db = log_db
-        self._store = store
+        self._log_db = around.log_db
+        self._store = around.store
         self._committer = committer
         self._requests = requests
         self._scanner = scanner
         self._flush = flush
-        self._disk = disk
-        self._clock = clock
-        self._unix_ms = unix_ms
+        self._disk = around.disk
+        self._clock = around.clock
+        self._unix_ms = around.unix_ms
         self._kept: dict[str, _Kept] = {}
         self._opening: dict[str, asyncio.Future[None]] = {}  # by those that this node leads and has to keep yet
         self._making: set[asyncio.Task[None]] = set()
-        self._collecting = BackgroundTask("snapshots", self._collect, log_db.fail)
+        self._collecting = BackgroundTask("snapshots", self._collect, around.log_db.fail)
 
     def start(self) -> None:
         """Begin to give up what nobody uses."""

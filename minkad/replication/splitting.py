@@ -18,11 +18,11 @@ from minkad.core.replication.split import awaits_child, provisional_row
 from minkad.core.replication.state import Copy, Role
 from minkad.process.failpoints import failpoint
 from minkad.replication.committer import Committer
+from minkad.replication.context import Surroundings
 from minkad.replication.replica import Pending, Replica
 from minkad.storage.checkpoint import Checkpoint
 from minkad.storage.data_database import Applied, DataDatabase
-from minkad.storage.log_database import LogDatabase
-from minkad.storage.replica_store import Purpose, ReplicaStore
+from minkad.storage.replica_store import Purpose
 
 log: Final = logging.getLogger(__name__)
 
@@ -35,9 +35,8 @@ class Splitting:
 
     def __init__(
         self,
+        around: Surroundings,
         replicas: Mapping[int, Replica],
-        log_db: LogDatabase,
-        store: ReplicaStore,
         committer: Committer,
         learn: Callable[[Partition], None],
         host: Callable[[Partition], Replica],
@@ -47,8 +46,8 @@ class Splitting:
     ) -> None:
         """`host` makes a replica that isn't there; `changed` is done when a partition's row or replica changes."""
         self._replicas = replicas
-        self._log_db = log_db
-        self._store = store
+        self._log_db = around.log_db
+        self._store = around.store
         self._learn = learn
         self._committer = committer
         self._host = host

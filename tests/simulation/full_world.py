@@ -15,7 +15,7 @@ from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.state import OPERATIONS_UNENDED, State, is_up
-from minkad.replication.ingesting import LoadSources
+from minkad.replication.context import LoadSources
 from tests.simulation.availability import FIRST_UNIX_MS, Availability
 from tests.simulation.data_clients import Clients
 from tests.simulation.data_oracle import DataOracle

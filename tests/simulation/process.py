@@ -31,8 +31,9 @@ from minkad.core.state import State
 from minkad.node.surroundings import ControllerCalls, NodeTable
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
+from minkad.replication.context import Surroundings
 from minkad.replication.links import ReplicationLinks
-from minkad.replication.manager import ReplicaManager, StorageSettings, Surroundings
+from minkad.replication.manager import ReplicaManager, StorageSettings
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import STALLED_S, LogDatabase
 from minkad.storage.raft_storage import RaftStorage

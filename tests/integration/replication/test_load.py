@@ -10,7 +10,7 @@ import pytest
 
 from minka import wire
 from minka.errors import Code
-from minkad.replication import load, load_check
+from minkad.replication import load, load_check, meter
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 
 KEYS = [b"%04d" % i for i in range(1000)]
@@ -23,7 +23,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """All in a twentieth of the time."""
     monkeypatch.setattr(load_check, "_INTERVAL_S", 0.05)
     monkeypatch.setattr(load_check, "_SUSTAINED_S", 0.25)
-    monkeypatch.setattr(load, "_HALF_LIFE_S", 0.05)
+    monkeypatch.setattr(meter, "_HALF_LIFE_S", 0.05)
     monkeypatch.setattr(load, "_SAMPLED_SECONDS", 1)
 
 
@@ -75,11 +75,11 @@ async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None
             c.keyspace.max_ops = 100
             await until(lambda: len(c.rows) >= 2)
             assert b"0930" <= c.proposed[0].key <= b"0970", c.proposed[0].key
-            meter, replicas = athens.manager.load_check._meter, athens.manager.replicas
+            rates, replicas = athens.manager.load_check._meter, athens.manager.replicas
             c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than both halves have, and more than each
             await until(lambda: not any(replica.load.sample for replica in replicas.values()))
-            settled, proposed = meter._at, len(c.proposed)
-            await until(lambda: meter._at > settled + 3 * load_check._SUSTAINED_S)
+            settled, proposed = rates._at, len(c.proposed)
+            await until(lambda: rates._at > settled + 3 * load_check._SUSTAINED_S)
             assert len(c.proposed) == proposed
 
 

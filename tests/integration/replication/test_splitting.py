@@ -552,7 +552,7 @@ async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path) -> N
         await begin(c)
         await until(lambda: athens.replica(2).is_made and byzantium.replica(2).is_made)
         await byzantium.kill()
-        writing = asyncio.create_task(athens.put(2, {b"9": b"last"}, generation=2))
+        writing = asyncio.create_task(athens.put(2, {b"9": b"last"}, generation=2, timeout_ms=30_000))
         await until(lambda: athens.replica(2).durable == athens.replica(2).log.end > athens.replica(2).log.base)
         assert athens.replica(2).high_watermark < athens.replica(2).log.end
         c.before_alter_isr.clear()

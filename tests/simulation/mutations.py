@@ -15,6 +15,7 @@ from minkad.core.raft.types import NONE
 from tests.simulation import mutations_duties as duties
 from tests.simulation import mutations_full as full
 from tests.simulation import mutations_loads as loads
+from tests.simulation import mutations_replication as replication
 from tests.simulation.mutations_full import Patch
 
 MAX_SEEDS: Final = 500  # within which each is to be found
@@ -226,6 +227,22 @@ MUTATIONS = (
     Mutation("a state snapshot without migrations", "full", full.snapshot_forgets),
     Mutation("operations that do not end", "full", full.never_finish),
     Mutation("two operations move one partition", "full", full.no_conflicts),
+    Mutation("shrink an in-sync set before it is recorded", "full", replication.shrink_before_recorded),
+    Mutation("acknowledge what one in sync lacks", "full", replication.watermark_ahead),
+    Mutation("a follower that has what is not synced", "full", replication.durable_when_staged),
+    Mutation("who joins one half of a split does not count for the other", "full", replication.one_half_alone),
+    Mutation("followers that give up what is committed", "full", replication.cut_committed),
+    Mutation("followers that take entries of an old leadership", "full", replication.accept_stale_epoch),
+    Mutation("a follower that joins before it is aligned", "full", replication.join_unaligned),
+    Mutation("a leader that serves before it is ready", "full", replication.serve_unready),
+    Mutation("a replica that leads again at its leader_epoch", "full", replication.lead_again),
+    Mutation("a leader that answers reads while it hands over", "full", replication.read_while_handing_over),
+    Mutation("a hand-over whose row has changed since", "full", replication.hand_over_again),
+    Mutation("send what is not synced at an epoch that is not durable", "full", replication.ship_unsynced),
+    Mutation("a checkpoint in place before the log is reset durably", "full", replication.take_over_unsynced),
+    Mutation("a follower that goes past the marker of a split", "full", replication.skip_markers),
+    Mutation("end a split by an old in-sync set", "full", replication.end_split_by_any_row),
+    Mutation("merge without the last writes", "full", replication.merge_too_early),
     Mutation("give away the duties of a shard that is late", "duties", duties.fail_the_late),
     Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),
     Mutation("grant shards clearance without a quorum's word", "duties", duties.grant_unconfirmed),

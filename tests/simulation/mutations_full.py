@@ -209,7 +209,7 @@ def refuse_before_recorded() -> Sequence[Patch]:
     async def all_recorded(self: ActiveController) -> None:
         pass
 
-    return [(ActiveController, "_all_recorded", all_recorded)]
+    return [(ActiveController, "all_recorded", all_recorded)]
 
 
 def election_without_epoch() -> Sequence[Patch]:

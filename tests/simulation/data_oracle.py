@@ -1,7 +1,7 @@
 """What clients wrote, what they were told of it, and where it has to be since. A key is written once."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -261,16 +261,15 @@ def _missing(
         if missing and image is not None:
             missing = [key for key in missing if key not in image.rows]
         if missing:
-            values = _log(machine.log_disk, id_, durably=durably)
-            names = {key: files.get(key, key) for key in missing}
-            missing = [key for key in missing if not any(key in value or names[key] in value for value in values)]
+            log = _log(machine.log_disk, id_, durably=durably)
+            missing = [key for key in missing if key not in log and files.get(key, key) not in log]
     return missing
 
 
-def _log(disk: "LogDisk", partition_id: int, *, durably: bool) -> Sequence[bytes]:
-    """The newest first."""
-    keys = reversed(entry_keys(disk, partition_id))
-    return [disk.get(key) or b"" for key in keys if not durably or disk.is_durable(key)]
+def _log(disk: "LogDisk", partition_id: int, *, durably: bool) -> bytes:
+    """All entries."""
+    keys = entry_keys(disk, partition_id)
+    return b"".join([disk.get(key) or b"" for key in keys if not durably or disk.is_durable(key)])
 
 
 def _keys_in(entry: bytes) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,9 @@ from minkad.coordinator.active_controller import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.state import OPERATIONS_UNENDED, State, is_up
+from minkad.replication import load_check
 from minkad.replication.context import LoadSources
+from minkad.replication.meter import Meter
 from tests.simulation.availability import FIRST_UNIX_MS, Availability
 from tests.simulation.data_clients import Clients
 from tests.simulation.data_oracle import DataOracle
@@ -152,6 +155,7 @@ class FullWorld:
                 mock.patch.object(active_controller, "unix_ms", self.unix_ms),
                 mock.patch.object(coordinator, "unix_ms", self.unix_ms),
                 mock.patch.object(admin_requests, "unix_ms", self.unix_ms),
+                mock.patch.object(load_check, "Meter", partial(Meter, cpu_time=lambda: 0.0)),
             ):
                 return self._run()
         finally:

@@ -101,7 +101,8 @@ class ProcessLoop:
         timer = asyncio.TimerHandle(when, callback, args, self._self, context)
         self._numbers += 1
         heappush(self._timers, (when, self._numbers, timer))
-        self._wake_at(when)
+        if not self._running:  # else the world looks at `next_due` after the turn
+            self._wake_at(when)
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

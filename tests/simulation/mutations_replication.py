@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import hand_over, splits
-from minkad.core.controller.commands import FinishSplit, HandOver
+from minkad.core.controller import splits
+from minkad.core.controller.commands import FinishSplit
 from minkad.core.state import State
 from minkad.replication.committer import Committer
 from minkad.replication.feed import Follower
 from minkad.replication.following import Following, Stream
-from minkad.replication.frames import Append
+from minkad.replication.frames import Ack, Append
 from minkad.replication.leadership import Leadership
 from minkad.replication.manager import ReplicaManager
 from minkad.replication.merging import Merging, _Merge
-from minkad.replication.receiving import Receiving
 from minkad.replication.replica import Replica, Role
 from minkad.replication.splitting import Splitting
 from minkad.storage.data_database import Applied
-from tests.simulation.mutations_full import Patch
+from tests.simulation.mutations_full import Patch, restart_unnoticed
 
 # What is acknowledged
 
@@ -85,16 +84,20 @@ def cut_committed() -> Sequence[Patch]:
 
 
 def accept_stale_epoch() -> Sequence[Patch]:
-    """A follower takes entries of a leadership that is over."""
-    original = Following._take
+    """A follower takes entries of a leadership that is over, and that one takes its word."""
 
     def take(self: Following, append: Append, stream: Stream, known_at: float) -> None:
         replica = self._replicas.get(append.partition_id)
         if replica is not None and append.leader_epoch < replica.row.leader_epoch:
             append.leader_epoch = replica.row.leader_epoch
-        original(self, append, stream, known_at)
+        original_take(self, append, stream, known_at)
 
-    return [(Following, "_take", take)]
+    def acknowledged(self: Follower, ack: Ack) -> None:
+        ack.leader_epoch = self.leader_epoch
+        original_acknowledged(self, ack)
+
+    original_take, original_acknowledged = Following._take, Follower.acknowledged
+    return [(Following, "_take", take), (Follower, "acknowledged", acknowledged)]
 
 
 def join_unaligned() -> Sequence[Patch]:
@@ -118,14 +121,14 @@ def serve_unready() -> Sequence[Patch]:
 
 
 def lead_again() -> Sequence[Patch]:
-    """Who has restarted, or was taken for dead, leads on at its leader_epoch."""
+    """Who has restarted leads on at its leader_epoch, and the controller has not noticed either."""
     original = ReplicaManager._role_in
 
     def role_in(self: ReplicaManager, replica: Replica) -> Role:
         replica.led_before = 0
         return original(self, replica)
 
-    return [(ReplicaManager, "_role_in", role_in)]
+    return [(ReplicaManager, "_role_in", role_in), *restart_unnoticed()]
 
 
 def read_while_handing_over() -> Sequence[Patch]:
@@ -133,43 +136,18 @@ def read_while_handing_over() -> Sequence[Patch]:
     return [(Replica, "handing_over", property(lambda _: False, lambda *_: None))]
 
 
-def hand_over_again() -> Sequence[Patch]:
-    """A hand-over is recorded whatever has happened to the row since the leader asked."""
-    original = hand_over.hand_over
-
-    def record(state: State, command: HandOver) -> list[Record]:
-        row = state.partitions.get(command.partition_id)
-        if row is not None and row.successor == command.target:
-            command = replace(command, partition_epoch=row.partition_epoch, node_id=row.leader)
-        return original(state, command)
-
-    return [(hand_over, "hand_over", record)]
-
-
 def ship_unsynced() -> Sequence[Patch]:
-    """What isn't synced is sent at a leader_epoch of which a crash takes the memory."""
+    """What isn't synced is sent at a leader_epoch of which a crash takes the memory; the controller has not noticed it."""
     original = ReplicaManager._lead
 
     def lead(self: ReplicaManager, replica: Replica) -> None:
         original(self, replica)
         replica.ships_unsynced = True
 
-    return [(ReplicaManager, "_lead", lead)]
+    return [(ReplicaManager, "_lead", lead), *restart_unnoticed()]
 
 
 # Checkpoints, splits, merges
-
-
-def take_over_unsynced() -> Sequence[Patch]:
-    """What takes the place of a replica's data is put there before it is durable that the old log doesn't fit."""
-
-    async def clear(self: Receiving, replica: Replica) -> None:
-        replica.complete = False
-        replica.drop_pending()
-        replica.log.reset(0, 0)
-        await replica.data.close()
-
-    return [(Receiving, "_clear", clear)]
 
 
 def skip_markers() -> Sequence[Patch]:

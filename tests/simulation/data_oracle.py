@@ -9,7 +9,8 @@ from minka.ranges import KeyRange, is_by_ranges
 from minka.v1.cluster_pb2 import Durability, Keyspace, Partition
 from minka.wire import UNDECODABLE, decode_write
 from minkad.core.state import State, range_of
-from tests.simulation.replica_files import entry_keys, epoch_of, offset_of, partition_of, partitions_in
+from minkad.core.replication.entries import IngestMark, TrimToRange
+from tests.simulation.replica_files import entry_keys, epoch_of, mark_in, offset_of, partition_of, partitions_in
 from tests.simulation.trace import Violation
 
 if TYPE_CHECKING:
@@ -175,8 +176,10 @@ class DataOracle:
 
     def lose(self, row: Partition) -> None:
         """An unclean election: what the new leader lacks may be gone."""
-        group, leader = self._group(row), self._world.machine(row.leader)
-        self._doubt(group, _missing(leader, row, self.known_in(row), group.files, durably=False))
+        group = self._group(row)
+        there = _after_log(self._world.machine(row.leader), row.id)
+        lost = (key for key in self.known_in(row) if key not in there and group.files.get(key) not in there)
+        self._doubt(group, list(lost))
 
     def cut_power(self, machine: "Machine") -> None:
         """What an `async` keyspace had not synced at this machine may be gone."""
@@ -199,7 +202,7 @@ class DataOracle:
         row = self._world.rows.get(id_)
         if row is None or machine.id not in row.isr or machine.id in row.removing_replicas:
             return
-        image, known = machine.data_disk.folders.get(id_), self._group(row).known
+        image, known = machine.data_disk.folders.get(id_), self.known_in(row)
         flushed = image.applied.offset if image is not None else 0
         for key in machine.log_disk.keys(start, end):
             if offset_of(key) > flushed and any(one in known for one in _keys_in(machine.log_disk.get(key) or b"")):
@@ -270,6 +273,24 @@ def _log(disk: "LogDisk", partition_id: int, *, durably: bool) -> bytes:
     """All entries."""
     keys = entry_keys(disk, partition_id)
     return b"".join([disk.get(key) or b"" for key in keys if not durably or disk.is_durable(key)])
+
+
+def _after_log(machine: "Machine", partition_id: int) -> set[bytes]:
+    """The keys that a replica has once it has applied its log, and the names of the files in it."""
+    image, disk = machine.data_disk.folders.get(partition_id), machine.log_disk
+    keys = set(image.rows) if image is not None else set[bytes]()
+    applied = image.applied.offset if image is not None else 0
+    for entry in entry_keys(disk, partition_id):
+        if offset_of(entry) <= applied:
+            continue
+        mark = mark_in(disk.get(entry) or b"")
+        if isinstance(mark, TrimToRange):
+            keys = {key for key in keys if mark.range.contains(key)}
+        elif isinstance(mark, IngestMark):
+            keys.add(mark.name.encode())
+        elif mark is None:
+            keys.update(_keys_in(disk.get(entry) or b""))
+    return keys
 
 
 def _keys_in(entry: bytes) -> Iterator[bytes]:

@@ -1,6 +1,4 @@
-"""Bugs in replication: what leaders and followers do with rows, logs and data. They are of the code as it is, so they
-move with it.
-"""
+"""Bugs in replication: what leaders and followers do with rows, logs and data."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,15 +6,17 @@ from dataclasses import replace
 from minka.v1.records_pb2 import Record
 from minkad.core.controller import splits
 from minkad.core.controller.commands import FinishSplit
+from minkad.core.replication.follower import Follower, LeaderStream
+from minkad.core.replication.gate import WriteGate
+from minkad.core.replication.leader import Leader
+from minkad.core.replication.merge import Merge, _Step
+from minkad.core.replication.messages import Ack, Append
+from minkad.core.replication.progress import Progress, Reaction
+from minkad.core.replication.replica import Replica as CoreReplica
+from minkad.core.replication.state import ReplicaState, Role
 from minkad.core.state import State
-from minkad.replication.committer import Committer
-from minkad.replication.feed import Follower
-from minkad.replication.following import Following, Stream
-from minkad.replication.frames import Ack, Append
-from minkad.replication.leadership import Leadership
-from minkad.replication.manager import ReplicaManager
-from minkad.replication.merging import Merging, _Merge
-from minkad.replication.replica import Replica, Role
+from minkad.replication.replica import Pending, Replica
+from minkad.replication.replication_receiver import IncomingStream, ReplicationReceiver
 from minkad.replication.splitting import Splitting
 from minkad.storage.data_database import Applied
 from tests.simulation.mutations_full import Patch, restart_unnoticed
@@ -26,42 +26,48 @@ from tests.simulation.mutations_full import Patch, restart_unnoticed
 
 def shrink_before_recorded() -> Sequence[Patch]:
     """The in-sync set that was asked for counts at once."""
-    original = Leadership._propose
+    original = Leader._propose
 
-    def propose(self: Leadership, isr: list[str]) -> None:
+    def propose(self: Leader, isr: list[str]) -> None:
         original(self, isr)
-        self.replica.counted = [follower for node, follower in self._followers.items() if node in isr]
-        self._context.advance(self.replica)
+        self.counted = [progress for node, progress in self.progress.items() if node in isr]
+        self.advance()
 
-    return [(Leadership, "_propose", propose)]
+    return [(Leader, "_propose", propose)]
 
 
 def watermark_ahead() -> Sequence[Patch]:
     """One of the in-sync set need not have it."""
 
-    def in_sync_end(self: Replica) -> int:
-        matched = sorted(follower.matched for follower in self.counted)
-        return max(min([self.durable, *matched[1:]]), self.high_watermark)
+    def in_sync_end(self: Leader) -> int:
+        matched = sorted(progress.matched for progress in self.counted)
+        return max(min([self.state.durable, *matched[1:]]), self.state.high_watermark)
 
-    return [(Replica, "in_sync_end", in_sync_end)]
+    return [(Leader, "in_sync_end", in_sync_end)]
 
 
 def durable_when_staged() -> Sequence[Patch]:
-    """A replica says that it has what is not on its disk yet."""
-    original = Committer.staged
+    """A follower says that it has what is not on its disk yet."""
+    original = Follower.append
 
-    def staged(self: Committer, replica: Replica, *, is_barrier: bool = False) -> None:
-        original(self, replica, is_barrier=is_barrier)
-        if replica.role is Role.FOLLOWER:
-            replica.durable = replica.log.end
-            self._on_durable(replica)
+    def append(self: Follower, append: Append, stream: LeaderStream, known_at: float) -> None:
+        original(self, append, stream, known_at)
+        if append.entries and self.stream is stream:
+            self.state.recovered_to(self.state.log.end)
+            self.stored()
 
-    return [(Committer, "staged", staged)]
+    return [(Follower, "append", append)]
 
 
 def one_half_alone() -> Sequence[Patch]:
     """Who may have joined one half of a split doesn't count for the other."""
-    return [(Leadership, "may_be_in_sync", lambda self: set(self.replica.row.isr[:1]))]
+
+    def recount(self: Leader) -> None:
+        names = self.may_be_in_sync()
+        self.counted = [progress for node, progress in self.progress.items() if node in names]
+        self.advance()
+
+    return [(Leader, "recount", recount)]
 
 
 # Logs
@@ -70,45 +76,38 @@ def one_half_alone() -> Sequence[Patch]:
 def cut_committed() -> Sequence[Patch]:
     """Followers give up a little more than what isn't their leader's, whether it is committed or not."""
 
-    def start(self: Follower, offset: int) -> None:
-        original(self, max(self.replica.log.base, offset - 2))
+    def replicate(self: Progress, offset: int) -> None:
+        original(self, max(self.state.log.base, offset - 2))
 
-    def cut(self: Following, replica: Replica, end: int, stream: Stream) -> bool:
-        replica.log.truncate(max(replica.log.base, end))
-        replica.durable = min(replica.durable, replica.log.end)
-        replica.high_watermark = min(replica.high_watermark, replica.log.end)
+    def truncate(self: Follower, end: int) -> bool:
+        self.state.high_watermark = min(self.state.high_watermark, end)
+        self.state.truncate(end)
         return True
 
-    original = Follower.start
-    return [(Follower, "start", start), (Following, "_cut", cut)]
+    original = Progress.replicate
+    return [(Progress, "replicate", replicate), (Follower, "_truncate", truncate)]
 
 
 def accept_stale_epoch() -> Sequence[Patch]:
     """A follower takes entries of a leadership that is over, and that one takes its word."""
 
-    def take(self: Following, append: Append, stream: Stream, known_at: float) -> None:
+    def take(self: ReplicationReceiver, append: Append, stream: IncomingStream, known_at: float) -> None:
         replica = self._replicas.get(append.partition_id)
         if replica is not None and append.leader_epoch < replica.row.leader_epoch:
             append.leader_epoch = replica.row.leader_epoch
         original_take(self, append, stream, known_at)
 
-    def acknowledged(self: Follower, ack: Ack) -> None:
+    def acknowledged(self: Progress, ack: Ack) -> Reaction:
         ack.leader_epoch = self.leader_epoch
-        original_acknowledged(self, ack)
+        return original_acknowledged(self, ack)
 
-    original_take, original_acknowledged = Following._take, Follower.acknowledged
-    return [(Following, "_take", take), (Follower, "acknowledged", acknowledged)]
+    original_take, original_acknowledged = ReplicationReceiver._take, Progress.acknowledged
+    return [(ReplicationReceiver, "_take", take), (Progress, "acknowledged", acknowledged)]
 
 
 def join_unaligned() -> Sequence[Patch]:
     """A follower joins before it has cut what its leader lacks."""
-    original = Leadership._consider
-
-    def consider(self: Leadership, follower: Follower) -> None:
-        follower.aligned = follower.aligned or follower.sending
-        original(self, follower)
-
-    return [(Leadership, "_consider", consider)]
+    return [(Progress, "is_aligned", property(lambda self: self.is_replicating))]
 
 
 # Leaderships
@@ -116,52 +115,48 @@ def join_unaligned() -> Sequence[Patch]:
 
 def serve_unready() -> Sequence[Patch]:
     """A leader serves before it has applied what it began with."""
-    is_ready = property(lambda self: self.role is Role.LEADER and self.damage is None)
-    return [(Replica, "is_ready", is_ready)]
+    return [(ReplicaState, "is_ready", property(lambda self: self.role is Role.LEADER and self.damage is None))]
 
 
 def lead_again() -> Sequence[Patch]:
     """Who has restarted leads on at its leader_epoch, and the controller has not noticed either."""
-    original = ReplicaManager._role_in
+    original = CoreReplica._role
 
-    def role_in(self: ReplicaManager, replica: Replica) -> Role:
-        replica.led_before = 0
-        return original(self, replica)
+    def role(self: CoreReplica) -> Role:
+        self.led_before = 0
+        return original(self)
 
-    return [(ReplicaManager, "_role_in", role_in), *restart_unnoticed()]
+    return [(CoreReplica, "_role", role), *restart_unnoticed()]
 
 
 def read_while_handing_over() -> Sequence[Patch]:
     """A leader answers reads until it hears that its successor leads."""
-    return [(Replica, "handing_over", property(lambda _: False, lambda *_: None))]
+    return [(WriteGate, "hand_over", lambda _: None)]
 
 
 def ship_unsynced() -> Sequence[Patch]:
-    """What isn't synced is sent at a leader_epoch of which a crash takes the memory; the controller has not noticed it."""
-    original = ReplicaManager._lead
+    """What isn't synced is sent at a leader_epoch that a crash makes forgotten; the controller doesn't notice."""
 
-    def lead(self: ReplicaManager, replica: Replica) -> None:
-        original(self, replica)
-        replica.ships_unsynced = True
+    def readable(self: Progress) -> int:
+        return self.state.log.readable(self.next, self.state.durable)
 
-    return [(ReplicaManager, "_lead", lead), *restart_unnoticed()]
+    return [(Progress, "_readable", readable), *restart_unnoticed()]
 
 
-# Checkpoints, splits, merges
+# Splits and merges
 
 
 def skip_markers() -> Sequence[Patch]:
     """A follower goes past the marker of a split, and makes nothing."""
     original = Splitting._make
 
-    async def make(self: Splitting, parent: Replica) -> None:
+    async def make(self: Splitting, parent: Replica, entry: Pending) -> None:
         if parent.role is not Role.FOLLOWER:
-            await original(self, parent)
+            await original(self, parent, entry)
             return
-        entry = parent.pending[0]
         parent.data.write([], Applied(entry.offset, entry.leader_epoch))
         parent.passed(entry)
-        parent.making = False
+        parent.end_mark()
         self._committer.passed_mark(parent)
 
     return [(Splitting, "_make", make)]
@@ -181,9 +176,9 @@ def end_split_by_any_row() -> Sequence[Patch]:
 
 def merge_too_early() -> Sequence[Patch]:
     """A merge is recorded without the last writes."""
+    original = Merge._catch_up
 
-    async def freeze(self: Merging, merge: _Merge) -> bool:
-        merge.right.frozen = True
-        return merge.goes_on()
+    def catch_up(self: Merge, now: float) -> bool:
+        return self._step is _Step.FREEZE or original(self, now)
 
-    return [(Merging, "_freeze", freeze)]
+    return [(Merge, "_catch_up", catch_up)]

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from minka.v1.cluster_pb2 import Partition
+from minka.wire import WriteBody
 from minkad.core.state import range_of
+from minkad.core.replication.entries import Mark, decode_entry, is_mark
 
 if TYPE_CHECKING:
     from tests.simulation.log_disk import LogDisk
@@ -37,6 +39,12 @@ def offset_of(key: bytes) -> int:
 def epoch_of(value: bytes) -> int:
     """The leader_epoch of an entry."""
     return int.from_bytes(value[:_EPOCH_BYTES], "big")
+
+
+def mark_in(value: bytes) -> WriteBody | Mark | None:
+    """The mark that an entry is; None for a write."""
+    body = value[_EPOCH_BYTES:]
+    return decode_entry(body) if is_mark(body) else None
 
 
 def entry_keys(disk: "LogDisk", partition_id: int) -> list[bytes]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from minka.ranges import KeyRange, is_by_ranges
 from minka.v1.cluster_pb2 import Durability, Keyspace, Partition
 from minka.wire import UNDECODABLE, decode_write
-from minkad.core.state import State, range_of
 from minkad.core.replication.entries import IngestMark, TrimToRange
+from minkad.core.state import State, range_of
 from tests.simulation.replica_files import entry_keys, epoch_of, mark_in, offset_of, partition_of, partitions_in
 from tests.simulation.trace import Violation
 

@@ -7,8 +7,8 @@ import msgspec
 
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import WriteBody
-from minkad.core.state import range_of
 from minkad.core.replication.entries import Mark, decode_entry, is_mark
+from minkad.core.state import range_of
 
 if TYPE_CHECKING:
     from tests.simulation.log_disk import LogDisk

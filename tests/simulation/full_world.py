@@ -268,8 +268,9 @@ class FullWorld:
             return
         process.die()
         machine.process = None
+        streams = list(process.streams)  # their tasks forget them when they are killed
         process.loop.kill()
-        for stream in list(process.streams):
+        for stream in streams:
             stream.died(process)
         if self._cuts_power and self.rng.random() < 0.5:
             self.say(machine.id, "power cut")

@@ -12,14 +12,13 @@ from minkad.core.replication.leader import Leader
 from minkad.core.replication.merge import Merge, _Step
 from minkad.core.replication.messages import Ack, Append
 from minkad.core.replication.progress import Progress, Reaction
-from minkad.core.replication.replica import Replica as CoreReplica
 from minkad.core.replication.state import ReplicaState, Role
 from minkad.core.state import State
 from minkad.replication.replica import Pending, Replica
 from minkad.replication.replication_receiver import IncomingStream, ReplicationReceiver
 from minkad.replication.splitting import Splitting
 from minkad.storage.data_database import Applied
-from tests.simulation.mutations_full import Patch, restart_unnoticed
+from tests.simulation.mutations_full import Patch
 
 # What is acknowledged
 
@@ -118,29 +117,9 @@ def serve_unready() -> Sequence[Patch]:
     return [(ReplicaState, "is_ready", property(lambda self: self.role is Role.LEADER and self.damage is None))]
 
 
-def lead_again() -> Sequence[Patch]:
-    """Who has restarted leads on at its leader_epoch, and the controller has not noticed either."""
-    original = CoreReplica._role
-
-    def role(self: CoreReplica) -> Role:
-        self.led_before = 0
-        return original(self)
-
-    return [(CoreReplica, "_role", role), *restart_unnoticed()]
-
-
 def read_while_handing_over() -> Sequence[Patch]:
     """A leader answers reads until it hears that its successor leads."""
     return [(WriteGate, "hand_over", lambda _: None)]
-
-
-def ship_unsynced() -> Sequence[Patch]:
-    """What isn't synced is sent at a leader_epoch that a crash makes forgotten; the controller doesn't notice."""
-
-    def readable(self: Progress) -> int:
-        return self.state.log.readable(self.next, self.state.durable)
-
-    return [(Progress, "_readable", readable), *restart_unnoticed()]
 
 
 # Splits and merges

@@ -1,0 +1,300 @@
+"""A node's replicas without I/O: log and data are in memory, and a test is the shell that carries out."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from minka.errors import MinkaError
+from minka.v1.cluster_pb2 import Keyspace, Partition
+from minka.wire import WriteBody, encode
+from minkad.core.replication.entries import decode_entry
+from minkad.core.replication.epochs import Epochs
+from minkad.core.replication.gate import Gate
+from minkad.core.replication.instructions import Instruction, Outbox
+from minkad.core.replication.leader import Leader
+from minkad.core.replication.messages import Ack, Append, Entry, Standing
+from minkad.core.replication.node import Node
+from minkad.core.replication.progress import Progress
+from minkad.core.replication.replica import Replica
+from minkad.core.replication.replicas import Replicas
+from minkad.core.replication.settings import ReplicationSettings
+from minkad.core.replication.state import Applying
+from minkad.core.replication.storage import DeletedAheadError
+
+NODES = ("athens", "byzantium", "cyrene")
+SETTINGS = ReplicationSettings()
+InstructionT = TypeVar("InstructionT")
+
+
+def a_write(key: bytes = b"k", value: bytes = b"v") -> bytes:
+    return encode(WriteBody([key], [value]))
+
+
+def row(id: int = 1, replicas: Sequence[str] = NODES, isr: Sequence[str] | None = None, **fields: Any) -> Partition:  # noqa: A002
+    """By default all replicas are in sync, and the first leads."""
+    known: dict[str, Any] = {"leader": replicas[0], "leader_epoch": 1, "partition_epoch": 1, "keyspace_id": 1}
+    return Partition(id=id, replicas=replicas, isr=replicas if isr is None else isr, **known | fields)
+
+
+def changed(was: Partition, **fields: Any) -> Partition:
+    """The next row of a partition."""
+    new: Any = Partition()
+    new.CopyFrom(was)
+    new.partition_epoch += 1
+    for name, value in fields.items():
+        new.ClearField(name)
+        new.MergeFrom(Partition(**{name: value}))
+    return cast("Partition", new)
+
+
+class MemoryLog:
+    """A `ReplicaLog`: what is in its tail can be read before it is stored."""
+
+    def __init__(self, base: int = 0, base_epoch: int = 0) -> None:
+        self.base = self.end = base
+        self.truncations = 0
+        self.keeps_tail = False
+        self._entries: dict[int, Entry] = {}
+        self._epochs = Epochs(base, base_epoch)
+
+    def append(self, leader_epoch: int, body: bytes) -> int:
+        self.end += 1
+        self._entries[self.end] = Entry(leader_epoch, body)
+        self._epochs.append(self.end, leader_epoch)
+        return self.end
+
+    def read(self, start: int, end: int, max_bytes: int) -> list[Entry]:
+        assert self.base < start <= end <= self.end
+        taken: list[Entry] = []
+        for offset in range(start, end + 1):
+            entry = self._entries[offset]
+            max_bytes -= len(entry.body)
+            if taken and max_bytes < 0:
+                break
+            taken.append(entry)
+        return taken
+
+    def readable(self, start: int, stored: int) -> int:
+        return self.end if self.keeps_tail else min(stored, self.end)
+
+    def truncate(self, end: int) -> None:
+        assert self.base <= end <= self.end
+        if end < self.end:
+            self._epochs.truncate(end + 1)
+            self.end = end
+            self.truncations += 1
+
+    def trim(self, base: int) -> None:
+        assert self.base <= base <= self.end
+        self._epochs.compact(base)
+        self.base = base
+
+    def reset(self, base: int, base_epoch: int) -> None:
+        self.base = self.end = base
+        self._epochs = Epochs(base, base_epoch)
+        self.truncations += 1
+
+    def epoch_at(self, offset: int) -> int:
+        return self._epochs.at(offset)
+
+    def lineage(self) -> list[tuple[int, int]]:
+        return self._epochs.lineage()
+
+    def common_end(self, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
+        return self._epochs.common(self.end, theirs, their_end)
+
+    def keep_tail(self, keep: bool) -> None:
+        self.keeps_tail = keep
+
+    def drop_tail(self, offset: int) -> None:
+        pass
+
+    def bound_tail(self, stored: int) -> None:
+        pass
+
+
+def log_of(*epochs: int, base: int = 0, base_epoch: int = 0) -> MemoryLog:
+    """With a write of each of these leader_epochs."""
+    log = MemoryLog(base, base_epoch)
+    for epoch in epochs:
+        log.append(epoch, a_write())
+    return log
+
+
+@dataclass
+class At:
+    """A `Position`."""
+
+    offset: int = 0
+    leader_epoch: int = 0
+
+
+@dataclass
+class MemoryData:
+    """A `ReplicaData`; nothing is on disk until `is_there`."""
+
+    applied: At = field(default_factory=At)
+    is_there: bool = False
+    is_open: bool = False
+    damage: MinkaError | None = None
+    rows: dict[bytes, bytes | None] = field(default_factory=dict)
+    deleted_ahead: bool = False
+
+    def exists(self) -> bool:
+        return self.is_there
+
+    def open(self) -> None:
+        self.is_there = self.is_open = True
+
+    def condemn(self, error: MinkaError) -> None:
+        self.damage = error
+
+    def page(
+        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        if self.damage is not None:
+            raise self.damage
+        if self.deleted_ahead:
+            raise DeletedAheadError
+        found = sorted((k, v) for k, v in self.rows.items() if k >= start and (not end or k < end) and v is not None)
+        page = found[:max_rows]
+        return [key for key, _ in page], [value for _, value in page], page == found
+
+    def describe(self) -> str:
+        return "the data"
+
+
+def data_at(offset: int, leader_epoch: int = 1) -> MemoryData:
+    """On disk, with everything up to there."""
+    return MemoryData(At(offset, leader_epoch), is_there=True)
+
+
+class View:
+    """A `ClusterView`."""
+
+    def __init__(self) -> None:
+        self.keyspaces = {1: Keyspace(id=1, min_insync=1)}
+        self.absent: set[str] = set()
+        self.low: set[str] = set()
+
+    def keyspace(self, keyspace_id: int) -> Keyspace | None:
+        return self.keyspaces.get(keyspace_id)
+
+    def is_absent(self, node_id: str) -> bool:
+        return node_id in self.absent
+
+    def low_disks(self) -> Collection[str]:
+        return self.low
+
+
+class Bench:
+    """A node with its replicas."""
+
+    def __init__(self, id: str = "athens") -> None:  # noqa: A002
+        self.now = 0.0
+        self.view = View()
+        self.outbox = Outbox(lambda: None)
+        self.node = Node(id, SETTINGS, self.view, self.outbox)
+        self.replicas = Replicas(self.node)
+
+    def host(self, row: Partition, log: MemoryLog | None = None, data: MemoryData | None = None) -> Replica:
+        """A replica that is what its row says; its log is on disk."""
+        log = log or MemoryLog()
+        replica = Replica(self.node, row, log, data or MemoryData())
+        replica.recovered_to(log.end)
+        self.replicas.add(replica)
+        self.replicas.adopt(row, self.now)
+        return replica
+
+    def adopt(self, replica: Replica, **fields: Any) -> None:
+        """Its next row comes."""
+        self.replicas.adopt(changed(replica.row, **fields), self.now)
+
+    def take(self, kind: type[InstructionT]) -> list[InstructionT]:
+        """The instructions of this kind since the last call; the others are lost."""
+        return [one for one in self.outbox.take() if isinstance(one, kind)]
+
+    def take_all(self) -> list[Instruction]:
+        return self.outbox.take()
+
+    def write(self, replica: Replica, *bodies: bytes) -> None:
+        """As clients do; by default one entry."""
+        for body in bodies or (a_write(),):
+            replica.append(body)
+
+    def sync(self, replica: Replica) -> None:
+        """All that is staged is on the disk."""
+        replica.log_stored(replica.log.end, replica.log.truncations, self.now, on_disk=True)
+
+    def apply(self, replica: Replica) -> None:
+        """Everything that is committed."""
+        data = replica.data
+        assert isinstance(data, MemoryData)
+        replica.open()
+        if replica.applied < replica.high_watermark:
+            for entry in replica.log.read(replica.applied + 1, replica.high_watermark, 2**30):
+                write = decode_entry(entry.body)
+                if isinstance(write, WriteBody):
+                    data.rows.update(zip(write.keys, write.values, strict=True))
+            data.open()
+            replica.applied = data.applied.offset = replica.high_watermark
+        replica.applying = Applying.IDLE
+        self.replicas.has_applied(replica, self.now)
+
+    def tick(self, replica: Replica, now: float) -> None:
+        """It is `now`."""
+        self.now = now
+        self.replicas.tick(replica.id, now)
+
+    # What followers say to what leads here
+
+    def stands(self, replica: Replica, node: str, log: MemoryLog, standing: Standing = Standing.STORED) -> Progress:
+        """A follower is probed and says where it stands."""
+        leader, progress = leader_of(replica), leader_of(replica).progress[node]
+        progress.is_queued = False
+        probe = progress.next_append(2**20)
+        assert probe is not None
+        assert probe.probe
+        ack = Ack(replica.id, leader.leader_epoch, standing, log.end, log.lineage())
+        leader.acknowledged(progress, ack, self.now)
+        return progress
+
+    def ack(self, replica: Replica, node: str, offset: int | None = None) -> None:
+        """A follower has stored everything up to `offset`, by default all that it was sent."""
+        leader, progress = leader_of(replica), leader_of(replica).progress[node]
+        if offset is None:
+            sent(progress)
+            offset = progress.next - 1
+        leader.acknowledged(progress, Ack(replica.id, leader.leader_epoch, Standing.STORED, offset), self.now)
+
+    def align(self, replica: Replica, *nodes: str) -> None:
+        """Followers have everything that the leader has."""
+        for node in nodes:
+            assert isinstance(replica.log, MemoryLog)
+            if not leader_of(replica).progress[node].is_replicating:
+                self.stands(replica, node, replica.log)
+            self.ack(replica, node)
+
+    def serve(self, replica: Replica) -> None:
+        """All have everything, and it is applied."""
+        self.sync(replica)
+        self.align(replica, *leader_of(replica).progress)
+        self.apply(replica)
+
+
+def leader_of(replica: Replica) -> Leader:
+    assert replica.leader is not None
+    return replica.leader
+
+
+def gate_of(replica: Replica) -> Gate:
+    return replica.gate.state
+
+
+def sent(progress: Progress) -> list[Append]:
+    """All that there is to send to a follower now."""
+    progress.is_queued = False
+    appends: list[Append] = []
+    while (append := progress.next_append(2**30)) is not None:
+        appends.append(append)
+    return appends

@@ -1,0 +1,238 @@
+"""What a follower says, appends and truncates, and how old its data may be."""
+
+from typing import Any
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Durability, Keyspace
+from minkad.core.replication.entries import TrimToRange, encode_mark
+from minkad.core.replication.follower import Follower, LeaderStream
+from minkad.core.replication.freshness import NEVER
+from minkad.core.replication.instructions import Answer, Apply, Sync
+from minkad.core.replication.messages import Ack, Append, Entry, KeptFile, Standing
+from minkad.core.replication.replica import Replica
+from tests.unit.core.replication.bench import Bench, MemoryData, MemoryLog, a_write, log_of, row
+
+WRITE = Entry(1, a_write())
+
+
+class Following:
+    """A follower on byzantium."""
+
+    def __init__(self, log: MemoryLog | None = None, data: MemoryData | None = None, **fields: Any) -> None:
+        self.bench = Bench("byzantium")
+        if fields.pop("is_async", False):
+            self.bench.view.keyspaces[1] = Keyspace(id=1, durability=Durability.DURABILITY_ASYNC)
+        self.replica: Replica = self.bench.host(row(**fields), log, data)
+        self.stream = LeaderStream()
+        self.bench.take_all()
+
+    @property
+    def follower(self) -> Follower:
+        assert self.replica.follower is not None
+        return self.replica.follower
+
+    def probe(self) -> list[Ack]:
+        self.follower.probed(self.stream, [])
+        return self.answers()
+
+    def append(self, prev: int, *entries: Entry, watermark: int = 0, start: int = 0, **fields: Any) -> None:
+        append = Append(1, self.replica.row.leader_epoch, prev, watermark, start, list(entries), **fields)
+        self.follower.append(append, fields.pop("stream", self.stream), self.bench.now)
+
+    def answers(self) -> list[Ack]:
+        return [answer.ack for answer in self.bench.take(Answer)]
+
+
+def test_it_answers_a_probe_with_the_leaderships_along_its_log() -> None:
+    f = Following(log_of(1, 1, 4), leader_epoch=5)
+    kept = [KeptFile("000001.sst", 3, 5)]
+    f.follower.probed(f.stream, kept)
+    ack = Ack(1, 5, Standing.STORED, 3, [(0, 0), (1, 1), (3, 4)], kept)
+    assert f.bench.take_all() == [Answer(f.stream, ack)]
+
+
+def test_it_says_that_it_has_what_is_on_its_disk_and_no_more() -> None:
+    f = Following(log_of(1))
+    f.probe()
+    f.append(1, WRITE)
+    f.answers()
+    assert [ack.offset for ack in f.probe()] == [1]
+
+
+def test_it_says_that_a_copy_cannot_be_continued_whose_data_is_gone() -> None:
+    f = Following(log_of(1, base=3))
+    assert [ack.standing for ack in f.probe()] == [Standing.NEEDS_CHECKPOINT]
+    assert f.replica.damage is not None
+
+
+def test_it_appends_and_has_it_synced() -> None:
+    f = Following()
+    f.probe()
+    f.append(0, WRITE, WRITE)
+    assert f.bench.take_all() == [Sync(1, on_disk=False)]
+    f.bench.sync(f.replica)
+    assert f.answers() == [Ack(1, 1, Standing.STORED, 2)]
+
+
+def test_in_an_async_keyspace_a_mark_is_to_be_on_the_disk() -> None:
+    f = Following(is_async=True)
+    f.probe()
+    f.append(0, WRITE)
+    f.append(1, Entry(1, encode_mark(TrimToRange(b"", b""))))
+    assert f.bench.take(Sync) == [Sync(1, on_disk=False), Sync(1, on_disk=True)]
+    f.replica.log_stored(2, 0, 0.0, on_disk=False)
+    assert [ack.offset for ack in f.answers()] == [0]
+    f.bench.sync(f.replica)
+    assert [ack.offset for ack in f.answers()] == [2]
+
+
+@pytest.mark.parametrize("prev", [0, 2])
+def test_an_append_after_another_offset_is_an_internal_error(prev: int) -> None:
+    f = Following(log_of(1))
+    f.probe()
+    with pytest.raises(MinkaError) as caught:
+        f.append(prev, WRITE)
+    assert caught.value.code is Code.INTERNAL
+    assert f.replica.log.end == 1
+
+
+def test_what_the_leader_does_not_have_is_truncated() -> None:
+    f = Following(log_of(1, 1, 1))
+    f.probe()
+    f.append(1, truncate=True)
+    assert (f.replica.log.end, f.replica.durable) == (1, 1)
+    assert f.bench.take(Sync) == [Sync(1, on_disk=False)]
+    f.bench.sync(f.replica)
+    assert f.answers() == [Ack(1, 1, Standing.STORED, 1)]
+
+
+def test_what_is_committed_is_not_truncated_and_a_checkpoint_is_asked_for() -> None:
+    f = Following(log_of(1, 1, 1))
+    f.probe()
+    f.append(3, watermark=2)
+    f.probe()
+    f.append(1, WRITE, truncate=True)
+    assert f.answers() == [Ack(1, 1, Standing.NEEDS_CHECKPOINT, 3)]
+    assert (f.replica.log.end, f.replica.log.truncations) == (3, 0)
+
+
+def test_what_its_data_has_is_committed_although_nobody_has_said_so_yet() -> None:
+    f = Following(log_of(1, 1, 1), MemoryData(is_there=True))
+    data = f.replica.data
+    assert isinstance(data, MemoryData)
+    data.applied.offset = 2
+    f.probe()
+    f.append(1, truncate=True)
+    assert f.answers() == [Ack(1, 1, Standing.NEEDS_CHECKPOINT, 3)]
+    assert f.replica.log.end == 3
+
+
+def test_committed_is_what_it_was_told_as_far_as_it_is_durable() -> None:
+    f = Following()
+    f.probe()
+    f.append(0, WRITE, WRITE, watermark=1)
+    f.bench.take_all()
+    assert f.replica.high_watermark == 0
+    f.bench.sync(f.replica)
+    assert f.replica.high_watermark == 1
+    assert Apply(1) in f.bench.take_all()
+    f.append(2, watermark=9)
+    assert f.replica.high_watermark == 2
+
+
+def test_what_is_told_without_entries_moves_the_watermark_at_once() -> None:
+    f = Following(log_of(1, 1))
+    f.probe()
+    f.append(2, watermark=2)
+    assert f.bench.take_all() == [Apply(1)]
+    assert f.replica.high_watermark == 2
+
+
+def test_nothing_is_acknowledged_before_the_leader_has_said_where_the_logs_part() -> None:
+    f = Following(log_of(1, 1))
+    f.probe()
+    f.bench.sync(f.replica)
+    assert f.answers() == []
+    f.append(2, truncate=True)
+    f.bench.sync(f.replica)
+    assert [ack.offset for ack in f.answers()] == [2]
+    f.probe()
+    f.bench.sync(f.replica)
+    assert f.answers() == []
+
+
+def test_what_comes_on_another_stream_than_the_last_that_asked_is_ignored() -> None:
+    f = Following()
+    old, f.stream = f.stream, LeaderStream()
+    f.probe()
+    f.follower.append(Append(1, 1, 0, 0, 0, [WRITE]), old, 0.0)
+    assert f.replica.log.end == 0
+
+
+def test_nothing_is_answered_on_a_stream_that_is_closed() -> None:
+    f = Following()
+    f.probe()
+    f.append(0, WRITE)
+    f.follower.disconnected()
+    f.bench.take_all()
+    f.bench.sync(f.replica)
+    f.follower.needs_checkpoint()
+    assert f.answers() == []
+
+
+def test_entries_are_ignored_while_a_checkpoint_comes() -> None:
+    f = Following()
+    f.probe()
+    f.replica.begin_receiving()
+    f.append(0, WRITE)
+    f.append(7, WRITE)
+    assert f.replica.log.end == 0
+    assert [ack.standing for ack in f.probe()] == [Standing.NEEDS_CHECKPOINT]
+    f.replica.end_receiving()
+    assert [ack.standing for ack in f.probe()] == [Standing.STORED]
+
+
+def test_its_data_is_as_new_as_the_leader_said_once_that_is_applied() -> None:
+    f = Following(log_of(1, 1))
+    f.probe()
+    f.bench.now = 5.0
+    f.append(2, watermark=2)
+    f.follower.refresh()
+    assert f.replica.freshness.at == NEVER
+    f.bench.apply(f.replica)
+    f.follower.refresh()
+    assert f.replica.freshness.at == 5.0
+
+
+def test_with_all_that_the_leader_said_it_is_as_new_as_its_stream() -> None:
+    f = Following(log_of(1))
+    f.probe()
+    f.append(1, watermark=1)
+    f.bench.apply(f.replica)
+    f.stream.known_at = 8.0
+    f.follower.refresh()
+    assert f.replica.freshness.at == 8.0
+
+
+def test_before_it_has_applied_where_the_epoch_starts_its_age_is_unknown() -> None:
+    f = Following(log_of(1, 1))
+    f.probe()
+    f.append(2, watermark=1, start=2)
+    f.bench.apply(f.replica)
+    f.stream.known_at = 8.0
+    f.follower.refresh()
+    assert f.replica.freshness.at == NEVER
+
+
+def test_after_a_new_question_its_age_is_no_longer_that_of_the_stream() -> None:
+    f = Following(log_of(1))
+    f.probe()
+    f.append(1, watermark=1)
+    f.bench.apply(f.replica)
+    f.follower.refresh()
+    f.probe()
+    f.stream.known_at = 8.0
+    f.follower.refresh()
+    assert f.replica.freshness.at == 0.0

@@ -1,0 +1,244 @@
+"""Who is proposed to join and to leave the in-sync set."""
+
+from minkad.core.replication.instructions import IsrProposal
+from minkad.core.replication.replica import Replica
+from tests.unit.core.replication.bench import SETTINGS, Bench, a_write, leader_of, log_of, row
+
+ALONE = ("athens",)
+
+
+def led(isr: tuple[str, ...] = ALONE, entries: int = 2) -> tuple[Bench, Replica]:
+    """With two other replicas."""
+    bench = Bench()
+    replica = bench.host(row(isr=isr), log_of(*[1] * entries))
+    leader_of(replica).epoch_durable()
+    bench.take_all()
+    return bench, replica
+
+
+def proposed(bench: Bench) -> list[tuple[str, ...]]:
+    """Since the last call."""
+    return [proposal.isr for proposal in bench.take(IsrProposal)]
+
+
+# To join
+
+
+def test_a_follower_joins_once_it_has_everything() -> None:
+    bench, replica = led()
+    bench.stands(replica, "byzantium", log_of(1))
+    assert proposed(bench) == []
+    bench.ack(replica, "byzantium")
+    assert proposed(bench) == [("athens", "byzantium")]
+
+
+def test_a_follower_does_not_join_before_it_has_said_that_it_has_nothing_else() -> None:
+    bench, replica = led()
+    bench.stands(replica, "byzantium", log_of(1, 1))  # it has everything, and perhaps more
+    assert proposed(bench) == []
+    bench.ack(replica, "byzantium")
+    assert proposed(bench) == [("athens", "byzantium")]
+
+
+def test_a_follower_that_is_far_is_not_waited_for() -> None:
+    bench, replica = led(entries=0)
+    bench.align(replica, "cyrene")
+    bench.write(replica, *[a_write(b"k", b"v" * 200_000)] * 4)
+    bench.sync(replica)
+    bench.stands(replica, "byzantium", log_of())
+    bench.ack(replica, "byzantium", 0)
+    assert "byzantium" not in leader_of(replica).may_be_in_sync()
+
+
+def test_a_follower_that_is_near_is_waited_for_and_joins_with_all_that_is_committed() -> None:
+    bench, replica = led(isr=("athens", "cyrene"))
+    bench.align(replica, "cyrene")
+    assert replica.high_watermark == 2
+    progress = bench.stands(replica, "byzantium", log_of(1))
+    progress.next_append(2**20)
+    bench.ack(replica, "byzantium", 1)  # all is sent, little of it acknowledged
+    assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium", "cyrene"}
+    assert proposed(bench) == []
+    bench.ack(replica, "byzantium", 2)
+    assert proposed(bench) == [("athens", "cyrene", "byzantium")]
+
+
+def test_a_follower_joins_only_with_what_a_former_leader_may_have_acknowledged() -> None:
+    bench, replica = led(isr=("athens", "cyrene"))
+    progress = bench.stands(replica, "byzantium", log_of(1))
+    progress.next_append(2**20)
+    bench.ack(replica, "byzantium", 1)
+    assert (replica.high_watermark, replica.ready_at) == (0, 2)
+    assert proposed(bench) == []
+    bench.ack(replica, "byzantium", 2)
+    assert proposed(bench) == [("athens", "cyrene", "byzantium")]
+
+
+def test_one_that_is_absent_or_has_no_room_does_not_join() -> None:
+    bench, replica = led()
+    bench.view.absent, bench.view.low = {"byzantium"}, {"cyrene"}
+    bench.align(replica, "byzantium", "cyrene")
+    assert proposed(bench) == []
+
+
+def test_one_is_proposed_at_a_time_and_the_next_after_the_outcome() -> None:
+    bench, replica = led()
+    bench.align(replica, "byzantium", "cyrene")
+    assert proposed(bench) == [("athens", "byzantium")]
+    bench.adopt(replica, isr=("athens", "byzantium"))
+    leader_of(replica).progressed(bench.now)
+    assert proposed(bench) == [("athens", "byzantium", "cyrene")]
+
+
+def test_a_follower_whose_stream_breaks_is_no_longer_about_to_join() -> None:
+    bench, replica = led(isr=("athens", "cyrene"))
+    progress = bench.stands(replica, "byzantium", log_of(1))
+    progress.next_append(2**20)
+    bench.ack(replica, "byzantium", 1)
+    leader_of(replica).disconnected(progress, "reset", bench.now)
+    assert leader_of(replica).may_be_in_sync() == {"athens", "cyrene"}
+
+
+def test_a_follower_that_is_proposed_is_counted_though_its_stream_breaks() -> None:
+    bench, replica = led()
+    bench.align(replica, "byzantium")
+    leader_of(replica).disconnected(leader_of(replica).progress["byzantium"], "reset", bench.now)
+    assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium"}
+
+
+# What the controller says
+
+
+def test_one_that_is_refused_is_proposed_again_after_a_pause() -> None:
+    bench, replica = led()
+    bench.align(replica, "byzantium")
+    [proposal] = bench.take(IsrProposal)
+    leader_of(replica).isr_refused(proposal, 1.0)
+    assert leader_of(replica).may_be_in_sync() == {"athens"}
+    leader_of(replica).progressed(1.0 + SETTINGS.longest_backoff - 0.01)
+    assert proposed(bench) == []
+    leader_of(replica).progressed(1.0 + SETTINGS.longest_backoff)
+    assert proposed(bench) == [("athens", "byzantium")]
+
+
+def test_a_proposal_in_doubt_that_is_refused_proposes_the_present_set() -> None:
+    bench, replica = led()
+    bench.align(replica, "byzantium")
+    [proposal] = bench.take(IsrProposal)
+    proposal.in_doubt = True
+    leader_of(replica).isr_refused(proposal, bench.now)
+    assert bench.take(IsrProposal) == [IsrProposal(1, 1, 1, ALONE, in_doubt=True)]
+    # The first try may yet be recorded, so the joining one still counts.
+    assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium"}
+    bench.write(replica)
+    bench.sync(replica)
+    assert replica.high_watermark == 2
+
+
+def test_when_the_present_set_is_recorded_the_proposal_is_over() -> None:
+    bench, replica = led()
+    bench.align(replica, "byzantium")
+    [proposal] = bench.take(IsrProposal)
+    proposal.in_doubt = True
+    leader_of(replica).isr_refused(proposal, bench.now)
+    bench.adopt(replica)
+    assert leader_of(replica).proposed is None
+
+
+def test_when_the_present_set_is_refused_too_the_proposal_is_over() -> None:
+    bench, replica = led()
+    bench.align(replica, "byzantium")
+    [proposal] = bench.take(IsrProposal)
+    proposal.in_doubt = True
+    leader_of(replica).isr_refused(proposal, bench.now)
+    leader_of(replica).isr_refused(proposal, bench.now)
+    assert leader_of(replica).may_be_in_sync() == {"athens"}
+    assert leader_of(replica).proposed is None
+
+
+def test_a_late_refusal_of_another_proposal_changes_nothing() -> None:
+    bench, replica = led()
+    bench.align(replica, "byzantium")
+    [proposal] = bench.take(IsrProposal)
+    leader_of(replica).isr_refused(IsrProposal(1, 1, 1, proposal.isr), bench.now)
+    assert leader_of(replica).proposed is proposal
+
+
+# To leave
+
+
+def test_absent_nodes_are_taken_out() -> None:
+    bench, replica = led(isr=("athens", "byzantium", "cyrene"))
+    bench.view.absent = {"byzantium"}
+    leader_of(replica).shrink()
+    assert proposed(bench) == [("athens", "cyrene")]
+    leader_of(replica).shrink()
+    assert proposed(bench) == []  # it is proposed already
+
+
+def test_one_that_has_not_caught_up_for_long_is_taken_out() -> None:
+    bench, replica = led(isr=("athens", "byzantium", "cyrene"))
+    bench.align(replica, "cyrene")
+    for now in (0.5, 1.0, 1.5, 2.0):
+        leader_of(replica).check(now, stalled=False)
+    assert proposed(bench) == []
+    leader_of(replica).check(2.5, stalled=False)
+    assert proposed(bench) == [("athens", "cyrene")]
+
+
+def test_one_that_has_what_there_was_a_moment_ago_keeps_up() -> None:
+    bench, replica = led(isr=("athens", "byzantium", "cyrene"))
+    bench.align(replica, "byzantium", "cyrene")
+    for step in range(1, 20):
+        bench.write(replica)
+        leader_of(replica).check(step / 2, stalled=False)
+        bench.ack(replica, "byzantium")
+        bench.ack(replica, "cyrene")
+        bench.write(replica)  # there is always something that they lack
+    assert proposed(bench) == []
+
+
+def test_a_leader_that_stood_still_itself_takes_nobody_out() -> None:
+    bench, replica = led(isr=("athens", "byzantium", "cyrene"))
+    leader_of(replica).check(9.0, stalled=True)
+    leader_of(replica).check(11.0, stalled=False)
+    assert proposed(bench) == []
+
+
+def test_one_without_room_is_taken_out_if_writes_can_go_on_without_it() -> None:
+    bench, replica = led(isr=("athens", "byzantium", "cyrene"))
+    bench.view.low = {"byzantium"}
+    replica.min_insync = 3
+    leader_of(replica).check(0.1, stalled=False)
+    assert proposed(bench) == []
+    replica.min_insync = 2
+    leader_of(replica).check(0.2, stalled=False)
+    assert proposed(bench) == [("athens", "cyrene")]
+
+
+def test_while_the_leader_itself_has_no_room_nobody_is_taken_out_for_that() -> None:
+    bench, replica = led(isr=("athens", "byzantium", "cyrene"))
+    bench.view.low = {"athens", "byzantium"}
+    leader_of(replica).check(0.1, stalled=False)
+    assert proposed(bench) == []
+
+
+def test_nothing_is_proposed_while_writes_are_fenced() -> None:
+    bench, replica = led(isr=("athens", "byzantium"))
+    replica.gate.fence()
+    bench.view.absent = {"byzantium"}
+    bench.align(replica, "cyrene")
+    leader_of(replica).check(9.0, stalled=False)
+    assert proposed(bench) == []
+    replica.gate.unfence()
+    leader_of(replica).shrink()
+    assert proposed(bench) == [("athens",)]
+
+
+def test_a_row_that_is_newer_than_the_proposal_ends_it() -> None:
+    bench, replica = led(isr=("athens", "byzantium", "cyrene"))
+    bench.view.absent = {"byzantium"}
+    leader_of(replica).shrink()
+    bench.adopt(replica)
+    assert proposed(bench) == [("athens", "cyrene"), ("athens", "cyrene")]
+    assert leader_of(replica).proposed == IsrProposal(1, 1, 2, ("athens", "cyrene"))

@@ -1,0 +1,210 @@
+"""How a leader keeps one follower going: probe, standing, entries."""
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minkad.core.replication.instructions import Send, SendCheckpoint, StartSending
+from minkad.core.replication.messages import Ack, Append, Entry, Standing
+from minkad.core.replication.progress import Progress, Reaction, Stage
+from tests.unit.core.replication.bench import Bench, MemoryLog, a_write, leader_of, log_of, row, sent
+
+BODY = a_write()
+
+
+def two(log: MemoryLog | None = None, leader_epoch: int = 2) -> tuple[Bench, Progress]:
+    """A leader with one follower."""
+    bench = Bench()
+    replica = bench.host(row(replicas=("athens", "byzantium"), isr=("athens",), leader_epoch=leader_epoch), log)
+    return bench, leader_of(replica).progress["byzantium"]
+
+
+def test_a_follower_is_first_asked_where_it_stands_and_then_nothing_is_sent() -> None:
+    bench, progress = two(log_of(1))
+    assert bench.take(StartSending) == [StartSending(progress)]
+    assert progress.next_append(1) == Append(1, 2, 0, 0, 0, [], probe=True)
+    assert progress.next_append(1) is None
+
+
+def test_entries_follow_from_the_common_end_and_the_first_of_them_truncate() -> None:
+    bench, progress = two(log_of(1, 1, 2))
+    bench.take_all()
+    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1, 1, 1, 1))
+    assert bench.take(Send) == [Send(progress)]
+    assert progress.next_append(1) == Append(1, 2, 2, 3, 3, [Entry(2, BODY)], truncate=True)
+    bench.write(bench.replicas.hosted[1])
+    leader_of(bench.replicas.hosted[1]).epoch_durable()
+    assert progress.next_append(1) == Append(1, 2, 3, 3, 3, [Entry(2, BODY)], truncate=False)
+
+
+def test_a_follower_that_has_everything_is_still_told_to_truncate() -> None:
+    bench, progress = two(log_of(1))
+    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1, 1))
+    assert progress.wants_sending is False  # the sender knows
+    assert sent(progress) == [Append(1, 2, 1, 1, 1, [], truncate=True)]
+
+
+def test_what_it_has_is_counted_from_the_common_end() -> None:
+    bench, progress = two(log_of(1, 1, 2))
+    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1, 1, 1, 1))
+    assert (progress.matched, progress.next, progress.lag) == (2, 3, 1)
+    assert not progress.is_aligned
+    bench.ack(bench.replicas.hosted[1], "byzantium", 2)
+    assert progress.is_aligned
+
+
+def test_a_follower_whose_log_shares_nothing_gets_a_checkpoint() -> None:
+    log = log_of(1, 1, 1, 1)
+    log.trim(3)
+    bench = Bench()
+    replica = bench.host(row(replicas=("athens", "byzantium"), isr=("athens",)), log)
+    bench.take_all()
+    progress = bench.stands(replica, "byzantium", log_of(1))
+    assert bench.take(SendCheckpoint) == [SendCheckpoint(progress, [])]
+    assert sent(progress) == []
+
+
+def test_a_follower_that_has_nothing_is_sent_a_short_log_and_of_a_long_one_a_checkpoint() -> None:
+    bench, progress = two(log_of(1, 1))
+    bench.stands(bench.replicas.hosted[1], "byzantium", log_of())
+    assert [len(append.entries) for append in sent(progress)] == [2]
+
+    long = log_of(1)
+    long.append(1, a_write(b"k", b"v" * 300_000))
+    bench, progress = two(long)
+    bench.stands(bench.replicas.hosted[1], "byzantium", log_of())
+    assert bench.take(SendCheckpoint) == [SendCheckpoint(progress, [])]
+
+
+def test_after_a_checkpoint_entries_follow_from_its_offset() -> None:
+    bench, progress = two(log_of(1, 1, 1))
+    replica = bench.replicas.hosted[1]
+    bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
+    leader_of(replica).checkpoint_sent(progress, 2, bench.now)
+    assert sent(progress) == [Append(1, 2, 2, 3, 3, [Entry(1, BODY)], truncate=True)]
+
+
+def test_after_a_checkpoint_that_failed_the_follower_is_asked_again_after_a_pause() -> None:
+    bench, progress = two(log_of(1))
+    leader = leader_of(bench.replicas.hosted[1])
+    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
+    leader.checkpoint_failed(progress, "no room", 1.0)
+    leader.tick(1.04)
+    assert sent(progress) == []
+    leader.tick(1.05)
+    assert sent(progress) == [Append(1, 2, 0, 0, 0, [], probe=True)]
+
+
+def test_unacknowledged_bytes_bound_what_is_sent() -> None:
+    bench, progress = two()
+    replica = bench.replicas.hosted[1]
+    bench.align(replica, "byzantium")
+    leader_of(replica).epoch_durable()
+    bench.write(replica, *[a_write(b"k", b"v" * 250_000)] * 40)
+    assert len(sent(progress)) == 17  # of 250 kB: the last begins before 4 MB and ends after
+    assert not progress.has_more
+    bench.ack(replica, "byzantium", 3)
+    assert len(sent(progress)) == 3
+
+
+def test_entries_that_are_not_synced_are_sent_once_the_epoch_is_durable() -> None:
+    bench, progress = two()
+    replica = bench.replicas.hosted[1]
+    bench.align(replica, "byzantium")
+    bench.write(replica)
+    assert sent(progress) == []
+    leader_of(replica).epoch_durable()
+    assert sent(progress) == [Append(1, 2, 0, 0, 0, [Entry(2, BODY)])]
+
+
+def test_entries_that_are_synced_are_sent_before_the_epoch_is_durable() -> None:
+    bench, progress = two()
+    replica = bench.replicas.hosted[1]
+    bench.align(replica, "byzantium")
+    bench.write(replica)
+    bench.sync(replica)
+    assert [append.prev_offset for append in sent(progress)] == [0]
+
+
+def test_what_is_committed_is_told_once() -> None:
+    bench, progress = two()
+    replica = bench.replicas.hosted[1]
+    bench.align(replica, "byzantium")
+    bench.write(replica)
+    bench.sync(replica)
+    assert sent(progress)[0].high_watermark == 0
+    assert progress.next_watermark() is None
+    bench.ack(replica, "byzantium")
+    assert progress.next_watermark() == Append(1, 2, 1, 1, 0, [])
+    assert progress.next_watermark() is None
+
+
+def test_an_answer_of_another_epoch_changes_nothing() -> None:
+    bench, progress = two(log_of(1, 1))
+    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1))
+    assert progress.acknowledged(Ack(1, 1, Standing.STORED, 2)) is Reaction.NONE
+    assert progress.acknowledged(Ack(1, 1, Standing.NEEDS_CHECKPOINT, 0)) is Reaction.NONE
+    assert (progress.matched, progress.stage) == (1, Stage.REPLICATE)
+
+
+def test_an_answer_to_a_probe_that_is_not_open_changes_nothing() -> None:
+    bench, progress = two(log_of(1, 1))
+    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1))
+    assert progress.acknowledged(Ack(1, 2, Standing.STORED, 0, [(0, 0)])) is Reaction.NONE
+    assert progress.stage is Stage.REPLICATE
+
+
+def test_an_offset_acknowledged_while_it_is_probed_changes_nothing() -> None:
+    _, progress = two(log_of(1, 1))
+    assert progress.acknowledged(Ack(1, 2, Standing.STORED, 2)) is Reaction.NONE
+    assert progress.matched == 0
+
+
+def test_an_answer_of_another_progress_changes_nothing() -> None:
+    bench, progress = two(log_of(1, 1))
+    replica = bench.replicas.hosted[1]
+    bench.stands(replica, "byzantium", log_of(1))
+    sent(progress)
+    old = progress
+    bench.adopt(replica, replicas=("athens",))
+    bench.adopt(replica, replicas=("athens", "byzantium"))
+    leader_of(replica).acknowledged(old, Ack(1, 2, Standing.STORED, 2), bench.now)
+    leader_of(replica).checkpoint_sent(old, 2, bench.now)
+    leader_of(replica).checkpoint_failed(old, "late", bench.now)
+    assert leader_of(replica).progress["byzantium"].stage is Stage.PROBE
+    assert old.matched == 1
+
+
+def test_acknowledging_what_was_never_sent_is_an_internal_error() -> None:
+    bench, progress = two(log_of(1, 1))
+    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1))
+    with pytest.raises(MinkaError) as caught:
+        progress.acknowledged(Ack(1, 2, Standing.STORED, 2))
+    assert caught.value.code is Code.INTERNAL
+
+
+def test_a_broken_stream_has_the_follower_probed_again() -> None:
+    bench, progress = two(log_of(1, 1))
+    replica = bench.replicas.hosted[1]
+    bench.align(replica, "byzantium")
+    leader_of(replica).disconnected(progress, "reset", bench.now)
+    assert (progress.stage, progress.error, progress.unacknowledged) == (Stage.PROBE, "reset", 0)
+    assert progress.matched == 2  # what it has stored, it has
+
+
+def test_a_follower_that_the_log_did_not_wait_for_is_probed_again() -> None:
+    bench, progress = two(log_of(1, 1, 1))
+    bench.stands(bench.replicas.hosted[1], "byzantium", log_of(1))
+    bench.replicas.hosted[1].log.trim(2)
+    assert sent(progress) == [Append(1, 2, 0, 0, 0, [], probe=True)]
+
+
+def test_nothing_is_sent_to_a_node_that_is_out_of_sync_and_has_no_room() -> None:
+    bench, progress = two(log_of(1, 1))
+    replica = bench.replicas.hosted[1]
+    bench.stands(replica, "byzantium", log_of(1))
+    bench.view.low = {"byzantium"}
+    leader_of(replica).check(bench.now, stalled=False)
+    assert sent(progress) == []
+    bench.view.low = set()
+    leader_of(replica).check(bench.now, stalled=False)
+    assert len(sent(progress)) == 1

@@ -1,0 +1,141 @@
+"""How much of the log is kept."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minkad.core.replication.retention import Retention
+from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
+
+
+def flushed(retention: Retention, *offsets: int) -> list[int]:
+    """Up to where the log is trimmed after each flush."""
+    return [retention.base(offset, 0, is_alone=False) for offset in offsets]
+
+
+def test_one_that_is_alone_keeps_nothing_that_is_flushed() -> None:
+    assert Retention(0).base(5, 0, is_alone=True) == 5
+
+
+def test_replicas_keep_the_log_of_the_last_flush_but_one() -> None:
+    assert flushed(Retention(0), 5, 7, 9, 9, 12) == [0, 5, 7, 7, 9]
+
+
+def test_the_log_waits_for_who_needs_it() -> None:
+    retention = Retention(0)
+    retention.keep_for("byzantium", 3)
+    assert flushed(retention, 5, 7, 9, 11, 13, 15) == [0, 3, 3, 3, 3, 3]
+    retention.keep_for("byzantium", 14)
+    assert flushed(retention, 15) == [13]
+    retention.keep_for("byzantium", 2)
+    retention.release("byzantium")
+    assert flushed(retention, 15) == [13]
+
+
+def test_it_waits_no_longer_than_a_few_flushes_for_who_is_late() -> None:
+    retention = Retention(0)
+    retention.keep_for("byzantium", 3)
+    retention.late("byzantium")
+    assert flushed(retention, 5, 7, 9, 11) == [0, 3, 3, 9]
+    assert list(retention.readers) == []
+
+
+def test_one_that_is_heard_of_again_is_waited_for() -> None:
+    retention = Retention(0)
+    retention.keep_for("byzantium", 3)
+    retention.late("byzantium")
+    retention.in_time("byzantium")
+    assert flushed(retention, 5, 7, 9, 11, 13) == [0, 3, 3, 3, 3]
+
+
+def test_one_that_is_late_and_not_far_is_waited_for() -> None:
+    retention = Retention(0)
+    retention.keep_for("byzantium", 6)
+    retention.late("byzantium")
+    assert flushed(retention, 5, 7, 9, 11, 13) == [0, 5, 6, 6, 11]
+
+
+def test_one_that_needs_nothing_is_never_late() -> None:
+    retention = Retention(0)
+    retention.late("byzantium")
+    retention.keep_for("byzantium", 3)
+    assert flushed(retention, 5, 7, 9, 11, 13) == [0, 3, 3, 3, 3]
+
+
+def test_while_data_is_made_again_nothing_is_trimmed() -> None:
+    retention = Retention(0)
+    flushed(retention, 5, 7)
+    retention.begin_again()
+    assert flushed(retention, 2) == [0]
+
+
+def test_so_many_bytes_of_the_newest_entries_are_kept_for_those_that_follow_changes() -> None:
+    retention = Retention(100)
+    bases = []
+    for flush in (10, 20, 30, 40):
+        bases.append(retention.base(flush, 0, is_alone=True))
+        retention.applied_bytes += 60
+    assert bases == [0, 0, 10, 20]
+
+
+def test_a_followers_stream_that_breaks_makes_it_late_and_its_answer_in_time() -> None:
+    bench = Bench()
+    replica = bench.host(row(replicas=("athens", "byzantium")), log_of(1, 1, 1, 1))
+    bench.align(replica, "byzantium")
+    leader_of(replica).disconnected(leader_of(replica).progress["byzantium"], "reset", 0.0)
+    bench.stands(replica, "byzantium", log_of(1, 1, 1, 1))
+    bench.write(replica, *[b"\x92\x90\x90"] * 6)
+    assert [replica.retention.base(offset, 0, is_alone=False) for offset in (5, 6, 7, 8, 9)] == [0, 4, 4, 4, 4]
+
+
+def test_a_replica_trims_what_nobody_needs() -> None:
+    bench = Bench()
+    replica = bench.host(row(replicas=("athens",)), log_of(1, 1, 1))
+    replica.flushed = 2
+    replica.trim_log()
+    assert replica.log.base == 2
+    assert replica.trim_log() is False
+
+
+readers = st.sampled_from(["byzantium", "cyrene", "merge"])
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("flush"), st.just(""), st.integers(0, 5)),
+        st.tuples(st.just("keep"), readers, st.integers(0, 9)),
+        st.tuples(st.just("release"), readers, st.just(0)),
+        st.tuples(st.just("late"), readers, st.just(0)),
+        st.tuples(st.just("in_time"), readers, st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(events, st.sampled_from([0, 3]), st.booleans())
+def test_no_more_is_trimmed_than_is_flushed_nor_what_a_reader_in_time_needs(
+    events: list[tuple[str, str, int]], change_bytes: int, is_alone: bool
+) -> None:
+    retention = Retention(change_bytes)
+    needed: dict[str, int] = {}
+    late: set[str] = set()
+    at = base = 0
+    for kind, reader, value in events:
+        if kind == "flush":
+            at += value
+            retention.applied_bytes += value
+            trimmed = retention.base(at, base, is_alone=is_alone)
+            base = max(base, trimmed)
+            assert trimmed <= min([at, *(needs for name, needs in needed.items() if name not in late)])
+        elif kind == "keep":  # what is trimmed can't be asked for
+            needed[reader] = max(base, needed.get(reader, base)) + value
+            retention.keep_for(reader, needed[reader])
+        elif kind == "release":
+            needed.pop(reader, None)
+            late.discard(reader)
+            retention.release(reader)
+        elif kind == "late":
+            late |= {reader} & needed.keys()
+            retention.late(reader)
+        else:
+            late.discard(reader)
+            retention.in_time(reader)
+            if reader in needed and reader not in retention.readers:
+                del needed[reader]  # it was late for too long: it is asked where it stands

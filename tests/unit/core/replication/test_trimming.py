@@ -1,0 +1,73 @@
+"""Keys outside of a replica's range."""
+
+import pytest
+
+from minka.ranges import KeyRange
+from minkad.core.replication.entries import TrimToRange, decode_entry
+from minkad.core.replication.instructions import Sync
+from minkad.core.replication.trimming import RangeTrim
+from tests.unit.core.replication.bench import Bench, MemoryLog, leader_of, row
+
+LOWER = KeyRange(b"", b"m")
+ALL = KeyRange(b"", b"")
+
+
+def trimmed(*, removed_any: bool = True, has_foreign: bool = False) -> RangeTrim:
+    trim = RangeTrim()
+    trim.has_foreign = has_foreign
+    trim.is_announced = True
+    trim.applied(LOWER, removed_any=removed_any)
+    return trim
+
+
+def test_what_was_removed_takes_room_until_it_is_compacted() -> None:
+    trim = trimmed()
+    assert (trim.is_announced, trim.removed_outside) == (False, LOWER)
+    assert trim.compacted(LOWER, LOWER, is_changing=False)
+    assert trim.removed_outside is None
+
+
+def test_where_nothing_was_removed_there_is_nothing_to_compact() -> None:
+    assert trimmed(removed_any=False).removed_outside is None
+
+
+def test_after_a_restart_what_was_removed_before_may_still_take_room() -> None:
+    assert trimmed(removed_any=False, has_foreign=True).removed_outside == LOWER
+
+
+@pytest.mark.parametrize(("range_", "is_changing"), [(ALL, False), (LOWER, True)])
+def test_of_a_range_that_changes_it_is_not_known_that_nothing_foreign_is_left(
+    range_: KeyRange, is_changing: bool
+) -> None:
+    trim = trimmed(has_foreign=True)
+    assert not trim.compacted(LOWER, range_, is_changing=is_changing)
+    assert trim.has_foreign
+
+
+def test_only_what_is_removed_is_compacted() -> None:
+    with pytest.raises(AssertionError, match="is removed"):
+        trimmed().compacted(ALL, LOWER, is_changing=False)
+
+
+def test_a_leader_whose_range_has_shrunk_says_in_its_log_which_keys_stay_once() -> None:
+    bench = Bench()
+    replica = bench.host(row(replicas=("athens",)), MemoryLog())
+    bench.take_all()
+    bench.adopt(replica, end_key=b"m")
+    assert [decode_entry(entry.body) for entry in replica.log.read(1, 1, 1)] == [TrimToRange(b"", b"m")]
+    assert bench.take(Sync) == [Sync(1, on_disk=True)]
+    bench.tick(replica, 1.0)
+    assert replica.log.end == 1
+
+
+def test_a_leader_that_is_not_ready_or_being_split_says_nothing() -> None:
+    bench = Bench()
+    replica = bench.host(row(), MemoryLog())
+    replica.trim.has_foreign = True
+    replica.ready_at = 1
+    bench.tick(replica, 1.0)
+    assert replica.log.end == 0
+    assert leader_of(replica).marked_split == 0
+    replica.ready_at = 0
+    bench.adopt(replica, merge_from=2)
+    assert replica.log.end == 0

@@ -1,0 +1,232 @@
+"""What a split is for its leaders: the marker, the end, and one in-sync set for both halves."""
+
+from typing import Any
+
+from minka.errors import Code, MinkaError
+from minka.v1.coordinator_pb2 import FinishSplitRequest
+from minkad.core.replication.entries import SplitMarker, decode_entry
+from minkad.core.replication.instructions import AskFinishSplit, IsrProposal, WakeAt
+from minkad.core.replication.replica import Replica
+from minkad.core.replication.split import awaits_child, marker_due, provisional_row
+from minkad.core.replication.state import Role
+from tests.unit.core.replication.bench import NODES, Bench, MemoryLog, data_at, leader_of, log_of, row
+
+REFUSED = MinkaError(Code.STALE_EPOCH, "no")
+PARENT, CHILD = 1, 2
+
+
+def parent_row(**fields: Any) -> Any:
+    return row(PARENT, splitting=True, split_to=CHILD, end_key=b"m", **fields)
+
+
+def child_row(**fields: Any) -> Any:
+    return row(CHILD, splitting=True, split_from=PARENT, start_key=b"m", **fields)
+
+
+def made(bench: Bench, **fields: Any) -> Replica:
+    """The child, of which this node has made its own."""
+    return bench.host(child_row(**fields), MemoryLog(4, 1), data_at(4))
+
+
+# The marker
+
+
+def test_the_leader_appends_a_marker_once() -> None:
+    bench = Bench()
+    parent = bench.host(parent_row(partition_epoch=5))
+    assert [decode_entry(entry.body) for entry in parent.log.read(1, 1, 1)] == [SplitMarker(CHILD, 5)]
+    bench.tick(parent, 1.0)
+    bench.adopt(parent)
+    assert parent.log.end == 1
+
+
+def test_the_next_leader_appends_it_only_after_it_has_applied_its_log() -> None:
+    bench = Bench()
+    parent = bench.host(parent_row(), log_of(1))
+    assert marker_due(bench.node, leader_of(parent)) is None
+    bench.align(parent, "byzantium", "cyrene")
+    bench.apply(parent)
+    assert parent.log.end == 2
+    assert leader_of(parent).marked_split == CHILD
+
+
+def test_where_the_child_is_made_there_is_a_marker_already() -> None:
+    bench = Bench()
+    made(bench)
+    parent = bench.host(parent_row())
+    assert parent.log.end == 0
+
+
+def test_a_partition_that_is_not_split_has_no_marker() -> None:
+    bench = Bench()
+    assert marker_due(bench.node, leader_of(bench.host(row()))) is None
+    assert marker_due(bench.node, leader_of(bench.host(row(CHILD, split_to=9)))) is None
+
+
+def test_a_replica_that_comes_to_the_marker_makes_the_child_of_that_split_only() -> None:
+    assert awaits_child(parent_row(), SplitMarker(CHILD, 1))
+    assert not awaits_child(parent_row(), SplitMarker(9, 1))
+    assert not awaits_child(row(split_to=CHILD), SplitMarker(CHILD, 1))
+
+
+def test_a_child_that_is_not_told_of_yet_has_the_upper_half_and_no_leader() -> None:
+    provisional = provisional_row(parent_row(keyspace_id=7), CHILD)
+    assert (provisional.start_key, provisional.split_from, provisional.leader) == (b"m", PARENT, "")
+    assert provisional.splitting
+
+
+def test_a_child_that_is_yet_to_be_made_does_nothing() -> None:
+    bench = Bench()
+    child = bench.host(child_row())
+    assert (child.role, child.awaits_split) == (Role.IDLE, True)
+
+
+# The end
+
+
+def finish(partition_epoch: int = 1) -> FinishSplitRequest:
+    return FinishSplitRequest(node_id="athens", partition_id=CHILD, leader_epoch=1, partition_epoch=partition_epoch)
+
+
+def test_the_controller_is_asked_once_all_in_sync_have_made_the_child() -> None:
+    bench = Bench()
+    child = made(bench)
+    bench.tick(child, 0.0)
+    bench.align(child, "byzantium")
+    bench.tick(child, 0.0)
+    assert bench.take(AskFinishSplit) == []
+    bench.align(child, "cyrene")
+    assert WakeAt(CHILD, 0.0) in bench.take_all()
+    bench.tick(child, 0.0)
+    assert bench.take(AskFinishSplit) == [AskFinishSplit(finish())]
+    bench.tick(child, 0.0)
+    assert bench.take(AskFinishSplit) == []
+
+
+def test_one_that_is_not_in_sync_is_not_waited_for() -> None:
+    bench = Bench()
+    made(bench, isr=("athens",))
+    assert bench.take(AskFinishSplit) == [AskFinishSplit(finish())]
+
+
+def test_one_whose_stream_is_broken_is_waited_for() -> None:
+    bench = Bench()
+    child = made(bench)
+    bench.align(child, "byzantium", "cyrene")
+    leader_of(child).disconnected(leader_of(child).progress["cyrene"], "reset", 0.0)
+    bench.tick(child, 0.0)
+    assert bench.take(AskFinishSplit) == []
+
+
+def test_after_a_refusal_it_is_asked_again_for_the_row_as_it_is_then() -> None:
+    bench = Bench()
+    child = made(bench, isr=("athens",))
+    [ask] = bench.take(AskFinishSplit)
+    assert child.split_end is not None
+    child.split_end.answered(ask.request, REFUSED, 0.0)
+    assert bench.take(WakeAt) == [WakeAt(CHILD, 0.05)]
+    bench.adopt(child)
+    assert bench.take(AskFinishSplit) == []
+    bench.tick(child, 0.05)
+    assert bench.take(AskFinishSplit) == [AskFinishSplit(finish(partition_epoch=2))]
+
+
+def test_late_answers_are_ignored() -> None:
+    bench = Bench()
+    child = made(bench, isr=("athens",))
+    bench.take_all()
+    assert child.split_end is not None
+    child.split_end.answered(finish(), None, 0.0)
+    assert bench.take_all() == []
+
+
+def test_once_the_split_has_ended_nobody_is_asked() -> None:
+    bench = Bench()
+    child = made(bench)
+    bench.align(child, "byzantium", "cyrene")
+    bench.adopt(child, splitting=False)
+    bench.tick(child, 1.0)
+    assert bench.take(AskFinishSplit) == []
+
+
+# One in-sync set
+
+
+def halves(*joining: str, isr: tuple[str, ...] = ("athens",)) -> tuple[Bench, Replica, Replica]:
+    """Both are led here. Others were about to join the parent when the child was made here."""
+    bench = Bench()
+    parent = bench.host(parent_row(isr=isr))
+    leader_of(parent).epoch_durable()
+    bench.align(parent, *joining)
+    child = made(bench, isr=isr)
+    leader_of(child).epoch_durable()
+    return bench, parent, child
+
+
+def test_who_is_about_to_join_the_parent_counts_for_the_child() -> None:
+    bench, parent, child = halves("byzantium")
+    assert leader_of(parent).may_be_in_sync() == {"athens", "byzantium"}
+    bench.write(child)
+    bench.sync(child)
+    assert child.high_watermark == 4
+    bench.align(child, "byzantium")
+    assert child.high_watermark == 5
+
+
+def test_the_split_does_not_end_before_it_has_made_the_child() -> None:
+    bench, _, child = halves("byzantium")
+    bench.tick(child, 0.0)
+    assert bench.take(AskFinishSplit) == []
+    bench.align(child, "byzantium")
+    bench.tick(child, 0.0)
+    assert len(bench.take(AskFinishSplit)) == 1
+
+
+def test_who_has_joined_by_the_parents_row_counts_for_the_child_before_its_own_row_comes() -> None:
+    bench, parent, child = halves()
+    bench.adopt(parent, isr=("athens", "byzantium"))
+    bench.write(child)
+    bench.sync(child)
+    assert child.high_watermark == 4
+
+
+def test_when_the_proposal_for_the_parent_is_refused_it_counts_no_longer() -> None:
+    bench, parent, child = halves("byzantium")
+    [proposal] = bench.take(IsrProposal)
+    bench.write(child)
+    bench.sync(child)
+    leader_of(parent).isr_refused(proposal, 0.0)
+    assert child.high_watermark == 5
+
+
+def test_while_the_outcome_for_the_parent_is_unknown_it_counts() -> None:
+    bench, parent, child = halves("byzantium")
+    [proposal] = bench.take(IsrProposal)
+    bench.write(child)
+    bench.sync(child)
+    proposal.in_doubt = True
+    leader_of(parent).isr_refused(proposal, 0.0)
+    assert child.high_watermark == 4
+
+
+def test_once_the_split_has_ended_each_half_counts_its_own() -> None:
+    bench, _, child = halves("byzantium")
+    bench.adopt(child, splitting=False)
+    bench.write(child)
+    bench.sync(child)
+    assert child.high_watermark == 5
+
+
+def test_nobody_joins_while_a_copy_may_be_one_of_which_the_child_cannot_be_made() -> None:
+    bench, parent, child = halves()
+    bench.align(child, "byzantium")
+    bench.align(parent, "byzantium")
+    assert leader_of(child).may_be_in_sync() == leader_of(parent).may_be_in_sync() == {"athens"}
+
+
+def test_both_halves_are_led_by_one_who_has_them() -> None:
+    bench, parent, child = halves(isr=NODES)
+    assert set(bench.node.in_sync_sets) == {PARENT, CHILD}
+    bench.replicas.stop_leading(0.0)
+    assert bench.node.in_sync_sets == {}
+    assert (parent.role, child.role) == (Role.IDLE, Role.IDLE)

@@ -138,6 +138,8 @@ class Merge:
 
     def cleared(self, error: MinkaError | None, now: float) -> None:
         """What `MakeRoom` asked for is done, or has failed."""
+        if not self._is_clearing:
+            return  # an earlier merge of the two has asked for it
         self._is_clearing = False
         if error is not None:
             self._wait(_Step.BEGIN_AGAIN, now)

@@ -207,6 +207,16 @@ def test_when_no_room_could_be_made_it_begins_again_after_a_pause() -> None:
     assert m.bench.take(MakeRoom) == [MakeRoom(LEFT, RIGHT, KeyRange(b"m", b"t"))]
 
 
+def test_room_that_an_earlier_merge_asked_for_says_nothing() -> None:
+    m, _ = asked(b"n")
+    end = m.left.log.end
+    m.bench.replicas.cleared(LEFT, UNKNOWN, 0.0)
+    for now in (0.1, 0.1 + SETTINGS.fence_timeout):
+        m.tick(now)
+    # The outcome is not known: a write that is taken now may come after the merge.
+    assert (gate_of(m.right), m.left.log.end) == (Gate.FROZEN, end)
+
+
 def test_after_an_error_it_begins_again_from_the_first_key() -> None:
     m = Merging(b"n")
     m.right.append(a_write(b"p"))

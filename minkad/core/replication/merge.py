@@ -90,9 +90,11 @@ class Merge:
                 self._freeze(now)
         if self._step is _Step.COPY:
             self._copy(now)
-        if self._step is _Step.CATCH_UP and self._catch_up(now) and self.right.applied - self._copied <= _NEAR:
-            self._freeze(now)
-        if self._step is _Step.FREEZE and self._catch_up(now) and self.right.applied == self.right.log.end:
+        if self._step is _Step.CATCH_UP:
+            self._catch_up()
+            if self.right.applied - self._copied <= _NEAR:
+                self._freeze(now)
+        if self._step is _Step.FREEZE and self._catch_up() and self.right.applied == self.right.log.end:
             self._drain()
         if self._step is _Step.DRAIN and self.left.applied >= self._end:
             self._step, self._inquiry = _Step.RECORD, Inquiry(self._node.settings, _REFUSALS)
@@ -145,7 +147,7 @@ class Merge:
             self._wait(_Step.BEGIN_AGAIN, now)
         self.advance(now)
 
-    def _catch_up(self, now: float) -> bool:
+    def _catch_up(self) -> bool:
         """Copy what was applied on the right since the last time; whether that is all, for the moment."""
         right = self.right
         while self._has_room():

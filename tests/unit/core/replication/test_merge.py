@@ -241,6 +241,22 @@ def test_after_an_error_it_begins_again_from_the_first_key() -> None:
 # The end
 
 
+def test_writes_to_the_right_one_wait_from_when_little_of_its_log_is_left() -> None:
+    m = Merging()
+    data = m.right.data
+    assert isinstance(data, MemoryData)
+    data.rows = {b"n%04d" % number: b"v" for number in range(2000)}
+    m.begin()
+    m.bench.write(m.right, *[a_write(b"p")] * 100)
+    m.settle(m.right)
+    m.tick(0.0)  # the last page, and seven of the hundred
+    left = {m.right.applied - 6: gate_of(m.right)}
+    for copied in range(14, 46, 8):
+        m.settle(m.left)
+        left[100 - copied] = gate_of(m.right)
+    assert left == {94: Gate.OPEN, 86: Gate.OPEN, 78: Gate.OPEN, 70: Gate.OPEN, 62: Gate.FROZEN}
+
+
 def test_the_controller_is_asked_once_the_left_one_has_applied_all() -> None:
     m = Merging(b"n")
     m.begin()

@@ -1,0 +1,146 @@
+"""The end of a merge: writes wait until all is copied and applied, and the outcome is known."""
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minkad.core.replication.entries import TrimToRange
+from minkad.core.replication.gate import Gate
+from minkad.core.replication.instructions import AskFinishMerge, Changed, Reached
+from minkad.core.replication.state import Role
+from tests.unit.core.replication.bench import SETTINGS, MemoryData, a_write, gate_of
+from tests.unit.core.replication.merging import REFUSED, RIGHT, UNKNOWN, Merging, asked_to_end, request
+
+
+def test_writes_to_the_right_one_wait_from_when_little_of_its_log_is_left() -> None:
+    m = Merging()
+    data = m.right.data
+    assert isinstance(data, MemoryData)
+    data.rows = {b"n%04d" % number: b"v" for number in range(2000)}
+    m.begin()
+    m.bench.write(m.right, *[a_write(b"p")] * 100)
+    m.settle(m.right)
+    m.tick(0.0)  # the last page, and seven of the hundred
+    left = {m.right.applied - 6: gate_of(m.right)}
+    for copied in range(14, 46, 8):
+        m.settle(m.left)
+        left[100 - copied] = gate_of(m.right)
+    assert left == {94: Gate.OPEN, 86: Gate.OPEN, 78: Gate.OPEN, 70: Gate.OPEN, 62: Gate.FROZEN}
+
+
+def test_the_controller_is_asked_once_the_left_one_has_applied_all() -> None:
+    m = Merging(b"n")
+    m.begin()
+    m.tick(0.0)
+    taken = m.bench.take_all()
+    assert Reached("merge.freeze") in taken
+    assert not any(isinstance(one, AskFinishMerge) for one in taken)
+    m.settle(m.left)
+    assert m.bench.take(AskFinishMerge) == [AskFinishMerge(request())]
+    assert gate_of(m.right) is Gate.FROZEN
+
+
+def test_the_last_writes_are_waited_for() -> None:
+    m = Merging(b"n")
+    m.bench.write(m.right, a_write(b"p"))
+    m.begin()
+    assert m.run() == []
+    m.settle(m.right)
+    assert m.run() == [request()]
+    assert m.copied_keys() == [b"n", b"p"]
+
+
+def test_of_an_async_keyspace_all_is_on_the_disk_first() -> None:
+    m = Merging(b"n", is_async=True)
+    m.begin()
+    assert m.run() == [request()]
+    assert m.copied()[-1] == TrimToRange(b"", b"t")
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_writes_go_on_when_the_last_of_them_take_too_long(is_drained: bool) -> None:
+    m = Merging(b"n")
+    if not is_drained:
+        m.bench.write(m.right, a_write(b"p"))
+    m.begin()
+    m.tick(SETTINGS.fence_timeout - 0.01)
+    states = [gate_of(m.right)]
+    m.bench.take_all()
+    m.tick(SETTINGS.fence_timeout)
+    states.append(gate_of(m.right))
+    assert states == [Gate.FROZEN, Gate.OPEN]
+    assert Changed(RIGHT) in m.bench.take_all()
+    m.settle(m.right)
+    m.tick(SETTINGS.fence_timeout + 0.05)
+    assert gate_of(m.right) is Gate.FROZEN
+    assert m.run() == [request()]
+
+
+def test_a_refusal_lets_writes_go_on_and_it_is_tried_again_after_a_pause() -> None:
+    m, ask = asked_to_end(b"n")
+    m.answer(ask, REFUSED)
+    assert gate_of(m.right) is Gate.OPEN
+    m.write(b"p")
+    m.tick(0.04)
+    assert gate_of(m.right) is Gate.OPEN
+    m.tick(0.05)
+    assert m.run() == [request()]
+    assert m.copied_keys() == [b"n", b"p"]
+
+
+def test_while_the_outcome_is_unknown_writes_wait_and_it_is_asked_again() -> None:
+    m, ask = asked_to_end(b"n")
+    m.answer(ask, UNKNOWN)
+    m.tick(0.05)
+    [again] = m.bench.take(AskFinishMerge)
+    m.answer(again.request, REFUSED)  # the first may be the reason
+    assert gate_of(m.right) is Gate.FROZEN
+    m.tick(9.0)
+    assert len(m.bench.take(AskFinishMerge)) == 1
+    assert gate_of(m.right) is Gate.FROZEN
+
+
+def test_what_only_says_that_it_is_not_possible_now_is_unknown() -> None:
+    m, ask = asked_to_end(b"n")
+    m.answer(ask, MinkaError(Code.OVERLOADED, "later"))
+    assert gate_of(m.right) is Gate.FROZEN
+
+
+def test_after_a_newer_row_of_the_two_what_was_asked_for_cannot_be_recorded() -> None:
+    m, ask = asked_to_end(b"n")
+    m.bench.adopt(m.right)
+    m.answer(ask, UNKNOWN)
+    m.tick(0.05)
+    assert gate_of(m.right) is Gate.OPEN
+    m.tick(0.1)
+    assert m.run() == [request(right_epoch=3)]
+
+
+def test_late_answers_are_ignored() -> None:
+    m, ask = asked_to_end(b"n")
+    m.answer(request(), REFUSED)
+    assert gate_of(m.right) is Gate.FROZEN
+    m.answer(ask, REFUSED)
+    m.answer(ask, REFUSED)
+    m.tick(0.05)
+    assert gate_of(m.right) is Gate.FROZEN
+
+
+def test_when_the_row_says_that_it_is_over_writes_go_on_and_the_log_is_no_longer_kept() -> None:
+    m, _ = asked_to_end(b"n")
+    m.bench.adopt(m.left, merge_from=0)
+    assert gate_of(m.right) is Gate.OPEN
+    assert list(m.right.retention.readers) == []
+
+
+def test_when_it_is_recorded_the_right_one_serves_nothing() -> None:
+    m, _ = asked_to_end(b"n")
+    m.bench.adopt(m.left, merge_from=0, end_key=b"t")
+    assert m.right.role is Role.IDLE
+    assert list(m.right.retention.readers) == []
+
+
+def test_a_leadership_that_ends_ends_it_and_the_next_begins_from_the_first_key() -> None:
+    m, _ = asked_to_end(b"n")
+    m.bench.adopt(m.right, leader_epoch=2)
+    m.run()
+    assert m.copied_keys() == [b"n", b"n"]

@@ -1,0 +1,197 @@
+"""The replicas of a node become what rows say."""
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minkad.core.replication.instructions import (
+    Changed,
+    GiveUp,
+    IsrProposal,
+    Reached,
+    StartSending,
+    StopSending,
+    SyncEpoch,
+)
+from minkad.core.replication.state import Role
+from tests.unit.core.replication.bench import Bench, MemoryData, MemoryLog, changed, data_at, leader_of, log_of, row
+
+
+def test_a_row_is_taken_over_and_whoever_waits_looks_again() -> None:
+    bench = Bench()
+    replica = bench.host(row(partition_epoch=3))
+    bench.take_all()
+    newer = changed(replica.row, isr=("athens",))
+    assert bench.replicas.adopt(newer, 0.0) is replica
+    assert replica.row == newer
+    assert bench.take(Changed) == [Changed(1)]
+
+
+def test_older_rows_are_ignored() -> None:
+    bench = Bench()
+    replica = bench.host(row(partition_epoch=3))
+    bench.take_all()
+    assert bench.replicas.adopt(row(partition_epoch=2, leader="byzantium", leader_epoch=9), 0.0) is None
+    assert (replica.role, replica.row.partition_epoch) == (Role.LEADER, 3)
+    assert bench.take_all() == []
+
+
+def test_a_row_of_what_is_not_here_is_ignored() -> None:
+    assert Bench().replicas.adopt(row(7), 0.0) is None
+
+
+def test_the_row_with_which_a_replica_was_recovered_is_news_until_it_is_told() -> None:
+    bench = Bench()
+    recovered = row(partition_epoch=3)
+    replica = bench.host(recovered)
+    known = [bench.replicas.is_new(recovered)]
+    replica.role = Role.IDLE
+    known.append(bench.replicas.is_new(recovered))
+    known.append(bench.replicas.is_new(row(partition_epoch=2)))
+    known.append(bench.replicas.is_new(row(partition_epoch=4)))
+    assert known == [False, True, False, True]
+
+
+def test_what_has_departed_comes_back_only_by_a_newer_row() -> None:
+    bench = Bench()
+    replica = bench.host(row(partition_epoch=3))
+    assert bench.replicas.is_new(row(2))
+    bench.replicas.remove(replica)
+    assert not bench.replicas.is_new(row(partition_epoch=3))
+    assert bench.replicas.is_new(row(partition_epoch=4))
+    assert bench.replicas.departed(1) == row(partition_epoch=3)
+    assert bench.node.states == {}
+
+
+def test_a_node_that_is_being_removed_does_not_host() -> None:
+    replicas = Bench().replicas
+    assert replicas.is_to_be_hosted(row())
+    assert not replicas.is_to_be_hosted(row(removing_replicas=("athens",)))
+    assert not replicas.is_to_be_hosted(row(replicas=("byzantium",)))
+
+
+def test_the_row_of_a_merge_makes_the_other_one_idle() -> None:
+    bench = Bench()
+    left = bench.host(row(1, ("athens",), end_key=b"m", merge_from=2))
+    right = bench.host(row(2, ("athens",), start_key=b"m", end_key=b"t", merge_into=1))
+    left.freshness.newest_at(5.0)
+    bench.take_all()
+    bench.adopt(left, merge_from=0, end_key=b"t")
+    assert (left.role, right.role, right.leader) == (Role.LEADER, Role.IDLE, None)
+    assert GiveUp(2, "the node lost the leadership meanwhile") in bench.take_all()
+    assert left.freshness.at < 0
+
+
+def test_the_row_of_a_merge_that_was_given_up_leaves_the_other_one() -> None:
+    bench = Bench()
+    left = bench.host(row(1, ("athens",), end_key=b"m", merge_from=2))
+    right = bench.host(row(2, ("athens",), start_key=b"m", end_key=b"t", merge_into=1))
+    bench.adopt(left, merge_from=0)
+    assert right.role is Role.LEADER
+    assert left.trim.has_foreign
+
+
+# Who leads
+
+
+def test_a_leader_begins_where_its_log_ends() -> None:
+    bench = Bench()
+    replica = bench.host(row(leader_epoch=4), log_of(1, 1), data_at(1))
+    assert (replica.applied, replica.high_watermark, replica.ready_at) == (1, 1, 2)
+    taken = bench.take_all()
+    assert taken[0] == Reached("replica.lead")
+    assert [one.progress.node_id for one in taken if isinstance(one, StartSending)] == ["byzantium", "cyrene"]
+    assert SyncEpoch(1, 4) in taken
+
+
+def test_a_new_leader_epoch_begins_again_with_the_followers() -> None:
+    bench = Bench()
+    replica = bench.host(row())
+    old = leader_of(replica)
+    followers = list(old.progress.values())
+    bench.take_all()
+    bench.adopt(replica, leader_epoch=2)
+    assert [one.progress for one in bench.take(StopSending)] == followers
+    assert leader_of(replica) is not old
+    assert leader_of(replica).leader_epoch == 2
+
+
+def test_a_leader_that_follows_from_now_on_gives_up_what_waits() -> None:
+    bench = Bench()
+    replica = bench.host(row())
+    bench.take_all()
+    bench.adopt(replica, leader="byzantium", leader_epoch=2)
+    assert (replica.role, replica.leader) == (Role.FOLLOWER, None)
+    assert replica.follower is not None
+    assert len(bench.take(GiveUp)) == 1
+
+
+def test_who_has_stopped_leading_leads_only_at_a_newer_leader_epoch() -> None:
+    bench = Bench()
+    replica = bench.host(row())
+    bench.replicas.stop_leading(0.0)
+    roles = [replica.role]
+    for leader_epoch in (1, 2):
+        bench.adopt(replica, leader_epoch=leader_epoch)
+        roles.append(replica.role)
+    assert roles == [Role.IDLE, Role.IDLE, Role.LEADER]
+
+
+def test_a_proposal_of_a_leadership_that_is_over_changes_nothing() -> None:
+    bench = Bench()
+    replica = bench.host(row())
+    bench.view.absent = {"cyrene"}
+    leader = leader_of(replica)
+    leader.shrink()
+    [proposal] = bench.take(IsrProposal)
+    bench.adopt(replica, leader="byzantium", leader_epoch=2)
+    bench.take_all()
+    leader.isr_refused(proposal, 0.0)
+    assert bench.take_all() == []
+
+
+def test_a_leader_whose_data_is_damaged_leads_and_serves_nothing() -> None:
+    bench = Bench()
+    replica = bench.host(row(), log_of(1, base=3))
+    assert replica.role is Role.LEADER
+    assert not replica.is_ready
+    assert [proposal.isr for proposal in bench.take(IsrProposal)] == [("byzantium", "cyrene")]
+
+
+class Unreadable(MemoryData):
+    def open(self) -> None:
+        raise MinkaError(Code.STORAGE_FAILED, "no")
+
+
+def test_a_leader_whose_disk_fails_does_not_lead() -> None:
+    bench = Bench()
+    replica = bench.host(row(), log_of(1), Unreadable(is_there=True))
+    assert (replica.role, list(bench.node.failed)) == (Role.IDLE, [1])
+
+
+def test_who_is_not_led_here_appends_nothing() -> None:
+    replica = Bench("byzantium").host(row())
+    with pytest.raises(AssertionError, match="not led here"):
+        replica.append(b"")
+
+
+# For whoever watches
+
+
+def test_a_leader_says_how_far_each_follower_is_and_since_when() -> None:
+    bench = Bench()
+    replica = bench.host(row(), MemoryLog())
+    bench.align(replica, "byzantium", "cyrene")
+    leader_of(replica).check(1.0, stalled=False)
+    leader_of(replica).epoch_durable()
+    bench.write(replica)
+    bench.now = 1.5
+    bench.ack(replica, "byzantium")
+    assert leader_of(replica).lags(1.5) == {"byzantium": (0, 0.0), "cyrene": (1, 0.5)}
+
+
+def test_a_leader_tells_of_those_that_are_being_added() -> None:
+    bench = Bench()
+    replica = bench.host(row(isr=("athens", "byzantium"), adding_replicas=("cyrene",)))
+    assert [migration.target for migration in leader_of(replica).migrations()] == ["cyrene"]
+    bench.adopt(replica, adding_replicas=())
+    assert leader_of(replica).migrations() == []

@@ -157,7 +157,7 @@ def merge_too_early() -> Sequence[Patch]:
     """A merge is recorded without the last writes."""
     original = Merge._catch_up
 
-    def catch_up(self: Merge, now: float) -> bool:
-        return self._step is _Step.FREEZE or original(self, now)
+    def catch_up(self: Merge) -> bool:
+        return self._step is _Step.FREEZE or original(self)
 
     return [(Merge, "_catch_up", catch_up)]

@@ -132,7 +132,7 @@ class Progress:
         """What to send next, up to `limit` bytes and at least one entry; None: nothing now. Raises CORRUPT_DATA,
         STORAGE_FAILED.
         """
-        if self.stage >= Stage.REPLICATE and self.next <= self.state.log.base:
+        if self.stage >= Stage.REPLICATE and self.next <= self.state.log.base and not self._paused:
             self.probe()  # the log did not wait for it
         if self.stage is Stage.PROBE:
             self.stage = Stage.PROBED

@@ -77,6 +77,16 @@ def test_with_too_few_in_sync_no_more_is_committed_than_a_former_leader_may_have
     assert replica.high_watermark == 2
 
 
+def test_with_too_few_in_sync_what_one_of_them_lacks_is_not_committed() -> None:
+    bench = Bench()
+    bench.view.keyspaces[1] = Keyspace(id=1, min_insync=3)
+    replica = bench.host(row(isr=("athens", "byzantium")), log_of(1, 1))
+    replica.advance()
+    assert replica.high_watermark == 0
+    bench.align(replica, "byzantium")
+    assert replica.high_watermark == 2
+
+
 def test_as_soon_as_enough_are_in_sync_the_rest_is_committed() -> None:
     bench = Bench()
     bench.view.keyspaces[1] = Keyspace(id=1, min_insync=2)

@@ -2,7 +2,7 @@
 
 from minkad.core.replication.instructions import IsrProposal
 from minkad.core.replication.replica import Replica
-from tests.unit.core.replication.bench import SETTINGS, Bench, a_write, leader_of, log_of, row
+from tests.unit.core.replication.bench import SETTINGS, Bench, a_write, leader_of, log_of, row, sent
 
 ALONE = ("athens",)
 
@@ -41,13 +41,17 @@ def test_a_follower_does_not_join_before_it_has_said_that_it_has_nothing_else() 
 
 
 def test_a_follower_that_is_far_is_not_waited_for() -> None:
-    bench, replica = led(entries=0)
-    bench.align(replica, "cyrene")
+    bench, replica = led(entries=1)
     bench.write(replica, *[a_write(b"k", b"v" * 200_000)] * 4)
     bench.sync(replica)
-    bench.stands(replica, "byzantium", log_of())
-    bench.ack(replica, "byzantium", 0)
+    progress = bench.stands(replica, "byzantium", log_of(1))
+    bench.ack(replica, "byzantium", 1)
     assert "byzantium" not in leader_of(replica).may_be_in_sync()
+    sent(progress)  # all of it, of which little is acknowledged
+    bench.ack(replica, "byzantium", 2)
+    assert "byzantium" not in leader_of(replica).may_be_in_sync()
+    bench.ack(replica, "byzantium", 4)
+    assert "byzantium" in leader_of(replica).may_be_in_sync()
 
 
 def test_a_follower_that_is_near_is_waited_for_and_joins_with_all_that_is_committed() -> None:
@@ -61,6 +65,30 @@ def test_a_follower_that_is_near_is_waited_for_and_joins_with_all_that_is_commit
     assert proposed(bench) == []
     bench.ack(replica, "byzantium", 2)
     assert proposed(bench) == [("athens", "cyrene", "byzantium")]
+
+
+def test_a_follower_joins_only_with_what_was_committed_since() -> None:
+    bench, replica = led(isr=("athens", "cyrene"))
+    bench.align(replica, "cyrene")
+    bench.write(replica)
+    bench.sync(replica)
+    bench.ack(replica, "cyrene")
+    assert replica.high_watermark == 3
+    sent(bench.stands(replica, "byzantium", log_of(1)))
+    bench.ack(replica, "byzantium", 2)
+    assert proposed(bench) == []
+    bench.ack(replica, "byzantium", 3)
+    assert proposed(bench) == [("athens", "cyrene", "byzantium")]
+
+
+def test_a_follower_that_has_not_caught_up_for_long_is_waited_for_once_it_has() -> None:
+    bench, replica = led()
+    bench.now = SETTINGS.lag_timeout + 0.1
+    sent(bench.stands(replica, "byzantium", log_of(1)))
+    bench.ack(replica, "byzantium", 1)
+    assert leader_of(replica).may_be_in_sync() == {"athens"}
+    bench.ack(replica, "byzantium", 2)
+    assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium"}
 
 
 def test_a_follower_joins_only_with_what_a_former_leader_may_have_acknowledged() -> None:

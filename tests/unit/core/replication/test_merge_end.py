@@ -139,6 +139,12 @@ def test_when_it_is_recorded_the_right_one_serves_nothing() -> None:
     assert list(m.right.retention.readers) == []
 
 
+def test_who_stops_leading_lets_nobody_wait() -> None:
+    m, _ = asked_to_end(b"n")
+    m.bench.replicas.stop_leading(0.0)
+    assert (m.right.role, gate_of(m.right)) == (Role.IDLE, Gate.OPEN)
+
+
 def test_a_leadership_that_ends_ends_it_and_the_next_begins_from_the_first_key() -> None:
     m, _ = asked_to_end(b"n")
     m.bench.adopt(m.right, leader_epoch=2)

@@ -168,10 +168,12 @@ def test_an_answer_of_another_progress_changes_nothing() -> None:
     bench.adopt(replica, replicas=("athens",))
     bench.adopt(replica, replicas=("athens", "byzantium"))
     leader_of(replica).acknowledged(old, Ack(1, 2, Standing.STORED, 2), bench.now)
+    leader_of(replica).acknowledged(old, Ack(1, 2, Standing.NEEDS_CHECKPOINT, 0), bench.now)
     leader_of(replica).checkpoint_sent(old, 2, bench.now)
     leader_of(replica).checkpoint_failed(old, "late", bench.now)
     assert leader_of(replica).progress["byzantium"].stage is Stage.PROBE
     assert old.matched == 1
+    assert bench.take(SendCheckpoint) == []
 
 
 def test_acknowledging_what_was_never_sent_is_an_internal_error() -> None:

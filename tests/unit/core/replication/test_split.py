@@ -44,6 +44,7 @@ def test_the_next_leader_appends_it_only_after_it_has_applied_its_log() -> None:
     bench = Bench()
     parent = bench.host(parent_row(), log_of(1))
     assert marker_due(bench.node, leader_of(parent)) is None
+    assert parent.log.end == 1
     bench.align(parent, "byzantium", "cyrene")
     bench.apply(parent)
     assert parent.log.end == 2

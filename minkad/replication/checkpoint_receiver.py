@@ -140,7 +140,8 @@ class CheckpointReceiver:
         applied = replica.data.applied
         replica.begin_at(applied.offset, applied.leader_epoch)
         replica.copy = Copy.WHOLE
-        replica.trim.has_foreign = bool(replica.row.start_key or replica.row.end_key)  # as its sender's may
+        if replica.row.start_key or replica.row.end_key:
+            replica.trim.suspect()  # its sender's may have some
         replica.stage_meta(self._log_db)
         await self._log_db.sync()
 

@@ -330,6 +330,7 @@ class ReplicaManager:
     def _on_trimmed(self, replica: Replica) -> None:
         self.reporting.changed(replica)
         self.requests.notify(replica.id)
+        self._core.tick(replica.id, self._around.clock())  # there may be more to trim
 
     def _on_mark(self, replica: Replica, mark: SlowMark) -> None:
         if isinstance(mark, SplitMarker):

@@ -80,7 +80,8 @@ class Replica(ReplicaCore):
     def recover(self, meta: ReplicaMeta) -> None:
         """Take over what was stored. Raises CORRUPT_DATA, STORAGE_FAILED."""
         self.copy = Copy.WHOLE if meta.complete else Copy.INCOMPLETE
-        self.trim.has_foreign = meta.untrimmed
+        if meta.untrimmed:
+            self.trim.suspect(self.row.partition_epoch)
         self.led_before = self.row.leader_epoch if self.row.leader == self.node.id else 0
         self.log.recover()
         self.recovered_to(self.log.end)
@@ -173,7 +174,7 @@ class Replica(ReplicaCore):
         entry = self.pending.popleft()
         removed = self.data.keep(mark.range, Applied(entry.offset, entry.leader_epoch))
         self.applied = entry.offset
-        self.trim.applied(mark.range, removed_any=removed)
+        self.trim.applied(mark.range, mark.partition_epoch, removed_any=removed)
         return entry
 
     def _read_ahead(self) -> None:

@@ -117,7 +117,7 @@ class Splitting:
                 if awaits_child(parent.row, marker):
                     await self._make_child(parent, marker.child_id, entry)
                 parent.passed(entry)
-                parent.trim.has_foreign = True
+                parent.trim.suspect()
         except MinkaError as error:
             log.error("a partition could not be split", extra={"partition": parent.id, "reason": str(error)})
             if error.code is not Code.CORRUPT_DATA:
@@ -161,7 +161,8 @@ class Splitting:
         child.data = self._new_data(child.id)
         child.data.open()
         child.begin_at(entry.offset, entry.leader_epoch)
-        child.copy, child.trim.has_foreign = Copy.WHOLE, True
+        child.copy = Copy.WHOLE
+        child.trim.suspect()
         child.stage_meta(self._log_db)
         await self._log_db.sync()
         self._learn(child.row)

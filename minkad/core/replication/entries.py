@@ -33,6 +33,7 @@ class TrimToRange(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2)
 
     start: bytes
     end: bytes
+    partition_epoch: int = 0  # of the leader's row as it said so
 
     @property
     def range(self) -> KeyRange:

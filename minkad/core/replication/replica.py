@@ -45,7 +45,10 @@ class Replica(ReplicaState):
         before, after = range_of(was), range_of(row)
         has_grown = after != before and after.covers(before)
         was_given_up = was.merge_from > row.merge_from and not has_grown
-        self.trim.has_foreign |= was_given_up or not after.covers(before)
+        if was_given_up:
+            self.trim.suspect(row.partition_epoch)  # what was copied may have come after the last mark
+        elif not after.covers(before):
+            self.trim.suspect()
         self.row = row
         self.role = self._role()
         self.learn_keyspace()
@@ -143,7 +146,7 @@ class Replica(ReplicaState):
     def announce_trim(self, kept: KeyRange) -> None:
         """The leader's log says from here on which keys stay."""
         self.trim.is_announced = True
-        self.append(encode_mark(TrimToRange(*kept)))
+        self.append(encode_mark(TrimToRange(*kept, self.row.partition_epoch)))
 
     def advance(self) -> None:
         """The high watermark may move."""

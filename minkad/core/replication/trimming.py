@@ -8,26 +8,34 @@ class RangeTrim:
     frees their room.
     """
 
-    __slots__ = ("has_foreign", "is_announced", "removed_outside")
+    __slots__ = ("_mark_epoch", "_since", "has_foreign", "is_announced", "removed_outside")
 
     def __init__(self) -> None:
         self.has_foreign = False  # there may be keys outside of the range; survives a restart
         self.is_announced = False  # of a leader: its log says soon which keys stay
         self.removed_outside: KeyRange | None = None  # what is outside is removed, and still takes room
+        self._since = 0  # the partition_epoch from which on a mark comes after all foreign keys
+        self._mark_epoch = 0  # that of the last mark
 
-    def applied(self, kept: KeyRange, *, removed_any: bool) -> None:
-        """All keys outside of this range were removed."""
+    def suspect(self, since: int = 0) -> None:
+        """There may be keys outside of the range. Only marks of the partition_epoch `since` or later remove them all."""
+        self.has_foreign = True
+        self._since = max(self._since, since)
+
+    def applied(self, kept: KeyRange, partition_epoch: int, *, removed_any: bool) -> None:
+        """All keys outside of this range were removed, by a mark of this epoch."""
         self.is_announced = False
+        self._mark_epoch = partition_epoch
         if removed_any or self.has_foreign:
             self.removed_outside = kept
 
     def compacted(self, kept: KeyRange, range_: KeyRange, *, is_changing: bool) -> bool:
         """The room outside of `kept` is free; whether nothing foreign is left of a partition of this range. While a
-        split or a merge is changing it, that can't be said.
+        split or a merge is changing it, that can't be said; nor after a merge that was given up since the mark.
         """
         assert self.removed_outside == kept, f"{kept} was compacted, {self.removed_outside} is removed"
         self.removed_outside = None
-        if kept == range_ and not is_changing:
-            self.has_foreign = False
+        if kept == range_ and not is_changing and self._mark_epoch >= self._since:
+            self.has_foreign, self._since = False, 0
             return True
         return False

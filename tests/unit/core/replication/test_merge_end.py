@@ -53,7 +53,7 @@ def test_of_an_async_keyspace_all_is_on_the_disk_first() -> None:
     m = Merging(b"n", is_async=True)
     m.begin()
     assert m.run() == [request()]
-    assert m.copied()[-1] == TrimToRange(b"", b"t")
+    assert m.copied()[-1] == TrimToRange(b"", b"t", 2)
 
 
 @pytest.mark.parametrize("is_drained", [False, True])

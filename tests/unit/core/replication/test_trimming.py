@@ -16,7 +16,7 @@ def trimmed(*, removed_any: bool = True, has_foreign: bool = False) -> RangeTrim
     trim = RangeTrim()
     trim.has_foreign = has_foreign
     trim.is_announced = True
-    trim.applied(LOWER, removed_any=removed_any)
+    trim.applied(LOWER, 5, removed_any=removed_any)
     return trim
 
 
@@ -44,6 +44,17 @@ def test_of_a_range_that_changes_it_is_not_known_that_nothing_foreign_is_left(
     assert trim.has_foreign
 
 
+def test_what_a_merge_that_was_given_up_has_left_came_after_its_mark() -> None:
+    """The compaction for the mark ends only then, and says nothing of the copies."""
+    trim = trimmed()
+    trim.suspect(since=6)
+    assert not trim.compacted(LOWER, LOWER, is_changing=False)
+    assert trim.has_foreign
+    trim.applied(LOWER, 6, removed_any=True)
+    assert trim.compacted(LOWER, LOWER, is_changing=False)
+    assert not trim.has_foreign
+
+
 def test_only_what_is_removed_is_compacted() -> None:
     with pytest.raises(AssertionError, match="is removed"):
         trimmed().compacted(ALL, LOWER, is_changing=False)
@@ -54,7 +65,9 @@ def test_a_leader_whose_range_has_shrunk_says_in_its_log_which_keys_stay_once() 
     replica = bench.host(row(replicas=("athens",)), MemoryLog())
     bench.take_all()
     bench.adopt(replica, end_key=b"m")
-    assert [decode_entry(entry.body) for entry in replica.log.read(1, 1, 1)] == [TrimToRange(b"", b"m")]
+    assert [decode_entry(entry.body) for entry in replica.log.read(1, 1, 1)] == [
+        TrimToRange(b"", b"m", replica.row.partition_epoch)
+    ]
     assert bench.take(Sync) == [Sync(1, on_disk=True)]
     bench.tick(replica, 1.0)
     assert replica.log.end == 1

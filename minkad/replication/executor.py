@@ -185,8 +185,8 @@ def _report(report: i.Report) -> None:
 def _lead() -> None: ...
 
 
-@failpoint("migration.fence")
-def _fence() -> None: ...
+@failpoint("migration.close_gate")
+def _close_gate() -> None: ...
 
 
 @failpoint("split.mark")
@@ -203,7 +203,7 @@ def _freeze() -> None: ...
 
 _PLACES: Final[Mapping[str, Callable[[], None]]] = {
     "replica.lead": _lead,
-    "migration.fence": _fence,
+    "migration.close_gate": _close_gate,
     "split.mark": _mark_split,
     "merge.copy": _begin_merge,
     "merge.freeze": _freeze,

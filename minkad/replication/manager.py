@@ -65,7 +65,7 @@ class StorageSettings:
     block_cache: int = 256 * _MIB  # shared by all partitions
     flush: int = 16 * _MIB  # of a partition's log, at which its data is flushed
     unflushed: int = 128 * _MIB  # of all partitions together
-    max_pending: int = 256 * _MIB  # writes that wait for a sync or at a fence
+    max_pending: int = 256 * _MIB  # writes that wait for a sync or at a closed gate
     change_retention: int = 0  # of the newest entries of each partition's log, for those that follow changes
 
 
@@ -108,7 +108,7 @@ class ReplicaManager:
                 i.SendCheckpoint: self.checkpoint_senders.send,
                 i.CancelCheckpoint: lambda cancel: self.checkpoint_senders.cancel(cancel.progress),
                 i.IsrProposal: self.isr_changes.propose,
-                i.Unfenced: self._unfenced,
+                i.GateOpened: self._gate_opened,
                 i.SyncEpoch: self._sync_epoch,
                 i.Sync: self._sync,
                 i.Answer: _answer,
@@ -369,12 +369,12 @@ class ReplicaManager:
 
         self._around.log_db.sync().add_done_callback(synced)
 
-    def _unfenced(self, unfenced: i.Unfenced) -> None:
-        self._around.observer.writes_waited(unfenced.seconds)
+    def _gate_opened(self, opened: i.GateOpened) -> None:
+        self._around.observer.writes_waited(opened.seconds)
         names = {
-            "partition": unfenced.partition_id,
-            "target": unfenced.successor,
-            "ms": round(unfenced.seconds * 1e3, 1),
+            "partition": opened.partition_id,
+            "target": opened.successor,
+            "ms": round(opened.seconds * 1e3, 1),
         }
         log.info("writes waited", extra=names)
 

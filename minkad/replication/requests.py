@@ -185,7 +185,7 @@ class Requests:
             self._check_row(group)
             return None
         gate = replica.gate.state
-        if not replica.is_ready or gate is Gate.HANDING_OVER:
+        if not replica.is_ready or gate is Gate.CLOSED_TO_READS:
             if replica.damage is not None and not self._may_be_mended(replica):
                 raise replica.damage
             return None
@@ -230,7 +230,7 @@ class Requests:
         """How many seconds ago the replica was certainly the newest; infinite if it can't say."""
         if replica.role is not Role.LEADER:
             return self._receiver.age(replica)
-        is_served = replica.is_ready and replica.gate.state is not Gate.HANDING_OVER
+        is_served = replica.is_ready and replica.gate.state is not Gate.CLOSED_TO_READS
         return 0.0 if is_served and self._has_clearance() else math.inf
 
     def _check_row(self, group: Group) -> None:

@@ -119,7 +119,7 @@ def serve_unready() -> Sequence[Patch]:
 
 def read_while_handing_over() -> Sequence[Patch]:
     """A leader answers reads until it hears that its successor leads."""
-    return [(WriteGate, "hand_over", lambda _: None)]
+    return [(WriteGate, "close_to_reads", lambda _: None)]
 
 
 # Splits and merges

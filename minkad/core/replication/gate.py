@@ -7,8 +7,8 @@ class Gate(Enum):
     """The value is what a client hears whose request waited in vain."""
 
     OPEN = "it is being made ready"
-    FENCED = "it is being handed over"  # writes wait until the successor has everything
-    HANDING_OVER = "it is being handed over; its outcome is not known yet"  # reads wait, too
+    CLOSED = "it is being handed over"  # writes wait until the successor has everything
+    CLOSED_TO_READS = "it is being handed over; its outcome is not known yet"  # reads wait, too
     FROZEN = "it is about to be part of another partition"  # writes wait until a merge is recorded
 
 
@@ -23,22 +23,22 @@ class WriteGate:
         self._merge = Gate.OPEN
 
     @property
-    def is_fenced(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether a hand-over has closed it."""
         return self._hand_over is not Gate.OPEN
 
-    def fence(self) -> None:
+    def close(self) -> None:
         """Writes wait: the leadership is about to be handed over."""
-        self._hand_over = Gate.FENCED
+        self._hand_over = Gate.CLOSED
         self._decide()
 
-    def hand_over(self) -> None:
+    def close_to_reads(self) -> None:
         """Reads wait, too: somebody else may lead."""
-        assert self.is_fenced, "writes are fenced before a leadership is handed over"
-        self._hand_over = Gate.HANDING_OVER
+        assert self.is_closed, "writes wait before a leadership is handed over"
+        self._hand_over = Gate.CLOSED_TO_READS
         self._decide()
 
-    def unfence(self) -> None:
+    def open(self) -> None:
         """The hand-over is over or given up."""
         self._hand_over = Gate.OPEN
         self._decide()
@@ -54,4 +54,4 @@ class WriteGate:
         self._decide()
 
     def _decide(self) -> None:
-        self.state = self._hand_over if self.is_fenced else self._merge
+        self.state = self._hand_over if self.is_closed else self._merge

@@ -1,4 +1,4 @@
-"""A leader hands over to its successor gracefully: fence, let it catch up, have it recorded.
+"""A leader hands over to its successor gracefully: let writes wait, let it catch up, have it recorded.
 
 Source: Fixed Partitions, Patterns of Distributed Systems ("Moving partitions to newly added members"), and the planned
 changes of leader in Kafka's controller.
@@ -9,7 +9,7 @@ from enum import Enum, auto
 from minka.errors import MinkaError
 from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase
 from minkad.core.replication.inquiry import Inquiry, Outcome
-from minkad.core.replication.instructions import AskHandOver, Changed, Level, Reached, Unfenced, WakeAt
+from minkad.core.replication.instructions import AskHandOver, Changed, Level, Reached, GateOpened, WakeAt
 from minkad.core.replication.node import Node
 from minkad.core.replication.progress import Progress
 from minkad.core.replication.state import ReplicaState
@@ -17,7 +17,7 @@ from minkad.core.replication.state import ReplicaState
 
 class _Step(Enum):
     FOLLOW = auto()  # until the successor is in sync and nearly has everything
-    FENCE = auto()  # until it has everything, for `fence_timeout` at most
+    CLOSE = auto()  # until it has everything, for `write_pause_timeout` at most
     ASK = auto()  # until the outcome is known
     PAUSE = auto()  # after a try in vain
 
@@ -32,10 +32,10 @@ class HandOver:
         self._state = state
         self._progress = progress
         self._step = _Step.FOLLOW
-        self._fenced_at = 0.0
+        self._closed_at = 0.0
         self._partition_epoch = 0  # of the row for which the controller is asked
         self._inquiry = Inquiry(node.settings)
-        self._due_at = 0.0  # of the end of the fence, or of the pause
+        self._due_at = 0.0  # when writes have waited for long enough, or the end of the pause
         self._pause = node.settings.first_backoff
 
     @property
@@ -49,33 +49,33 @@ class HandOver:
         if self._step is _Step.PAUSE and now >= self._due_at:
             self._step = _Step.FOLLOW
         if self._step is _Step.FOLLOW and self._progress.is_near and self.successor in self._state.row.isr:
-            self._fence(now)
-        if self._step is _Step.FENCE:
-            self._wait_fenced(now)
+            self._close_gate(now)
+        if self._step is _Step.CLOSE:
+            self._wait_closed(now)
         elif self._step is _Step.ASK and self._inquiry.is_due(now):
             self._ask(now)
 
     def cancel(self, now: float) -> None:
         """Let writes go on if they wait: the row has decided."""
-        self._unfence(now)
+        self._open_gate(now)
 
-    def _fence(self, now: float) -> None:
-        self._step, self._fenced_at = _Step.FENCE, now
-        self._state.gate.fence()
-        self._node.outbox.put(Reached("migration.fence"))
-        self._wake(now + self._node.settings.fence_timeout)
+    def _close_gate(self, now: float) -> None:
+        self._step, self._closed_at = _Step.CLOSE, now
+        self._state.gate.close()
+        self._node.outbox.put(Reached("migration.close_gate"))
+        self._wake(now + self._node.settings.write_pause_timeout)
 
-    def _wait_fenced(self, now: float) -> None:
+    def _wait_closed(self, now: float) -> None:
         state, end = self._state, self._state.log.end
         if self._progress.matched >= end and state.applied >= end and self._progress.is_replicating:
-            state.gate.hand_over()
+            state.gate.close_to_reads()
             self._step, self.blocked_by = _Step.ASK, ""
             self._inquiry, self._partition_epoch = Inquiry(self._node.settings), state.row.partition_epoch
             self._ask(now)
         elif not self._progress.is_replicating:
             self._give_up(now)
         elif now >= self._due_at:
-            self._block(f"the target did not catch up within {self._node.settings.fence_timeout} s")
+            self._block(f"the target did not catch up within {self._node.settings.write_pause_timeout} s")
             self._give_up(now)
 
     def _ask(self, now: float) -> None:
@@ -105,15 +105,15 @@ class HandOver:
             self._node.outbox.put(WakeAt(self._state.id, self._inquiry.due_at))
 
     def _give_up(self, now: float) -> None:
-        self._unfence(now)
+        self._open_gate(now)
         self._step = _Step.PAUSE
         self._wake(now + self._pause)
         self._pause = min(2 * self._pause, self._node.settings.longest_backoff)
 
-    def _unfence(self, now: float) -> None:
-        if self._state.gate.is_fenced:
-            self._state.gate.unfence()
-            self._node.outbox.put(Unfenced(self._state.id, self.successor, now - self._fenced_at))
+    def _open_gate(self, now: float) -> None:
+        if self._state.gate.is_closed:
+            self._state.gate.open()
+            self._node.outbox.put(GateOpened(self._state.id, self.successor, now - self._closed_at))
             self._node.outbox.put(Changed(self._state.id))
 
     def _block(self, reason: str) -> None:

@@ -114,7 +114,7 @@ class MakeRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfenced:
+class GateOpened:
     """They go on, or somebody else takes them, after so many seconds."""
 
     partition_id: int
@@ -199,7 +199,7 @@ Instruction = (
     | Reached
     | GiveUp
     | MakeRoom
-    | Unfenced
+    | GateOpened
     | SyncEpoch
     | Sync
     | Answer

@@ -159,7 +159,7 @@ class Leader:
                     self.state.retention.late(node)
                 self._stop_joining(node)
         self.shrink()
-        if late and self.proposed is None and not self.state.gate.is_fenced:
+        if late and self.proposed is None and not self.state.gate.is_closed:
             self._node.outbox.report(
                 Level.WARNING, "replicas are no longer in sync", partition=self.state.id, late=late
             )
@@ -301,7 +301,7 @@ class Leader:
         left = [n for n in isr if n == own or (n not in self._lost and not self._node.view.is_absent(n))]
         if state.damage is not None and state.copy is not Copy.REBUILDING and len(left) > 1:
             left.remove(own)
-        if len(left) < len(isr) and self.proposed is None and not state.gate.is_fenced:
+        if len(left) < len(isr) and self.proposed is None and not state.gate.is_closed:
             self._propose(left)
 
     def isr_refused(self, proposal: IsrProposal, now: float) -> None:
@@ -359,7 +359,7 @@ class Leader:
             self._joining.add(node)
             self.recount()
         has_all = progress.matched >= max(state.high_watermark, state.ready_at)
-        if has_all and self.proposed is None and not state.gate.is_fenced:
+        if has_all and self.proposed is None and not state.gate.is_closed:
             self._propose([*state.row.isr, node])
 
     def _may_precede_split(self) -> bool:
@@ -408,19 +408,19 @@ class Leader:
 
     def _advance_hand_over(self, now: float) -> None:
         if self._hand_over is not None:
-            was_fenced = self.state.gate.is_fenced
+            was_closed = self.state.gate.is_closed
             self._hand_over.advance(now)
-            self._after_hand_over(was_fenced)
+            self._after_hand_over(was_closed)
 
     def hand_over_answered(self, request: HandOverRequest, error: MinkaError | None, now: float) -> None:
         """What the controller said to `AskHandOver`; the rows that it sent are adopted already."""
         if self._hand_over is not None:
-            was_fenced = self.state.gate.is_fenced
+            was_closed = self.state.gate.is_closed
             self._hand_over.answered(request, error, now)
-            self._after_hand_over(was_fenced)
+            self._after_hand_over(was_closed)
 
-    def _after_hand_over(self, was_fenced: bool) -> None:
-        if was_fenced and not self.state.gate.is_fenced:
+    def _after_hand_over(self, was_closed: bool) -> None:
+        if was_closed and not self.state.gate.is_closed:
             self.shrink()  # which had to wait
 
     # For whoever watches

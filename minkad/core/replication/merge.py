@@ -32,7 +32,7 @@ _REFUSALS: Final = frozenset({Code.STALE_EPOCH, Code.NOT_LEADER, Code.UNKNOWN_PA
 class _Step(Enum):
     COPY = auto()  # the rows as they are
     CATCH_UP = auto()  # what was written meanwhile, until little is left
-    FREEZE = auto()  # writes to the right one wait, for `fence_timeout` at most, until all is copied and applied
+    FREEZE = auto()  # writes to the right one wait, for `write_pause_timeout` at most, until all is copied and applied
     DRAIN = auto()  # all is copied: until the left one has applied it
     RECORD = auto()  # until the outcome is known
     PAUSE = auto()  # after a try to freeze in vain
@@ -70,8 +70,8 @@ class Merge:
     def advance(self, now: float) -> None:
         """One of the two is further than before or has another row, or it is `now`."""
         try:
-            is_fenced = self.left.gate.is_fenced or self.right.gate.is_fenced
-            if self._step is not _Step.RECORD and not is_fenced:  # what is about to be led elsewhere gets nothing more
+            is_closed = self.left.gate.is_closed or self.right.gate.is_closed
+            if self._step is not _Step.RECORD and not is_closed:  # what is about to be led elsewhere gets nothing more
                 self._advance(now)
             self._time_out(now)
             if self._step is _Step.RECORD and self._inquiry.is_due(now):
@@ -174,7 +174,7 @@ class Merge:
         """Let writes wait, so that the last of them can be copied."""
         self._node.outbox.put(Reached("merge.freeze"))
         self.right.gate.freeze()
-        self._step, self._due_at = _Step.FREEZE, now + self._node.settings.fence_timeout
+        self._step, self._due_at = _Step.FREEZE, now + self._node.settings.write_pause_timeout
         self._node.outbox.put(WakeAt(self.left.id, self._due_at))
 
     def _drain(self) -> None:

@@ -170,7 +170,7 @@ class Replica(ReplicaState):
     def has_applied(self, now: float) -> None:
         """`applied` is greater than before."""
         if self.leader is not None:
-            if self.gate.is_fenced:
+            if self.gate.is_closed:
                 self.leader.progressed(now)
             self._restructure(now)
 

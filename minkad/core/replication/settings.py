@@ -9,7 +9,7 @@ class ReplicationSettings:
 
     lag_timeout: float = 2.0  # a replica that has not caught up for so long is no longer in sync
     log_only_bytes: int = 256 * 1024  # a partition with no more than this in its log is sent without a checkpoint
-    fence_timeout: float = 0.5  # the longest that writes wait for the successor to catch up
+    write_pause_timeout: float = 0.5  # the longest that writes wait for the successor to catch up
     first_backoff: float = 0.05
     longest_backoff: float = 1.0
     concurrent_shipping: int = 4  # checkpoints taken and sent at a time by this node

@@ -125,7 +125,7 @@ class TestNode:
         self.clearance = True
         self.running = False
         self.port = free_port()
-        self.fences: list[float] = []
+        self.write_pauses: list[float] = []
         self.asking: set[asyncio.Task[Any]] = set()  # tasks of the test that wait for an answer
 
     async def start(self) -> None:
@@ -188,7 +188,7 @@ class TestNode:
         return self.cluster.low_disks
 
     def writes_waited(self, seconds: float) -> None:
-        self.fences.append(seconds)
+        self.write_pauses.append(seconds)
 
     def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
         self.telemetry.isr_changed(old, new)

@@ -63,9 +63,9 @@ async def test_a_refusal_lets_writes_go_on(tmp_path: Path) -> None:
         await check(ephesus, {**SMALL, b"c": b"3"})
 
 
-async def test_a_fence_is_lifted_when_the_target_does_not_catch_up(tmp_path: Path) -> None:
+async def test_the_gate_opens_when_the_target_does_not_catch_up(tmp_path: Path) -> None:
     """Writes wait no longer than the setting says."""
-    async with cluster(tmp_path, ReplicationSettings(fence_timeout=0.05, lag_timeout=10.0)) as c:
+    async with cluster(tmp_path, ReplicationSettings(write_pause_timeout=0.05, lag_timeout=10.0)) as c:
         athens, ephesus = await two(c, SMALL)
         c.hold_hand_over()
         await c.move("ephesus", 1)
@@ -74,12 +74,12 @@ async def test_a_fence_is_lifted_when_the_target_does_not_catch_up(tmp_path: Pat
         writing = asyncio.create_task(athens.put(1, {b"c": b"3"}))
         await until(lambda: "catch up" in athens.manager.migrations()[0].blocked_by)
         c.before_hand_over.clear()
-        tries, lifted = len(c.hand_overs), len(athens.fences)
-        await until(lambda: len(athens.fences) >= lifted + 2)
+        tries, lifted = len(c.hand_overs), len(athens.write_pauses)
+        await until(lambda: len(athens.write_pauses) >= lifted + 2)
         assert len(c.hand_overs) == tries
         assert not writing.done()
         ephesus.manager.mute = False
-        await until(lambda: not athens.replica().gate.is_fenced)
+        await until(lambda: not athens.replica().gate.is_closed)
         later = asyncio.create_task(athens.put(1, {b"d": b"4"}))
         await writing
         with contextlib.suppress(Refused):

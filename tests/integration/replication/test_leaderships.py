@@ -59,7 +59,7 @@ async def test_leadership_goes_round_under_load(tmp_path: Path) -> None:
         assert not writers.unknown
         await same_everywhere(c)
         await writers.check(nodes[0])
-        assert sum(len(node.fences) for node in nodes) >= 6
+        assert sum(len(node.write_pauses) for node in nodes) >= 6
 
 
 async def test_the_leader_dies_while_it_hands_over(tmp_path: Path) -> None:

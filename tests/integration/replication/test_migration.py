@@ -33,7 +33,7 @@ async def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]
         assert caught.value.error.code is Code.STALE_GENERATION
         assert caught.value.error.partitions == (c.rows[1],)
         await ephesus.put(1, {b"new": b"x"}, generation=2)
-        assert len(athens.fences) == 1
+        assert len(athens.write_pauses) == 1
 
 
 async def test_an_empty_partition_moves(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ async def test_nothing_is_lost_under_load(tmp_path: Path) -> None:
             assert await ephesus.get(id_, *written, b"old 7", generation=2) == [*written.values(), b"x" * 1000]
             assert (await ephesus.count())[id_] == len(written) + 300
         assert await athens.count() == {}
-        assert len(athens.fences) == len(ids)
+        assert len(athens.write_pauses) == len(ids)
 
 
 async def test_deletions_and_flushes_move_too(tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ async def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Pa
     """Nobody is left with an unknown outcome by a node that stops gracefully."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2)
-        athens.manager.replicas[2].gate.fence()
+        athens.manager.replicas[2].gate.close()
         waiting = asyncio.create_task(athens.ask(wire.Op.WRITE, 2, 1, write((b"waits", b"1"))))
         begun = [asyncio.create_task(athens.put(1, {b"%d" % i: b"x"})) for i in range(50)]
         await asyncio.sleep(0)

@@ -1,9 +1,9 @@
-"""A leader hands over: near, fence, everything applied and matched, ask."""
+"""A leader hands over: near, close the gate, everything applied and matched, ask."""
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase
 from minkad.core.replication.gate import Gate
-from minkad.core.replication.instructions import AskHandOver, Changed, IsrProposal, Unfenced, WakeAt
+from minkad.core.replication.instructions import AskHandOver, Changed, IsrProposal, GateOpened, WakeAt
 from minkad.core.replication.replica import Replica
 from tests.unit.core.replication.bench import SETTINGS, Bench, gate_of, leader_of, log_of, row
 
@@ -49,8 +49,8 @@ def test_once_it_is_near_writes_wait() -> None:
     bench, replica = handing_over()
     leader_of(replica).progress["byzantium"].next_append(2**20)
     leader_of(replica).progressed(bench.now)
-    assert gate_of(replica) is Gate.FENCED
-    assert bench.take(WakeAt) == [WakeAt(1, SETTINGS.fence_timeout)]
+    assert gate_of(replica) is Gate.CLOSED
+    assert bench.take(WakeAt) == [WakeAt(1, SETTINGS.write_pause_timeout)]
 
 
 def test_one_that_is_not_in_sync_is_not_waited_for() -> None:
@@ -63,12 +63,12 @@ def test_one_that_is_not_in_sync_is_not_waited_for() -> None:
 def test_the_controller_is_asked_once_the_successor_has_everything_and_all_is_applied() -> None:
     bench, replica = handing_over()
     bench.ack(replica, "byzantium")
-    assert (gate_of(replica), bench.take(AskHandOver)) == (Gate.FENCED, [])
+    assert (gate_of(replica), bench.take(AskHandOver)) == (Gate.CLOSED, [])
     bench.ack(replica, "cyrene")
     bench.apply(replica)
     request = HandOverRequest(node_id="athens", partition_id=1, leader_epoch=1, partition_epoch=2, target="byzantium")
     assert bench.take(AskHandOver) == [AskHandOver(request)]
-    assert gate_of(replica) is Gate.HANDING_OVER
+    assert gate_of(replica) is Gate.CLOSED_TO_READS
 
 
 def test_it_is_not_asked_while_the_successor_lacks_something() -> None:
@@ -77,29 +77,29 @@ def test_it_is_not_asked_while_the_successor_lacks_something() -> None:
     bench.ack(replica, "cyrene")
     replica.applied = 2  # as if
     leader_of(replica).progressed(bench.now)
-    assert (gate_of(replica), bench.take(AskHandOver)) == (Gate.FENCED, [])
+    assert (gate_of(replica), bench.take(AskHandOver)) == (Gate.CLOSED, [])
 
 
 def test_it_is_not_asked_before_all_is_applied() -> None:
     bench, replica = handing_over()
     bench.ack(replica, "cyrene")
     bench.ack(replica, "byzantium")
-    assert (gate_of(replica), bench.take(AskHandOver)) == (Gate.FENCED, [])
+    assert (gate_of(replica), bench.take(AskHandOver)) == (Gate.CLOSED, [])
 
 
-def test_a_refusal_lifts_the_fence_and_it_is_tried_again_after_a_pause() -> None:
+def test_a_refusal_opens_the_gate_and_it_is_tried_again_after_a_pause() -> None:
     bench, replica, request = asking()
     bench.now = 1.0
     answer(bench, replica, request, REFUSED)
     assert gate_of(replica) is Gate.OPEN
     taken = bench.take_all()
-    assert Unfenced(1, "byzantium", 1.0) in taken
-    assert taken.index(Unfenced(1, "byzantium", 1.0)) < taken.index(Changed(1)) < taken.index(WakeAt(1, 1.05))
+    assert GateOpened(1, "byzantium", 1.0) in taken
+    assert taken.index(GateOpened(1, "byzantium", 1.0)) < taken.index(Changed(1)) < taken.index(WakeAt(1, 1.05))
     bench.tick(replica, 1.04)
     assert bench.take(AskHandOver) == []
     bench.tick(replica, 1.05)
     assert bench.take(AskHandOver) == [AskHandOver(request)]
-    assert gate_of(replica) is Gate.HANDING_OVER
+    assert gate_of(replica) is Gate.CLOSED_TO_READS
 
 
 def test_pauses_grow() -> None:
@@ -117,7 +117,7 @@ def test_pauses_grow() -> None:
 def test_while_the_outcome_is_unknown_reads_and_writes_wait_and_it_is_asked_again() -> None:
     bench, replica, request = asking()
     answer(bench, replica, request, UNKNOWN)
-    assert gate_of(replica) is Gate.HANDING_OVER
+    assert gate_of(replica) is Gate.CLOSED_TO_READS
     assert bench.take(WakeAt) == [WakeAt(1, 0.05)]
     bench.tick(replica, 0.04)
     assert bench.take(AskHandOver) == []
@@ -131,7 +131,7 @@ def test_after_an_unknown_outcome_a_refusal_decides_nothing() -> None:
     bench.tick(replica, 0.05)
     [ask] = bench.take(AskHandOver)
     answer(bench, replica, ask.request, REFUSED)
-    assert gate_of(replica) is Gate.HANDING_OVER
+    assert gate_of(replica) is Gate.CLOSED_TO_READS
     bench.tick(replica, 9.0)
     assert len(bench.take(AskHandOver)) == 1
 
@@ -139,26 +139,26 @@ def test_after_an_unknown_outcome_a_refusal_decides_nothing() -> None:
 def test_when_it_is_recorded_reads_and_writes_wait_for_the_row() -> None:
     bench, replica, request = asking()
     answer(bench, replica, request, None)
-    assert gate_of(replica) is Gate.HANDING_OVER
+    assert gate_of(replica) is Gate.CLOSED_TO_READS
     bench.adopt(replica, leader="byzantium", leader_epoch=2, successor="")
     assert (replica.leader, gate_of(replica)) == (None, Gate.OPEN)
 
 
-def test_the_fence_is_lifted_when_the_successor_does_not_catch_up_in_time() -> None:
+def test_the_gate_opens_when_the_successor_does_not_catch_up_in_time() -> None:
     bench, replica = handing_over()
     leader_of(replica).progress["byzantium"].next_append(2**20)
     leader_of(replica).progressed(bench.now)
-    bench.tick(replica, SETTINGS.fence_timeout - 0.01)
-    assert gate_of(replica) is Gate.FENCED
+    bench.tick(replica, SETTINGS.write_pause_timeout - 0.01)
+    assert gate_of(replica) is Gate.CLOSED
     bench.take_all()
-    bench.tick(replica, SETTINGS.fence_timeout)
+    bench.tick(replica, SETTINGS.write_pause_timeout)
     assert gate_of(replica) is Gate.OPEN
-    assert bench.take(Unfenced) == [Unfenced(1, "byzantium", SETTINGS.fence_timeout)]
+    assert bench.take(GateOpened) == [GateOpened(1, "byzantium", SETTINGS.write_pause_timeout)]
     [migration] = leader_of(replica).migrations()
     assert migration.blocked_by == "the target did not catch up within 0.5 s"
 
 
-def test_the_fence_is_lifted_when_the_stream_to_the_successor_breaks() -> None:
+def test_the_gate_opens_when_the_stream_to_the_successor_breaks() -> None:
     bench, replica = handing_over()
     progress = leader_of(replica).progress["byzantium"]
     progress.next_append(2**20)
@@ -167,7 +167,7 @@ def test_the_fence_is_lifted_when_the_stream_to_the_successor_breaks() -> None:
     assert gate_of(replica) is Gate.OPEN
 
 
-def test_after_the_fence_is_lifted_who_is_absent_is_taken_out() -> None:
+def test_after_the_gate_opens_who_is_absent_is_taken_out() -> None:
     bench, replica, request = asking()
     bench.view.absent = {"cyrene"}
     leader_of(replica).check(bench.now, stalled=False)
@@ -180,7 +180,7 @@ def test_a_row_without_the_successor_cancels_it() -> None:
     bench, replica, request = asking()
     bench.adopt(replica, successor="")
     assert gate_of(replica) is Gate.OPEN
-    assert bench.take(Unfenced) == [Unfenced(1, "byzantium", 0.0)]
+    assert bench.take(GateOpened) == [GateOpened(1, "byzantium", 0.0)]
     answer(bench, replica, request, None)
     bench.tick(replica, 9.0)
     assert bench.take(AskHandOver) == []
@@ -210,7 +210,7 @@ def test_late_answers_are_ignored() -> None:
     bench.tick(replica, 0.05)
     [ask] = bench.take(AskHandOver)
     answer(bench, replica, request, REFUSED)
-    assert gate_of(replica) is Gate.HANDING_OVER
+    assert gate_of(replica) is Gate.CLOSED_TO_READS
     answer(bench, replica, ask.request, REFUSED)
     assert gate_of(replica) is Gate.OPEN
 
@@ -230,7 +230,7 @@ def test_who_watches_hears_what_blocks_it() -> None:
     assert phases == [MigrationPhase.MIGRATION_PHASE_HAND_OVER, MigrationPhase.MIGRATION_PHASE_FOLLOW]
 
 
-def test_a_leadership_that_ends_lifts_the_fence() -> None:
+def test_a_leadership_that_ends_opens_the_gate() -> None:
     bench, replica, _ = asking()
     bench.replicas.stop_leading(bench.now)
     assert (gate_of(replica), replica.leader) == (Gate.OPEN, None)

@@ -251,14 +251,14 @@ def test_while_the_leader_itself_has_no_room_nobody_is_taken_out_for_that() -> N
     assert proposed(bench) == []
 
 
-def test_nothing_is_proposed_while_writes_are_fenced() -> None:
+def test_nothing_is_proposed_while_the_gate_is_closed() -> None:
     bench, replica = led(isr=("athens", "byzantium"))
-    replica.gate.fence()
+    replica.gate.close()
     bench.view.absent = {"byzantium"}
     bench.align(replica, "cyrene")
     leader_of(replica).check(9.0, stalled=False)
     assert proposed(bench) == []
-    replica.gate.unfence()
+    replica.gate.open()
     leader_of(replica).shrink()
     assert proposed(bench) == [("athens",)]
 

@@ -83,11 +83,11 @@ def test_the_right_ones_log_is_kept_as_far_as_it_is_not_copied() -> None:
 def test_nothing_is_copied_while_one_of_the_two_is_about_to_be_led_elsewhere() -> None:
     for number in (LEFT, RIGHT):
         m = Merging(b"n")
-        m.bench.replicas.hosted[number].gate.fence()
+        m.bench.replicas.hosted[number].gate.close()
         m.begin()
         m.run()
         assert m.copied() == []
-        m.bench.replicas.hosted[number].gate.unfence()
+        m.bench.replicas.hosted[number].gate.open()
         m.tick(0.0)
         assert m.copied_keys() == [b"n"]
 
@@ -127,7 +127,7 @@ def test_room_that_an_earlier_merge_asked_for_says_nothing() -> None:
     m, _ = asked_to_end(b"n")
     end = m.left.log.end
     m.bench.replicas.cleared(LEFT, UNKNOWN, 0.0)
-    for now in (0.1, 0.1 + SETTINGS.fence_timeout):
+    for now in (0.1, 0.1 + SETTINGS.write_pause_timeout):
         m.tick(now)
     # The outcome is not known: a write that is taken now may come after the merge.
     assert (gate_of(m.right), m.left.log.end) == (Gate.FROZEN, end)

@@ -62,15 +62,15 @@ def test_writes_go_on_when_the_last_of_them_take_too_long(is_drained: bool) -> N
     if not is_drained:
         m.bench.write(m.right, a_write(b"p"))
     m.begin()
-    m.tick(SETTINGS.fence_timeout - 0.01)
+    m.tick(SETTINGS.write_pause_timeout - 0.01)
     states = [gate_of(m.right)]
     m.bench.take_all()
-    m.tick(SETTINGS.fence_timeout)
+    m.tick(SETTINGS.write_pause_timeout)
     states.append(gate_of(m.right))
     assert states == [Gate.FROZEN, Gate.OPEN]
     assert Changed(RIGHT) in m.bench.take_all()
     m.settle(m.right)
-    m.tick(SETTINGS.fence_timeout + 0.05)
+    m.tick(SETTINGS.write_pause_timeout + 0.05)
     assert gate_of(m.right) is Gate.FROZEN
     assert m.run() == [request()]
 

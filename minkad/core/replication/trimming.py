@@ -18,7 +18,7 @@ class RangeTrim:
         self._mark_epoch = 0  # that of the last mark
 
     def suspect(self, since: int = 0) -> None:
-        """There may be keys outside of the range. Only marks of the partition_epoch `since` or later remove them all."""
+        """There may be keys outside of the range. Only marks of the partition_epoch `since` or later remove them."""
         self.has_foreign = True
         self._since = max(self._since, since)
 

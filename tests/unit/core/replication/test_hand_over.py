@@ -3,7 +3,7 @@
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase
 from minkad.core.replication.gate import Gate
-from minkad.core.replication.instructions import AskHandOver, Changed, IsrProposal, GateOpened, WakeAt
+from minkad.core.replication.instructions import AskHandOver, Changed, GateOpened, IsrProposal, WakeAt
 from minkad.core.replication.replica import Replica
 from tests.unit.core.replication.bench import SETTINGS, Bench, gate_of, leader_of, log_of, row
 

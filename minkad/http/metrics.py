@@ -182,8 +182,8 @@ def _of_table(now: Snapshot) -> Iterator[Metric]:
     )
     elections = CounterMetricFamily(
         "minka_cluster_leader_elections_total",
-        "Elections of the leaders of the partitions in this node's copy of the table; unclean: of one that was not in "
-        "sync. It falls when partitions are deleted or merged.",
+        "Elections of leaders of partitions, by this node's copy of the table; unclean: of one that was not in sync. "
+        "After a start it begins with those of the partitions that there are.",
         labels=["kind"],
     )
     elections.add_metric(["clean"], now.elections - now.unclean_elections)

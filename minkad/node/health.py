@@ -1,7 +1,7 @@
 """What the node knows of itself: for /readyz and /livez, and for the metrics."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,8 +34,7 @@ class _Rows:
     under_replicated: int = 0
     missing_in_sync: int = 0
     under_min_insync: int = 0
-    elections: int = 0
-    unclean_elections: int = 0
+    elections: dict[int, tuple[int, int]] = field(default_factory=dict)  # by partition: all, and the unclean ones
 
     def add(self, row: Partition, keyspace: Keyspace, node: str) -> None:
         missing = missing_in_sync(row)
@@ -45,8 +44,25 @@ class _Rows:
         self.under_replicated += missing > 0
         self.missing_in_sync += missing
         self.under_min_insync += is_under_min_insync(row, keyspace)
-        self.elections += row.leader_epoch  # each election makes it one more, and so does each merge
-        self.unclean_elections += row.unclean_elections
+        # Each election makes a leader_epoch one more, and so does each merge.
+        self.elections[row.id] = row.leader_epoch, row.unclean_elections
+
+
+class _Elections:
+    """How often leaders of partitions were elected, by the tables seen so far: counters, which never fall."""
+
+    def __init__(self) -> None:
+        self.all = 0
+        self.unclean = 0
+        self._of: Mapping[int, tuple[int, int]] = {}  # by partition, of the last table: all, and the unclean ones
+
+    def count(self, of: Mapping[int, tuple[int, int]]) -> None:
+        """`of` is the next table. What was counted of a partition that is gone stays counted."""
+        for id_, (all_, unclean) in of.items():
+            counted, counted_unclean = self._of.get(id_, (0, 0))
+            self.all += all_ - counted
+            self.unclean += unclean - counted_unclean
+        self._of = of
 
 
 class Health:
@@ -73,6 +89,7 @@ class Health:
         self._manager = manager
         self._replay_to = replay_to
         self._rows = _Rows(-1)
+        self._elections = _Elections()
         self._disk = disk
         self._log_db = log_db
         self._last_heard = last_heard
@@ -117,7 +134,9 @@ class Health:
             for row in some:
                 rows.add(row, state.keyspaces[row.keyspace_id], node)
             await turn()
-        self._rows = rows
+        if rows.version > self._rows.version:  # else another call has counted a newer table meanwhile
+            self._rows = rows
+            self._elections.count(rows.elections)
 
     def silent_voters(self) -> list[str]:
         """The other voters that this one has not heard for a while; nothing on a node that is no voter."""
@@ -197,8 +216,8 @@ class Health:
             under_replicated=rows.under_replicated,
             missing_in_sync=rows.missing_in_sync,
             under_min_insync=rows.under_min_insync,
-            elections=rows.elections,
-            unclean_elections=rows.unclean_elections,
+            elections=self._elections.all,
+            unclean_elections=self._elections.unclean,
             damaged=len(self._manager.damaged()),
             lags={node: Lag(*lag) for node, lag in self._manager.follower_lags().items()},
             disk_total_bytes=self._disk.space.total_bytes,

@@ -55,3 +55,19 @@ async def test_what_is_not_in_sync_and_how_often_leaders_were_elected() -> None:
     assert (now.nodes["live"], now.nodes["failed"]) == (1, 0)
     assert now.replicas == {"leader": 2, "follower": 1}
     assert now.lags == {"b": Lag(3, 0.5)}
+
+
+async def test_the_counters_of_elections_do_not_fall_when_a_partition_goes() -> None:
+    state = State()
+    state.keyspaces[1] = Keyspace(id=1, name="flights", replicas=3, min_insync=2)
+    state.partitions[1] = partition(1, "abc", leader_epoch=4, unclean_elections=2)
+    state.partitions[2] = partition(2, "abc", leader_epoch=3)
+    seen = health(state)
+    await seen.refresh()
+    state.version += 1
+    del state.partitions[1]
+    state.partitions[2] = partition(2, "ab", leader_epoch=5, unclean_elections=1)
+    state.partitions[3] = partition(3, "abc", leader_epoch=1)
+    await seen.refresh()
+    now = seen.snapshot()
+    assert (now.elections, now.unclean_elections) == (10, 3)

@@ -77,7 +77,7 @@ def _sum(rows: Iterable[Row], key: str) -> int:
 
 def _largest(rows: Sequence[Row], run: Run) -> Row:
     """The row that a run is drawn as."""
-    return max(rows[run.first : run.behind], key=lambda row: row["bytes"] or 0)
+    return max(rows[run.first : run.end], key=lambda row: row["bytes"] or 0)
 
 
 def _owners(
@@ -97,7 +97,7 @@ def _load(rows: Sequence[Row], runs: Sequence[Run], top: int, signs: Signs) -> L
     """Each range is as dark as it is busy; a hot one has a mark in its middle."""
     line: Line = []
     for run in runs:
-        own = rows[run.first : run.behind]
+        own = rows[run.first : run.end]
         text = shade(max(row["ops"] or 0 for row in own), top, signs) * run.cells
         if any(row["hot"] for row in own):
             middle = run.cells // 2
@@ -110,7 +110,7 @@ def _load(rows: Sequence[Row], runs: Sequence[Run], top: int, signs: Signs) -> L
 def _labels(rows: Sequence[Row], runs: Sequence[Run], canvas: Canvas) -> list[tuple[int, str]]:
     """The ends of the key space, the bounds of hot ranges, then those of the widest ones."""
     last = len(runs) - 1
-    hot = [place for place, run in enumerate(runs) if any(row["hot"] for row in rows[run.first : run.behind])]
+    hot = [place for place, run in enumerate(runs) if any(row["hot"] for row in rows[run.first : run.end])]
     wide = sorted(range(len(runs)), key=lambda place: -runs[place].cells)
     order = dict.fromkeys([0, *(at for place in hot for at in (place, place + 1) if at <= last), *wide])
     most = max(min(MAX_LABEL, canvas.width // 3), 4)
@@ -141,7 +141,7 @@ def _legend(rows: Sequence[Row], marks: dict[str, str], colours: dict[str, str],
 def _about(rows: Sequence[Row], runs: Sequence[Run], top: int, signs: Signs) -> list[Line]:
     """How the strips are to be read."""
     width = "as wide as its data" if any(row["bytes"] for row in rows) else "equally wide: no data is known of"
-    shared = max(run.behind - run.first for run in runs)
+    shared = max(run.end - run.first for run in runs)
     text = f"Each range begins with its node's letter and is {width}"
     if shared > 1:
         text += f"; up to {shared:,} neighbours share a cell, which has the letter of the largest of them, and the "

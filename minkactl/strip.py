@@ -31,10 +31,10 @@ ASCII: Final = Signs("-", " .:*#", "^", "`", "'", "|", "#", ".", ">", "..")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbours that the strip shows as one thing: those from `first` on and before `behind`, in `cells` cells."""
+    """Neighbours that the strip shows as one thing: those from `first` on and before `end`, in `cells` cells."""
 
     first: int
-    behind: int
+    end: int
     start: int  # its first cell
     cells: int
 
@@ -47,10 +47,10 @@ def layout(weights: Sequence[int], width: int) -> list[Run]:
     if not any(weights):
         weights = [1] * len(weights)
     bounds = _shared(weights, width)
-    sums = [sum(weights[first:behind]) for first, behind in pairwise(bounds)]
+    sums = [sum(weights[first:end]) for first, end in pairwise(bounds)]
     runs, start = [], 0
-    for (first, behind), cells in zip(pairwise(bounds), _widths(sums, width), strict=True):
-        runs.append(Run(first, behind, start, cells))
+    for (first, end), cells in zip(pairwise(bounds), _widths(sums, width), strict=True):
+        runs.append(Run(first, end, start, cells))
         start += cells
     return runs
 
@@ -134,9 +134,9 @@ def cells_of(text: str) -> int:
     return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 
-def _is_free(row: dict[int, str], start: int, behind: int) -> bool:
+def _is_free(row: dict[int, str], start: int, end: int) -> bool:
     """Whether nothing is there, nor touches it."""
-    return all(behind < at or at + cells_of(text) < start for at, text in row.items())
+    return all(end < at or at + cells_of(text) < start for at, text in row.items())
 
 
 def _line(row: dict[int, str]) -> str:

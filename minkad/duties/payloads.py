@@ -1,7 +1,7 @@
 """The payloads of duties, in a keyspace of the cluster's own, under ids that are never used again.
 
-A payload is stored before the record that names it is proposed, and is never changed. It is deleted after no row names
-it any more: a little later by who replaced it, and else by a sweep at the active controller's node.
+A payload is stored before the record that names it is proposed, and is never changed. Once no row names it, it is
+deleted: a little later by the node that replaced it, or else by a sweep at the active controller's node.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _TIME_BYTES: Final = 8  # of an id: Unix milliseconds; the rest is random
 _PAUSE_S: Final = 0.05  # before a write is repeated
 _LOOK_S: Final = 1.0
 _DELETE_TIMEOUT_S: Final = 10.0
-_DELETE_AFTER_S: Final = 10.0  # so long a node that lags behind the log may still read what was replaced
+_DELETE_AFTER_S: Final = 10.0  # so long a node that lags may still read what was replaced
 _MAX_DOOMED: Final = 100_000  # the sweep finds the rest
 _SWEEP_EVERY_S: Final = 3600.0
 _SWEEP_OLDER_MS: Final = 3_600_000  # far longer than any request takes from storing a payload to naming it

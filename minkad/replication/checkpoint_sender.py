@@ -50,7 +50,7 @@ class CheckpointSenders:
         self._senders[instruction.progress] = CheckpointSender(self._context, replica, instruction)
 
     def cancel(self, progress: Progress) -> None:
-        """The node doesn't follow any longer."""
+        """The node no longer follows."""
         if (sender := self._senders.pop(progress, None)) is not None:
             sender.cancel()
 

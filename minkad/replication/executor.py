@@ -66,7 +66,7 @@ class Executor:
                 self._handlers[type(instruction)](instruction)
 
     async def close(self) -> None:
-        """Ask and wake nobody any longer."""
+        """From now on ask and wake nobody."""
         self._closed = True
         for task in self._tasks:
             task.cancel()

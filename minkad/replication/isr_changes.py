@@ -72,7 +72,7 @@ class IsrChanges:
         while True:
             await asyncio.sleep(interval)
             now = self._clock()
-            # A node that stood still knows nothing of its followers, and without clearance it may not lead any longer.
+            # A node that stood still knows nothing of its followers, and without clearance it may no longer lead.
             stalled = now - before > self._settings.lag_timeout / 2 or not self._has_clearance()
             before = now
             leading = [replica for replica in self._replicas.values() if replica.leader is not None]

@@ -272,7 +272,7 @@ def on_terminal(
             continue
         try:
             chunk = os.read(leader, 65536)
-        except OSError:  # EIO: nobody has the other side any more
+        except OSError:  # EIO: nobody has the other side open
             break
         if not chunk:
             break

@@ -494,7 +494,7 @@ def test_real_daemons(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         letters = {node[0].upper() for node in {row["leader"] for row in rows}}
         assert set(strip) - {"─"} == letters
         assert "└01500" in "".join(shown)
-        # One huge key: no sooner said than seen, although nothing is written any more.
+        # One huge key: no sooner said than seen, although nothing else is written.
         (tmp_path / "huge").write_bytes(b"v" * 200 + random.Random(1).randbytes(MIB + MIB // 4))
         assert run("keyspace", "create", "huge", "--ranges", "--max-bytes", "1MiB").exit_code == 0
         assert run("kv", "put", "huge", "key", "--file", str(tmp_path / "huge")).exit_code == 0

@@ -73,7 +73,7 @@ def test_two_of_three_voters_dead(run: Run, cluster: LocalCluster) -> None:
         cluster.kill(name)
     before = time.time()
     document = once(run, "athens has no clearance", lambda d: d["remembered"] and d["remembered"]["until_ms"])
-    once(run, "athens leads nobody any more", lambda d: d["coordinator"]["controller"] == "")
+    once(run, "athens no longer leads anybody", lambda d: d["coordinator"]["controller"] == "")
     document = once(run, "nothing is served", lambda d: d["served"]["not_served"] == PARTITIONS)
     assert (document["healthy"], document["known"]) == (False, False)
     rows = node_rows(document)

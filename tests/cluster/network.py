@@ -69,7 +69,7 @@ class Network:
             self.lose(right, left)
 
     def heal(self) -> None:
-        """Nothing is lost any more."""
+        """Nothing is lost from now on."""
         while self._lost:
             self._neighbour("del", *self._lost.pop())
 

@@ -106,7 +106,7 @@ def test_a_node_that_stands_still_holds_up_nobody(cluster: LocalCluster) -> None
 
 
 def wait_compacted_beyond(control: Control, keyspaces: Keyspaces, index: int) -> None:
-    """Until the log of the leader begins behind `index`, by some."""
+    """Until the log of the leader begins some entries after `index`."""
 
     def probe() -> bool:
         keyspaces.check()

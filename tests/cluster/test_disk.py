@@ -135,7 +135,7 @@ def wal(data_dir: Path) -> Path:
 
 
 def test_a_torn_end_of_the_log_is_cut_off() -> None:
-    """A power cut tears what was not synced: a half record behind the others."""
+    """A power cut tears what was not synced: a half record after the others."""
     with LocalCluster(["athens"], config=CONFIG) as cluster, Control(cluster.endpoints) as control:
         create_keyspace(control, "flights", 3, live=1)
         rows = {b"key-%d" % i: b"value-%d" % i for i in range(50)}

@@ -165,7 +165,7 @@ def test_a_voter_that_stays_away_gives_its_seat_to_a_learner(cluster: LocalClust
 def test_a_removed_node_learns_of_it(cluster: LocalCluster, control: Control) -> None:
     voters, (learner,) = seats(control)
     node = cluster.node(learner)
-    # It is cut off while it is removed, and nobody leads it any more when it is back.
+    # It is cut off while it is removed, and nobody leads it when it is back.
     cluster.signal(learner, signal.SIGSTOP)
     try:
         eventually(f"{learner} FAILED", lambda: state_of(control, learner) == FAILED)

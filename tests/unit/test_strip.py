@@ -20,9 +20,9 @@ def widths(weights: list[int], width: int) -> list[int]:
 @given(WEIGHTS, WIDTHS)
 def test_every_part_is_drawn_once_in_order_and_the_strip_is_full(weights: list[int], width: int) -> None:
     runs = layout(weights, width)
-    assert [part for run in runs for part in range(run.first, run.behind)] == list(range(len(weights)))
+    assert [part for run in runs for part in range(run.first, run.end)] == list(range(len(weights)))
     assert [cell for run in runs for cell in range(run.start, run.start + run.cells)] == list(range(width))
-    assert all(run.cells >= 1 and run.behind > run.first for run in runs)
+    assert all(run.cells >= 1 and run.end > run.first for run in runs)
     if len(weights) <= width:
         assert len(runs) == len(weights), "neighbours share a cell only where they must"
     assert runs == layout(list(weights), width)
@@ -31,7 +31,7 @@ def test_every_part_is_drawn_once_in_order_and_the_strip_is_full(weights: list[i
 @given(WEIGHTS, WIDTHS)
 def test_what_is_heavier_is_not_narrower(weights: list[int], width: int) -> None:
     runs = layout(weights, width)
-    drawn = sorted((sum(weights[run.first : run.behind]), run.cells) for run in runs)
+    drawn = sorted((sum(weights[run.first : run.end]), run.cells) for run in runs)
     # But by what rounding does.
     assert all(heavier >= lighter - 1 for (_, lighter), (_, heavier) in pairwise(drawn))
 
@@ -60,7 +60,7 @@ def test_widths(weights: list[int], width: int, cells: list[int]) -> None:
 
 def test_light_neighbours_share_a_cell() -> None:
     runs = layout([9, 1, 1, 1, 9], 3)
-    assert [(run.first, run.behind) for run in runs] == [(0, 1), (1, 4), (4, 5)]
+    assert [(run.first, run.end) for run in runs] == [(0, 1), (1, 4), (4, 5)]
 
 
 @given(

@@ -237,8 +237,8 @@ def _part(load: Load, file: LoadFile) -> LoadPart:
 
 
 def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Record]:
-    """What leaders have taken in is done, and with the last part the load. What somebody says who doesn't lead the
-    partition any more counts for nothing: whoever leads it now says it again.
+    """What leaders have taken in is done, and with the last part the load. What a node says that no longer leads the
+    partition counts for nothing: the one that leads it now says it again.
     """
     by_load: dict[int, dict[int, None]] = {}
     for one in command.parts:

@@ -300,7 +300,7 @@ def _check_quorum(r: "Raft", _m: Message) -> None:
 
 def _handle_read_index(r: "Raft", m: Message) -> None:
     # What earlier leaders have committed isn't known before that; nor to the only voter, whose commit index on disk may
-    # be behind what it committed before a crash.
+    # be lower than what it committed before a crash.
     if not _committed_in_term(r):
         if len(r.pending_reads) >= MAX_WAITING_READS:
             raise r.dropped("too many reads are waiting")

@@ -348,7 +348,7 @@ class Leader:
         From when it nearly has, the high watermark waits for it, so that under load there is such a moment.
         """
         node, state = progress.node_id, self.state
-        if not progress.is_aligned or node in state.row.removing_replicas or self._node.view.is_absent(node):
+        if not progress.is_aligned or self._node.view.is_absent(node):
             return
         if self._may_precede_split() or node in self._node.view.low_disks():
             return

@@ -125,7 +125,7 @@ class ReplicaState:
 
     @property
     def damage(self) -> MinkaError | None:
-        """Why nothing of its data is used any longer; None while it is whole, as far as is known."""
+        """Why its data is no longer used; None while it is whole, as far as is known."""
         return self.data.damage
 
     @property

@@ -247,7 +247,7 @@ async def test_who_waits_for_logs_hears_when_the_leadership_is_lost(tmp_path: Pa
     """Nobody tells a former leader who has what."""
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
-        leader.dead = True  # it hears nothing any more
+        leader.dead = True  # it no longer hears anything
         waiting = asyncio.ensure_future(leader.driver.logged_by([99]))
         other = next(raft_id for raft_id, node in nodes.items() if node is not leader)
         await until(lambda: not leader.driver.is_leader or nodes[other].driver.is_leader)

@@ -115,7 +115,7 @@ async def test_under_load_a_replica_returns(tmp_path: Path) -> None:
 
 
 async def test_what_the_leader_tells_of_its_followers(tmp_path: Path) -> None:
-    """How far they are behind, and each change of an in-sync set."""
+    """How far they lag, and each change of an in-sync set."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -180,7 +180,7 @@ async def test_who_is_gone_is_taken_out_by_the_leader_as_soon_as_the_table_says_
 
 
 async def test_what_was_under_way_is_not_acknowledged_by_too_few(tmp_path: Path) -> None:
-    """The in-sync set shrank behind its back: the write waits, unseen, until there are enough again."""
+    """The in-sync set shrank without its knowledge: the write waits, unseen, until there are enough again."""
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await three(c)

@@ -21,11 +21,11 @@ from minkad.storage.size_estimate import Size
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.replication.test_splitting import KEY, LOWER, NODES, ROWS, UPPER, scanned
 
-GENERATION = 2  # of the one that remains, behind the merge
+GENERATION = 2  # of the one that remains, after the merge
 
 
 async def two(c: Cluster, followers: Sequence[str] = ()) -> None:
-    """Partition 1 up to KEY and partition 2 behind it, with rows."""
+    """Partition 1 up to KEY and partition 2 after it, with rows."""
     await c.create("athens", 1, 2, followers=followers)
     await bound(c)
     await c.nodes["athens"].put(1, LOWER)

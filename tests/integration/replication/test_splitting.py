@@ -181,7 +181,7 @@ async def test_writes_go_on_meanwhile(tmp_path: Path) -> None:
 async def test_what_is_in_memory_is_flushed_before_anybody_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the leader flushes, it serves all keys as before; behind that there is little left to flush."""
+    """While the leader flushes, it serves all keys as before; after that there is little left to flush."""
     async with cluster(tmp_path) as c:
         athens, *_ = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -431,7 +431,7 @@ async def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path
 
 
 async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
-    """A copy that is taken behind it has nothing of which to make the other half."""
+    """A copy that is taken after it has nothing of which to make the other half."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])

@@ -88,7 +88,7 @@ async def test_a_batch_is_regrouped_when_its_partition_was_split(range_cluster: 
 
 
 async def test_what_a_refusal_does_not_tell_is_looked_up(range_cluster: Make) -> None:
-    """The table is two splits behind: of one half no row comes with the refusal."""
+    """The table lacks two splits: of one half no row comes with the refusal."""
     async with range_cluster(*NODES) as cluster, client_of(cluster) as client:
         await client.put_many(AUTHORS)
         cluster.split(b"m", "byzantium")

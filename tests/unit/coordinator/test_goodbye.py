@@ -88,7 +88,7 @@ def test_the_controller_hears_one_goodbye() -> None:
 
 @pytest.mark.parametrize("refusal", [Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.SHUTTING_DOWN])
 def test_the_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
-    """The one at hand is none any more; then nobody is known; then somebody who is elected, and active later."""
+    """The one at hand no longer is one; then nobody is known; then somebody who is elected, and active later."""
     c = Coordinators()
     c.refusals = {OLD: refusal, NEXT: Code.NOT_CONTROLLER}
     c.at(0.5, lambda: setattr(c, "known", None))

@@ -82,7 +82,7 @@ class DutyWorld:
         raise AssertionError("the controller comes to no end")
 
     def settle(self) -> None:
-        """The same, and the processes do what they are told, until nothing happens any more."""
+        """The same, and the processes do what they are told, until nothing else happens."""
         for _ in range(PIECES):
             self.follow()
             worked = [self.work(process) for process in list(self.processes.values())]
@@ -155,7 +155,7 @@ class DutyWorld:
         self.do(FailShards({name: "no heartbeat"}))
 
     def leave(self, name: str) -> None:
-        """The process stops gracefully, and ends when it has nothing any more."""
+        """The process stops gracefully, and ends when it has nothing left."""
         self.do(LeaveShard(name, self.processes[name].incarnation))
 
     def work(self, process: Process) -> bool:
@@ -203,7 +203,7 @@ class DutyWorld:
         self.report(process, ShardReport(failed=[failed]))
 
     def finish(self, name: str, id_: str, pallet: str = "feeds") -> None:
-        """The delegate doesn't report it any more."""
+        """The delegate no longer reports it."""
         row, process = self.row(id_, pallet), self.processes[name]
         holding = Holding(duty=row.number, epoch=process.held.pop(row.number))
         self.report(process, ShardReport(finished=[holding]))

@@ -71,7 +71,7 @@ def test_scans_that_cross_everywhere() -> None:
 
 
 def test_the_key_that_fewest_scans_cross() -> None:
-    """Not the middle key, where there are scans, but the next one behind them."""
+    """Not the middle key, where there are scans, but the next one after them."""
     scans = [*[(b"0300", b"0520")] * 200, *[(b"0800", b"0900")] * 200]
     found = cut([*points(*KEYS), *scans])
     assert found == Cut(b"0520", 720 / 1400, 680 / 1400, 0.0)
@@ -111,7 +111,7 @@ def side(span: Span, key: bytes) -> str:
 
 @given(st.lists(point | scan, min_size=1, max_size=60), bound)
 def test_a_cut_is_what_it_says(few: list[Span], bounds: tuple[bytes, bytes]) -> None:
-    """A sampled key behind the start and before the end, and the shares are those of the load inside."""
+    """A sampled key after the start and before the end, and the shares are those of the load inside."""
     range_, spans = KeyRange(*bounds), few * MIN_SPANS
     inside = [s for s in spans if (range_.contains(s[0]) if is_key(s) else KeyRange(*s).overlaps(range_))]
     found = best_cut(spans, range_)

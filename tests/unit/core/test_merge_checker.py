@@ -55,7 +55,7 @@ def test_pairs_after_a_while() -> None:
     assert cold.keys(AFTER) == [], "one operation at a time"
     finish(cold.c)
     assert [row.end_key for row in rows_of(cold.c)] == [b"d", b""]
-    assert cold.keys() == [], "what has been merged is looked at anew"
+    assert cold.keys() == [], "what has been merged is looked at again"
     assert cold.keys(AFTER) == [b"d"]
 
 

@@ -204,7 +204,7 @@ def test_the_successor_dies_and_another_of_rar_takes_its_place() -> None:
     c.schedule()
     c.fail("4")
     c.schedule()
-    assert only(c).successor == "", "RAR is not all in sync any more"
+    assert only(c).successor == "", "RAR is no longer all in sync"
     (blocker,) = blockers_of(c.state, c.operation(operation))
     assert "4 is to be in sync and is not LIVE" in blocker.reason
     assert blocker.remedy == f"start 4, or minkactl operations cancel {operation}"

@@ -230,7 +230,7 @@ class Cluster(RuleBasedStateMachine):
                 return
 
     def teardown(self) -> None:
-        """When nothing fails any more, everything comes to an end and is in sync."""
+        """Once nothing fails, everything comes to an end and is in sync."""
         if not self.c.state.partitions:
             return
         for node in NODES:
@@ -258,7 +258,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
-    """A replica that was being added when its node went away begins anew when it is back."""
+    """A replica that was being added when its node went away begins again when it is back."""
     return (before, now) == (ReplicaStateName.OFFLINE, ReplicaStateName.NEW)
 
 

@@ -35,7 +35,7 @@ def world() -> World:
 
 @pytest.fixture
 def silent(world: World) -> World:
-    """The same, and no heartbeat is answered any more."""
+    """The same, and heartbeats are no longer answered."""
     world.answers = False
     return world
 

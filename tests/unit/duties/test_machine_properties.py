@@ -129,7 +129,7 @@ class AnyCourse(RuleBasedStateMachine):
 
     @rule(duty=DUTIES)
     def finish(self, duty: int) -> None:
-        """A lazy one ends by itself; the delegate doesn't report it any more."""
+        """A lazy one ends by itself; the delegate no longer reports it."""
         if is_lazy(duty) and not any(one.duty == duty for call in self.world.calls.values() for one in call.duties):
             self.world.holds.pop(duty, None)
 

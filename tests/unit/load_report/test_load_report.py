@@ -118,7 +118,7 @@ def test_a_node_that_was_down_is_no_node_without_load() -> None:
 
 
 def test_what_a_node_has_is_what_it_told_of_late() -> None:
-    """A partition that went elsewhere isn't told any more."""
+    """A partition that went elsewhere is no longer told."""
     intervals = [
         NodeInterval("athens", START + hour * HOUR_MS, HOUR_MS, 50 * GIB, 100 * GIB, 10 * GIB, 0, rows)
         for hour, rows in enumerate([[row(1, 0, GIB), row(2, 0, 2 * GIB)], [], [row(1, 0, GIB)], [], [row(1, 0, GIB)]])

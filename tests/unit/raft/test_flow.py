@@ -214,7 +214,7 @@ def progress(state: ProgressState, match: int, following: int) -> Progress:
 
 def test_a_probes_answer_counts_once() -> None:
     node = progress(ProgressState.PROBE, 2, 9)
-    assert not node.maybe_decrease(7, 5)  # it was not sent anything behind 7
+    assert not node.maybe_decrease(7, 5)  # it was not sent anything after 7
     assert node.next == 9
     assert node.maybe_decrease(8, 5)
     assert node.next == 6

@@ -9,7 +9,7 @@ numbers = st.lists(st.integers(0, 6), max_size=40).map(sorted)
 
 
 def build(base: int, epochs: list[int]) -> Epochs:
-    """Entries behind `base`."""
+    """Entries after `base`."""
     made = Epochs(base, 0)
     for position, epoch in enumerate(epochs, base + 1):
         made.append(position, epoch)
@@ -93,7 +93,7 @@ def test_how_far_two_logs_are_the_same(data: st.DataObject) -> None:
 
 
 def build_from(base: int, epochs: list[int], base_epoch: int) -> Epochs:
-    """Entries behind `base`, which `base_epoch` wrote."""
+    """Entries after `base`, which `base_epoch` wrote."""
     made = Epochs(base, base_epoch)
     for position, epoch in enumerate(epochs, base + 1):
         made.append(position, epoch)

@@ -40,7 +40,7 @@ async def test_what_is_synced_is_there_after_a_crash(tmp_path: Path) -> None:
 
 
 async def test_everything_of_a_loop_turn_shares_one_sync(tmp_path: Path) -> None:
-    """Also what is staged behind the first call."""
+    """Also what is staged after the first call."""
     with opened(tmp_path) as db:
         futures = []
         for i in range(100):
@@ -86,7 +86,7 @@ async def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path
 async def test_nobody_waits_for_what_is_closed(
     tmp_path: Path, asks: Callable[[LogDatabase], asyncio.Future[None]]
 ) -> None:
-    """Asked for before a write is under way, while one is, and behind the end."""
+    """Asked for before a write is under way, while one is, and past the end."""
     for turns in range(2):
         db = LogDatabase.open(tmp_path / "log")
         futures = [asks(db)]
@@ -182,7 +182,7 @@ async def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
 
 
 async def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
-    """Not skipped: everything behind it would be lost silently."""
+    """Not skipped: everything after it would be lost silently."""
     wal = await write_some(tmp_path / "log")
     content = bytearray(wal.read_bytes())
     content[len(content) // 2] ^= 1

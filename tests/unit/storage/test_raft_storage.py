@@ -60,7 +60,7 @@ class Both:
         self.memory.set_hard_state(state)
 
     async def install(self, index: int, term: int) -> None:
-        """A snapshot from the leader, with an entry behind it."""
+        """A snapshot from the leader, with an entry after it."""
         metadata = SnapshotMetadata(conf_state=ConfState(voters=[1, index]), index=index, term=term)
         snapshot = Snapshot(data=b"state at %d" % index, metadata=metadata)
         entry = Entry(term=term, index=index + 1)
@@ -122,7 +122,7 @@ async def test_it_is_as_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes:
 
 
 async def filled(db: LogDatabase) -> RaftStorage:
-    """Entries 2 to 11 behind a bootstrap."""
+    """Entries 2 to 11 after a bootstrap."""
     log = RaftStorage(db)
     log.bootstrap(ConfState(voters=[1, 2, 3]))
     log.stage(ready([Entry(term=1, index=i) for i in range(2, 12)]))

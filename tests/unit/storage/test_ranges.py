@@ -126,7 +126,7 @@ async def test_what_is_deleted_while_it_is_divided(tmp_path: Path, monkeypatch: 
 
 
 async def test_one_huge_value(tmp_path: Path) -> None:
-    """It can't be divided itself, but from what comes before or behind."""
+    """It can't be divided itself, but from what comes before or after."""
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
     data.write([WriteBody([b"a", b"b", b"c"], [b"v", b"v" * 1_000_000, b"v"])], Applied(1, 1))
     assert await split_keys(data, 2) in ([b"b"], [b"c"])

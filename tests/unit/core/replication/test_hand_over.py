@@ -198,7 +198,7 @@ def test_after_a_newer_row_with_the_same_successor_it_is_given_up_and_begun_agai
     bench.adopt(replica)
     answer(bench, replica, request, UNKNOWN)
     bench.tick(replica, 0.05)
-    assert gate_of(replica) is Gate.OPEN  # what was asked for can't be recorded any longer
+    assert gate_of(replica) is Gate.OPEN  # what was asked for can no longer be recorded
     bench.tick(replica, 0.1)
     [ask] = bench.take(AskHandOver)
     assert ask.request.partition_epoch == 3

@@ -52,7 +52,7 @@ _PULL_TIMEOUT: Final = 5.0
 
 
 def settle(future: asyncio.Future[R], result: R | MinkaError) -> None:
-    """The answer has come, unless nobody waits for it any more."""
+    """The answer has come, unless nobody waits for it."""
     if future.done():
         return
     if isinstance(result, MinkaError):

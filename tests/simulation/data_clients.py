@@ -36,7 +36,7 @@ class Clients:
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """Nobody writes any more."""
+        """Nobody writes from now on."""
         self._ended = True
 
     def _next(self) -> None:

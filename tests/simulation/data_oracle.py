@@ -215,7 +215,7 @@ class DataOracle:
     # The end
 
     def missing(self, state: State) -> str:
-        """What is not as it ought to be in the end, when nobody writes any more."""
+        """What is not as it ought to be in the end, when nobody writes."""
         for row in state.partitions.values():
             group = self._group(row)
             known, maybe, refused = self.known_in(row), self.open_in(row), group.refused

@@ -147,7 +147,7 @@ class DutyClients:
                     tell(None)
 
         def give_up() -> None:
-            """Only when whoever was asked can't do it any more."""
+            """Only when whoever was asked can no longer do it."""
             if process.alive and process.machine.process is process and not is_told:
                 self._world.after(1.0, give_up)
             else:

@@ -35,7 +35,7 @@ _QUEUED: Final = 0.3  # of what is asked is queued where it can't begin
 
 class Admin:
     """Creates keyspaces, reassigns, splits and merges partitions, drains nodes, elects leaders, changes the voters,
-    hands over leadership.
+    hands over leadership: in each run some of these, in its own mixture and pace.
     """
 
     def __init__(self, world: "FullWorld") -> None:
@@ -44,6 +44,21 @@ class Admin:
         self._refused: set[str] = set()  # a client was told that nothing was done
         self._numbers = 0
         self._pause = world.rng.choice((0.2, 0.6))
+        actions = (
+            self._create_next,
+            self._reassign,
+            self._assign,
+            self._elect,
+            self._drain,
+            self._undrain,
+            self._cancel,
+            self._transfer,
+            self._voters,
+            self._split,
+            self._merge,
+        )
+        weights = [world.rng.choice((0, 1, 1, 4)) for _ in actions]
+        self._actions = [action for action, weight in zip(actions, weights, strict=True) for _ in range(weight)]
         self._ended = False
         self.most = MAX_KEYSPACES
 
@@ -52,7 +67,7 @@ class Admin:
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """No more load but the writes, and one last keyspace; nobody is drained any more."""
+        """No more load but the writes, and one last keyspace; nobody is drained from now on."""
         self._ended = True
         self._world.after(1.0, self._undrain_all)
         self._world.after(1.0, self._create_last)
@@ -74,24 +89,8 @@ class Admin:
             return
         active = world.active()
         process = active if active is not None and world.rng.random() < 0.8 else world.rng.choice(processes)
-        actions = (
-            self._create_next,
-            self._reassign,
-            self._reassign,
-            self._assign,
-            self._elect,
-            self._drain,
-            self._undrain,
-            self._cancel,
-            self._transfer,
-            self._voters,
-            self._split,
-            self._split,
-            self._merge,
-            self._merge,
-        )
-        choose = world.rng.choice(actions)
-        (choose if len(self._created) >= _SOON else self._create_next)(process)
+        begun = len(self._created) >= _SOON and self._actions
+        (world.rng.choice(self._actions) if begun else self._create_next)(process)
 
     def _ask(self, process: Process, name: str, ask: Callable[[Process], Awaitable[object]]) -> None:
         async def asking() -> None:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from minka.v1.cluster_pb2 import Partition
 from tests.simulation.network import between, partition
 from tests.simulation.process import Machine, Process
 
@@ -35,6 +36,8 @@ class Nemesis:
         self._faults = [fault for fault, weight in zip(faults, weights, strict=True) for _ in range(weight)]
         self._pause = rng.choice((0.3, 0.8, 2.0))
         self._kills_leaders = rng.random() < 0.2
+        self._strikes = rng.choice((0.0, 0.0, 0.1, 0.3))  # of the moments at which replicas change
+        self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # seconds, the mean
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
         self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
@@ -71,7 +74,36 @@ class Nemesis:
         if self._kills_leaders and not self._ended and self._world.rng.random() < 0.5:
             process.kill_after = self._world.rng.randint(2, 60)
 
+    def changed(self, before: Partition, row: Partition) -> None:
+        """A partition has another leader or successor, a replica has come into sync, a split begins or ends: those who
+        have a part in that go at this moment, or soon after.
+        """
+        rng = self._world.rng
+        moved = before.leader != row.leader or before.successor != row.successor or before.splitting != row.splitting
+        if not self._strikes or self._ended or not (moved or set(row.isr) - set(before.isr)):
+            return
+        if rng.random() < self._strikes:
+            victim = rng.choice([*row.replicas, row.leader, before.leader, ""])
+            self._world.after(rng.expovariate(1 / self._strikes_after), self._strike, victim)
+
+    def _strike(self, node_id: str) -> None:
+        """At a node; "" is the active controller."""
+        if self._ended:
+            return
+        machine = self._world.machine(node_id) if node_id else None
+        process = machine.process if machine is not None else self._world.active()
+        if process is None:
+            return
+        fault = self._world.rng.choice((self._crash, self._crash, self._part_off, self._stop_process))
+        fault(process)
+
     # The network
+
+    def _part_off(self, process: Process) -> None:
+        """From all others."""
+        number = process.machine.number
+        others = {machine.number for machine in self._world.machines} - {number}
+        self._block(f"{process.machine.id} from all", between({number}, others, both=self._world.rng.random() < 0.7))
 
     def _part(self) -> None:
         numbers = [machine.number for machine in self._world.machines]
@@ -128,6 +160,9 @@ class Nemesis:
         active = self._world.active()
         if active is not None:
             self._stop_machine(active.machine)
+
+    def _stop_process(self, process: Process) -> None:
+        self._stop_machine(process.machine)
 
     def _stop_machine(self, machine: Machine) -> None:
         """As SIGSTOP does: when it goes on, its clock has jumped."""

@@ -392,6 +392,8 @@ class FullWorld:
                     raise Violation("what was acknowledged stays", f"an unclean election of partition {id_}")
                 self.data.lose(row)
             self.data.check_in_sync(row)
+            if before is not None:
+                self.nemesis.changed(before, row)
 
     def adopted(self, process: Process, row: Partition) -> None:
         """A node acts on what it was told of a partition: it must be recorded. What a split makes may be ahead of its

@@ -114,7 +114,7 @@ class SimLogDatabase:
         self._last_sync_s = 0.0
 
     def die(self) -> None:
-        """The process ends: nobody waits any more."""
+        """The process ends: nobody waits from now on."""
         for future in self._futures:
             asyncio.Future.cancel(future)
 

@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from minka.errors import MinkaError
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import splits
+from minkad.core.controller import node_events, splits
 from minkad.core.controller.commands import FinishSplit
 from minkad.core.replication.follower import Follower, LeaderStream
 from minkad.core.replication.gate import WriteGate
+from minkad.core.replication.inquiry import Inquiry, Outcome
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.merge import Merge, _Step
 from minkad.core.replication.messages import Ack, Append
 from minkad.core.replication.progress import Progress, Reaction
+from minkad.core.replication.replica import Replica as CoreReplica
 from minkad.core.replication.state import ReplicaState, Role
 from minkad.core.state import State
 from minkad.replication.replica import Pending, Replica
@@ -120,6 +123,28 @@ def serve_unready() -> Sequence[Patch]:
 def read_while_handing_over() -> Sequence[Patch]:
     """A leader answers reads until it hears that its successor leads."""
     return [(WriteGate, "close_to_reads", lambda _: None)]
+
+
+def unknown_is_refused() -> Sequence[Patch]:
+    """A leader goes on when the answer to its hand-over is lost, or that to a change of its in-sync set."""
+
+    def answered(self: Inquiry, request: object, error: MinkaError | None, now: float) -> Outcome:
+        outcome = original(self, request, error, now)
+        return Outcome.REFUSED if outcome is Outcome.UNKNOWN else outcome
+
+    original = Inquiry.answered
+    return [(Inquiry, "answered", answered)]
+
+
+def lead_on_after_restart() -> Sequence[Patch]:
+    """A leader that restarts goes on at its leader_epoch: nobody notices, not even the node itself."""
+
+    def role(self: CoreReplica) -> Role:
+        self.led_before = 0
+        return original(self)
+
+    original = CoreReplica._role
+    return [(node_events, "_restarted", lambda *_: []), (CoreReplica, "_role", role)]
 
 
 # Splits and merges

@@ -59,7 +59,7 @@ class Network:
     # Partitions
 
     def heal(self) -> set[Link]:
-        """Nothing is blocked any more; answers what was."""
+        """Nothing is blocked from now on; answers what was."""
         healed, self._blocked = self._blocked, set()
         return healed
 

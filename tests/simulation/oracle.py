@@ -146,7 +146,7 @@ class RaftOracle:
                 raise Violation("one vote a term", f"node {sender} votes in term {term} for {other} and {message.to}")
 
     def appended(self, id_: int, entries: Sequence[Entry], term_before: int) -> None:
-        """A node writes entries to its log, behind one of `term_before`."""
+        """A node writes entries to its log, after one of `term_before`."""
         for entry in entries:
             index, term = entry.index, entry.term
             content = (term_before, entry.type, entry.data)
@@ -154,8 +154,8 @@ class RaftOracle:
             if other != content:
                 raise Violation(
                     "log matching",
-                    f"entry {index} of term {term} is {content[2][:20]!r} behind term {content[0]} at node {id_}, "
-                    f"{other[2][:20]!r} behind term {other[0]} elsewhere",
+                    f"entry {index} of term {term} is {content[2][:20]!r} after term {content[0]} at node {id_}, "
+                    f"{other[2][:20]!r} after term {other[0]} elsewhere",
                 )
             term_before = term
 

@@ -156,9 +156,7 @@ class Process(Endpoint):
 
     def _build(self) -> None:
         world, machine, disk = self.world, self.machine, self.machine.disk
-        rng = self.rng
         snapshot = disk.seen.snapshot()
-        log = _Log(self, disk)
         self._transport = Transport(self)
         self.coordinator = Coordinator(
             State.from_snapshot(snapshot.data),
@@ -167,32 +165,10 @@ class Process(Endpoint):
             world.voter_settings,
             update_replicas=self.calls.update_replicas,
             now=self.now,
-            jitter=rng,
+            jitter=self.rng,
             in_thread=self._in_thread,
         )
-        self.driver = RaftDriver(
-            RawNode(
-                Config(
-                    id=machine.raft_id,
-                    storage=disk.seen,
-                    random=rng.randrange,
-                    election_tick=world.election_ticks,
-                    heartbeat_tick=1,
-                    applied=snapshot.metadata.index,
-                    commit_by_vote=True,
-                    disable_proposal_forwarding=True,
-                )
-            ),
-            cast("RaftStorage", log),
-            cast("LogDatabase", log),
-            self._transport,
-            _Machine(self),
-            tick_seconds=world.tick,
-            snapshot_entries=world.snapshot_entries,
-            conf_state=snapshot.metadata.conf_state,
-            on_progress=self.coordinator.on_progress,
-            clock=self.now,
-        )
+        self.driver = self._driver()
         self.coordinator.driver = self.driver
         self.requests = NodeRequests(self.coordinator)
         self.admin_requests = AdminRequests(self.coordinator, _at_once)
@@ -216,6 +192,33 @@ class Process(Endpoint):
         self.coordinator.on_loads_changed = self.manager.loads_changed
         world.oracle.restarted(machine.raft_id, disk.seen.initial_state()[0], disk.seen.last_index())
         self.spawn(self._run())
+
+    def _driver(self) -> RaftDriver:
+        world, disk = self.world, self.machine.disk
+        applied, log = disk.seen.snapshot().metadata, _Log(self, disk)
+        return RaftDriver(
+            RawNode(
+                Config(
+                    id=self.machine.raft_id,
+                    storage=disk.seen,
+                    random=self.rng.randrange,
+                    election_tick=world.election_ticks,
+                    heartbeat_tick=1,
+                    applied=applied.index,
+                    commit_by_vote=True,
+                    disable_proposal_forwarding=True,
+                )
+            ),
+            cast("RaftStorage", log),
+            cast("LogDatabase", log),
+            self._transport,
+            _Machine(self),
+            tick_seconds=world.tick,
+            snapshot_entries=world.snapshot_entries,
+            conf_state=applied.conf_state,
+            on_progress=self.coordinator.on_progress,
+            clock=self.now,
+        )
 
     def _manager(self, log_db: SimLogDatabase) -> ReplicaManager:
         world, disk = self.world, cast("DiskWatch", _Disk())
@@ -305,7 +308,7 @@ class Process(Endpoint):
             self.world.after(0.0, self.world.crash, self)
 
     async def stop(self) -> None:
-        """In order: let others lead, serve nothing any more, say so, end."""
+        """Gracefully: let others lead, stop serving, say so, end."""
         if self.stopping:
             return
         self.stopping = True

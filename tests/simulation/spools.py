@@ -156,7 +156,7 @@ class SimSpool:
         return _decode(self._links[link])
 
     async def discard(self, link: Path) -> None:
-        """It is not needed any more."""
+        """It is no longer needed."""
         self._links.pop(link, None)
 
     async def remove(self, number: int, names: Iterable[str]) -> None:

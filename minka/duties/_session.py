@@ -85,7 +85,7 @@ class Session:
         self._rng = Random()
         self._out: deque[ShardMessage] = deque()
         self._written = asyncio.Event()
-        self._looked = asyncio.Event()
+        self._handled = asyncio.Event()
         self._changed = asyncio.Event()
         self._call: Any = None
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -101,7 +101,7 @@ class Session:
 
     async def run(self) -> None:
         """Until nothing is left to do. Raises MinkaError when the cluster refuses the shard for good."""
-        tasks = [asyncio.create_task(self._connect(), name="shard session"), asyncio.create_task(self._look())]
+        tasks = [asyncio.create_task(self._connect(), name="shard session"), asyncio.create_task(self._tick_when_due())]
         try:
             done, _ = await asyncio.wait({*tasks, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
@@ -115,7 +115,7 @@ class Session:
         """Something has happened."""
         for instruction in self._machine.handle(event, boottime()):
             self._carry_out(instruction)
-        self._looked.set()
+        self._handled.set()
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -146,13 +146,13 @@ class Session:
         else:
             self._stopped.set_exception(MinkaError(Code[error[0]], error[1]))
 
-    async def _look(self) -> None:
+    async def _tick_when_due(self) -> None:
         while True:
             wait = min(_LOOK_S, max(0.0, self._machine.wake_at() - boottime()))
-            self._looked.clear()
+            self._handled.clear()
             try:
                 async with asyncio.timeout(wait):
-                    await self._looked.wait()
+                    await self._handled.wait()
             except TimeoutError:
                 self.handle(Tick())
 

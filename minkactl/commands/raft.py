@@ -232,7 +232,7 @@ def _ask_until(
     ask()
     asked = time.monotonic()
 
-    def look(status: "GetStatusResponse") -> bool:
+    def is_settled(status: "GetStatusResponse") -> bool:
         nonlocal asked
         if is_done(status):
             return True
@@ -241,11 +241,11 @@ def _ask_until(
             asked = time.monotonic()
         return False
 
-    _wait(session, control, look, what)
+    _wait(session, control, is_settled, what)
 
 
-def _wait(session: Session, control: "Control", look: "Callable[[GetStatusResponse], bool]", what: str) -> None:
-    """Until `look` is content with the active controller's status. Raises MinkaError, DEADLINE_EXCEEDED in the end."""
+def _wait(session: Session, control: "Control", is_settled: "Callable[[GetStatusResponse], bool]", what: str) -> None:
+    """Until the active controller's status is settled. Raises MinkaError, DEADLINE_EXCEEDED in the end."""
     from minka.errors import Code, MinkaError
 
     left = session.seconds_left()
@@ -253,7 +253,7 @@ def _wait(session: Session, control: "Control", look: "Callable[[GetStatusRespon
     while True:
         try:
             status = control.status()
-            if status.from_controller and look(status):
+            if status.from_controller and is_settled(status):
                 note(what)
                 return
         except MinkaError as error:

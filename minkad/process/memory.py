@@ -36,7 +36,7 @@ class Memory:
         self._trimming: asyncio.Future[None] | None = None
         self._shares: set[Share] = set()
         self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
-        self._looks = False
+        self._is_admitting = False
         self._relief: asyncio.TimerHandle | None = None
 
     def share(self, on_revoke: Callable[[], None] = lambda: None) -> "Share":
@@ -64,7 +64,7 @@ class Memory:
         """Count so many bytes more, or fewer."""
         self.used += size
         if size < 0 and self._waiting:
-            self._look_soon()
+            self._admit_soon()
 
     @property
     def is_waited_for(self) -> bool:
@@ -76,7 +76,7 @@ class Memory:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiting[future] = share, size
-        self._look_soon()
+        self._admit_soon()
         if self._relief is None:
             self._relief = loop.call_later(_RELIEF_S, self._relieve)
         try:
@@ -89,13 +89,13 @@ class Memory:
             self._waiting.pop(future, None)
         return future.done()
 
-    def _look_soon(self) -> None:
-        if not self._looks:
-            self._looks = True
-            asyncio.get_running_loop().call_soon(self._look)
+    def _admit_soon(self) -> None:
+        if not self._is_admitting:
+            self._is_admitting = True
+            asyncio.get_running_loop().call_soon(self._admit)
 
-    def _look(self) -> None:
-        self._looks = False
+    def _admit(self) -> None:
+        self._is_admitting = False
         now = self._clock()
         for future, (share, size) in sorted(self._waiting.items(), key=lambda waiter: waiter[1][0].mean(now)):
             if share.fits(size):
@@ -113,7 +113,7 @@ class Memory:
                 break
             self.ended += 1
             share.revoke()
-        self._look()
+        self._admit()
         if self._trimming is None or self._trimming.done():
             self._trimming = asyncio.get_running_loop().run_in_executor(None, self._trim)
         if self._waiting or self.used * _MORE_PART > self.limit:

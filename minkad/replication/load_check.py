@@ -18,7 +18,7 @@ from minkad.replication.replica import Replica
 log: Final = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
-_SUSTAINED_S: Final = 5.0
+SUSTAINED_S: Final = 5.0
 # A node is busy from so many processors on: Python runs on one.
 _BUSY_PROCESSORS: Final = 0.8
 _SHARE_OF_NODE: Final = 0.5
@@ -47,23 +47,23 @@ class LoadCheck(BackgroundTask):
         self._learn = learn
         self._changed = changed
         self._clock = around.clock
-        self._meter = Meter(replicas, around.clock)
+        self.meter = Meter(replicas, around.clock)
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL_S)
-            used = self._meter.tick()
+            used = self.meter.tick()
             for replica in used:
-                await self._look(replica)
+                await self._check_load(replica)
                 self._changed(replica)
 
-    async def _look(self, replica: Replica) -> None:
+    async def _check_load(self, replica: Replica) -> None:
         load, now = replica.load, self._clock()
         if not self._is_too_busy(replica):
             load.cool()
             return
         load.begin(now, replica.row.generation)
-        if now - load.looked_at < _SUSTAINED_S:
+        if now - load.looked_at < SUSTAINED_S:
             return
         load.looked_at = now
         try:
@@ -80,7 +80,7 @@ class LoadCheck(BackgroundTask):
         keyspace = self._known_keyspace(replica.row.keyspace_id)
         if keyspace is None or not keyspace.max_ops:
             return False
-        ops, meter = replica.load.steady_ops, self._meter
+        ops, meter = replica.load.steady_ops, self.meter
         is_busy_node = meter.processors >= _BUSY_PROCESSORS and ops >= _LEAST_OPS
         return ops > keyspace.max_ops or (is_busy_node and ops >= _SHARE_OF_NODE * meter.ops)
 

@@ -24,12 +24,12 @@ class Meter:
         self._replicas = replicas
         self._clock = clock
         self._cpu_time = cpu_time
-        self._at, self._cpu_at = clock(), cpu_time()
+        self.at, self._cpu_at = clock(), cpu_time()  # the last tick
 
     def tick(self) -> list[Replica]:
         """Bring the rates up to now. Those replicas that were used of late, or were until now."""
         now, cpu = self._clock(), self._cpu_time()
-        seconds = max(1e-3, now - self._at)
+        seconds = max(1e-3, now - self.at)
         kept = 0.5 ** (seconds / _HALF_LIFE_S)
         used = [replica for replica in self._replicas.values() if replica.load.served or replica.load.ops]
         served = sum(replica.load.served for replica in used)
@@ -42,5 +42,5 @@ class Meter:
             load.ops = ops if load.served or ops >= 0.5 else 0.0
             load.cpu_percent = 100 * self.processors * load.ops / self.ops
             load.served = 0
-        self._at, self._cpu_at = now, cpu
+        self.at, self._cpu_at = now, cpu
         return used

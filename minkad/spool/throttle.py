@@ -34,7 +34,7 @@ class Throttle:
     async def take(self, number: int, size: int, limit: int) -> None:
         """Wait until so many bytes of the load may come. `limit`: bytes a second; 0: none."""
         now = self._clock()
-        self._look(now)
+        self._adjust_rate(now)
         self._taken += size
         until = now
         if limit:
@@ -47,7 +47,7 @@ class Throttle:
         if until > now:
             await asyncio.sleep(until - now)
 
-    def _look(self, now: float) -> None:
+    def _adjust_rate(self, now: float) -> None:
         since = now - self._looked_at
         if since < _LOOK_S:
             return

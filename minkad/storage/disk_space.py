@@ -31,7 +31,7 @@ class DiskWatch:
         self._low_bytes = low_bytes
         self.space = DiskSpace()
         self._reserve = data_dir / "reserve"
-        self._look()
+        self.measure()
 
     @property
     def is_low(self) -> bool:
@@ -55,7 +55,7 @@ class DiskWatch:
         if self.space.free_bytes >= self._reserve_bytes() or not self._reserve.exists():
             return
         self._reserve.unlink()
-        self._look()
+        self.measure()
         log.warning(
             "the disk is full, and the reserve is given up for the start", extra={"now": free_space(self.space)}
         )
@@ -64,7 +64,7 @@ class DiskWatch:
         """Look at the disk again and again, until cancelled."""
         while True:
             before = self.space
-            await on_thread(self._step)
+            await on_thread(self.check)
             if self.space.is_low and not before.is_low:
                 log.warning(
                     "the disk is low: writes are refused, but for deletes", extra={"now": free_space(self.space)}
@@ -73,12 +73,14 @@ class DiskWatch:
                 log.info("the disk has room again", extra={"now": free_space(self.space)})
             await asyncio.sleep(_POLL_SECONDS)
 
-    def _step(self) -> None:
-        self._look()
+    def check(self) -> None:
+        """Measure, and make the reserve again once there is room for it. Raises STORAGE_FAILED."""
+        self.measure()
         if not self.space.is_low and not self._reserve.exists():
             self._make_reserve()
 
-    def _look(self) -> None:
+    def measure(self) -> None:
+        """Bring `space` up to now. Raises STORAGE_FAILED."""
         try:
             found = os.statvfs(self._data_dir)
         except OSError as error:

@@ -490,14 +490,14 @@ class Cluster:
             out = [node for node in row.isr if node not in change.isr]
             elected = self.elect(row.id, change.isr[0], without=out)
             for node in elected.replicas:
-                self._tell_later(node, elected)
+                self.tell_later(node, elected)
             result.partition.CopyFrom(elected)
         else:
             self.isr_changes.append(change)
             for id_ in (row.id, row.split_to or row.split_from) if row.splitting else (row.id,):
                 changed = self.change(id_, lambda row: _alter_isr(row, change.isr))
                 for node in row.replicas:
-                    self._tell_later(node, changed)
+                    self.tell_later(node, changed)
             result.partition.CopyFrom(self.rows[row.id])
         return result
 
@@ -528,7 +528,7 @@ class Cluster:
         halves = self.split(row.id, request.key)
         for half in halves:
             for node in half.replicas:
-                self._tell_later(node, half)
+                self.tell_later(node, half)
         return list(halves)
 
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
@@ -544,7 +544,7 @@ class Cluster:
             for id_ in (child.split_from, child.id):
                 row = self.change(id_, lambda row: row.ClearField("splitting"))
                 for node in row.replicas:
-                    self._tell_later(node, row)
+                    self.tell_later(node, row)
         return [self.rows[child.split_from], self.rows[child.id]]
 
     def merge(self, before_id: int, behind_id: int) -> None:
@@ -573,7 +573,7 @@ class Cluster:
         gone = self.gone[request.merged_id]
         for row, nodes in ((left, left.replicas), (gone, gone.removing_replicas)):
             for node in nodes:
-                self._tell_later(node, row)
+                self.tell_later(node, row)
         return [left, gone]
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
@@ -589,10 +589,10 @@ class Cluster:
         if self.after_hand_over:
             raise self.after_hand_over.pop(0)
         for node in {*row.replicas, *row.removing_replicas}:
-            self._tell_later(node, row)
+            self.tell_later(node, row)
         return row
 
-    def _tell_later(self, node_id: str, row: Partition) -> None:
+    def tell_later(self, node_id: str, row: Partition) -> None:
         if not self.nodes[node_id].running:
             return
         task = asyncio.create_task(self.nodes[node_id].tell(row))

@@ -113,7 +113,7 @@ async def test_the_source_deletes_only_when_told(tmp_path: Path) -> None:
     """By a row that has it in removing_replicas, or not at all."""
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, ROWS)
-        c._tell_later = lambda *_: None  # type: ignore[method-assign] # nobody is told but by the answer
+        c.tell_later = lambda *_: None  # type: ignore[method-assign] # nobody is told but by the answer
         await c.move("ephesus", 1)
         await until(lambda: c.rows[1].leader == "ephesus")
         await until(lambda: not athens.manager.migrations())

@@ -214,7 +214,7 @@ async def test_an_unknown_outcome_counts_the_larger_set(tmp_path: Path, lost: st
             c.before_alter_isr = errors
         else:
             c.after_alter_isr = errors[:1]
-            c._tell_later = lambda *_: None  # type: ignore[method-assign]
+            c.tell_later = lambda *_: None  # type: ignore[method-assign]
         await cyrene.stop()
         writing = asyncio.create_task(athens.put(1, {b"b": b"2"}))
         await until(lambda: not (c.before_alter_isr or c.after_alter_isr))

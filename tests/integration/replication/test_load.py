@@ -22,7 +22,7 @@ MOST_OPS = ROUNDS * KEYS_A_ROUND
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """All in a twentieth of the time."""
     monkeypatch.setattr(load_check, "_INTERVAL_S", 0.05)
-    monkeypatch.setattr(load_check, "_SUSTAINED_S", 0.25)
+    monkeypatch.setattr(load_check, "SUSTAINED_S", 0.25)
     monkeypatch.setattr(meter, "_HALF_LIFE_S", 0.05)
     monkeypatch.setattr(load, "_SAMPLED_SECONDS", 1)
 
@@ -75,11 +75,11 @@ async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None
             c.keyspace.max_ops = 100
             await until(lambda: len(c.rows) >= 2)
             assert b"0930" <= c.proposed[0].key <= b"0970", c.proposed[0].key
-            rates, replicas = athens.manager.load_check._meter, athens.manager.replicas
+            rates, replicas = athens.manager.load_check.meter, athens.manager.replicas
             c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than both halves have, and more than each
             await until(lambda: not any(replica.load.sample for replica in replicas.values()))
-            settled, proposed = rates._at, len(c.proposed)
-            await until(lambda: rates._at > settled + 3 * load_check._SUSTAINED_S)
+            settled, proposed = rates.at, len(c.proposed)
+            await until(lambda: rates.at > settled + 3 * load_check.SUSTAINED_S)
             assert len(c.proposed) == proposed
 
 
@@ -151,6 +151,6 @@ async def test_busy_partitions_are_reported_and_idle_ones_are_not(tmp_path: Path
         await until(lambda: heartbeat() or told[-1:] == [(1, 0)])
         assert all(id_ == 1 for id_, _ in told)
         told.clear()
-        ticks = athens.manager.load_check._meter._at
-        await until(lambda: heartbeat() or athens.manager.load_check._meter._at > ticks + 0.3)
+        ticks = athens.manager.load_check.meter.at
+        await until(lambda: heartbeat() or athens.manager.load_check.meter.at > ticks + 0.3)
         assert told == []

@@ -96,7 +96,7 @@ async def test_a_checkpoint_is_taken_in_only_where_there_is_room(tmp_path: Path)
         await c.tell_all(1)
         await until(lambda: any("DISK_LOW" in one.blocked_by for one in nodes[0].manager.migrations()))
         assert "ephesus" not in c.rows[1].isr
-        ephesus.disk._look()
+        ephesus.disk.measure()
         await until(lambda: "ephesus" in c.rows[1].isr)
 
 

@@ -33,7 +33,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSystem:
 def looked(watch: DiskWatch, disk: FileSystem, free: int) -> bool:
     """Whether the disk is low with so many MiB free."""
     disk.free = free * MIB
-    watch._step()
+    watch.check()
     return watch.is_low
 
 

@@ -60,9 +60,8 @@ _REPLICATION: Final = ReplicationSettings()
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Bytes."""
+    """Sizes, in bytes."""
 
-    block_cache: int = 256 * _MIB  # shared by all partitions
     flush: int = 16 * _MIB  # of a partition's log, at which its data is flushed
     unflushed: int = 128 * _MIB  # of all partitions together
     max_pending: int = 256 * _MIB  # writes that wait for a sync or at a closed gate

@@ -48,6 +48,7 @@ from minkad.storage.log_database import LogDatabase
 from minkad.storage.replica_store import ReplicaStore
 from tests.unit.storage.crash import crashed_copy
 
+_BLOCK_CACHE = 8 << 20  # bytes
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
 
 
@@ -137,7 +138,7 @@ class TestNode:
         self.links = TestedLinks(self.cluster.channel_to, identity, telemetry)
         around = Surroundings(
             self.id,
-            ReplicaStore(self.path, self.cluster.storage.block_cache),
+            ReplicaStore(self.path, _BLOCK_CACHE),
             self.log_db,
             self.disk,
             self.links,
@@ -278,7 +279,7 @@ class Cluster:
     ) -> None:
         self.path = path
         self.settings = settings or ReplicationSettings(lag_timeout=0.5)
-        self.storage = storage or StorageSettings(block_cache=8 << 20)
+        self.storage = storage or StorageSettings()
         self.nodes: dict[str, TestNode] = {}
         self.ports: dict[str, int] = {}
         self.rows: dict[int, Partition] = {}

@@ -67,7 +67,7 @@ async def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path)
 @pytest.mark.parametrize("log_is_kept", [True, False])
 async def test_a_follower_without_which_enough_are_in_sync(tmp_path: Path, log_is_kept: bool) -> None:
     """Writes go on without it, it takes none of them, and comes back when it has room."""
-    storage = StorageSettings(block_cache=MIB, flush=MIB if log_is_kept else 20_000)
+    storage = StorageSettings(flush=MIB if log_is_kept else 20_000)
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.5, log_only_bytes=1000), storage) as c:
         c.keyspace.min_insync = 2
         nodes = await started(c)

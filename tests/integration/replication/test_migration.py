@@ -16,8 +16,6 @@ from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two
 
 _PHASE = MigrationPhase
 
-MIB = 1024 * 1024
-
 
 @pytest.mark.parametrize("rows", [SMALL, ROWS], ids=["by its log", "by a checkpoint"])
 async def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]) -> None:
@@ -119,7 +117,7 @@ async def test_nothing_is_lost_under_load(tmp_path: Path) -> None:
 
 async def test_deletions_and_flushes_move_too(tmp_path: Path) -> None:
     """With a log that is trimmed all the time."""
-    async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=20_000)) as c:
+    async with cluster(tmp_path, storage=StorageSettings(flush=20_000)) as c:
         athens, ephesus = await two(c, ROWS)
         rows = dict(ROWS)
         await c.move("ephesus", 1)

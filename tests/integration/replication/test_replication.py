@@ -49,7 +49,7 @@ async def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
     up the same.
     """
     rng = random.Random(seed)
-    storage = StorageSettings(block_cache=MIB, flush=rng.choice((20_000, MIB)))
+    storage = StorageSettings(flush=rng.choice((20_000, MIB)))
     async with cluster(tmp_path, storage=storage) as c:
         await three(c)
         writers, watch = Writers(c), Watch(c)
@@ -96,7 +96,7 @@ async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
 async def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
     """Nobody waits for a disk, and what was acknowledged is there after kill -9 of all."""
     rng = random.Random(seed)
-    async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=20_000)) as c:
+    async with cluster(tmp_path, storage=StorageSettings(flush=20_000)) as c:
         c.keyspace.durability = Durability.DURABILITY_ASYNC
         nodes = await three(c)
         writers = Writers(c)

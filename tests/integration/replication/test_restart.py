@@ -49,7 +49,7 @@ async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
 @pytest.mark.parametrize("flush", [1000, 100_000, 16 * MIB])
 async def test_what_was_acknowledged_survives_a_crash(tmp_path: Path, flush: int) -> None:
     """From tables, from the log, from both; again and again."""
-    async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=flush)) as c:
+    async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
         rows: dict[bytes, bytes | None] = {}

@@ -188,7 +188,7 @@ async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
 
 async def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
     """Before anything is done; what came before is done."""
-    async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, max_pending=MIB)) as c:
+    async with cluster(tmp_path, storage=StorageSettings(max_pending=MIB)) as c:
         athens = await started(c, 1)
         half = {b"k": b"v" * (MIB // 2)}
         first, second = asyncio.create_task(athens.put(1, half)), asyncio.create_task(athens.put(1, half))
@@ -229,7 +229,7 @@ async def test_stats(tmp_path: Path) -> None:
 
 async def test_flushing_trims_the_log(tmp_path: Path) -> None:
     """While writes go on, and nothing is lost."""
-    storage = StorageSettings(block_cache=MIB, flush=MIB // 4)
+    storage = StorageSettings(flush=MIB // 4)
     async with cluster(tmp_path, storage=storage) as c:
         athens = await started(c, 1)
         for i in range(40):

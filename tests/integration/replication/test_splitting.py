@@ -284,7 +284,7 @@ async def test_a_crash_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int
 ) -> None:
     """Of the only replica. The row is what the controller had at that time: splitting, led by nobody else."""
-    async with cluster(tmp_path, storage=StorageSettings(block_cache=1 << 20, flush=flush)) as c:
+    async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         for i in range(0, 1000, 100):

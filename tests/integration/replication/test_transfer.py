@@ -18,12 +18,10 @@ from tests.integration.replication.moves import ROWS, arrived, check, two
 from tests.integration.replication.replicas import same_everywhere, three
 from tests.integration.replication.writers import Writers
 
-MIB = 1024 * 1024
-
 
 async def test_a_replica_is_added_and_removed_under_load(tmp_path: Path) -> None:
     """By checkpoint and log into the in-sync set; and nothing of it is left."""
-    storage = StorageSettings(block_cache=MIB, flush=50_000)
+    storage = StorageSettings(flush=50_000)
     async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000), storage) as c:
         nodes = await three(c)
         (ephesus,) = await c.add("ephesus")
@@ -51,7 +49,7 @@ async def test_a_replica_is_added_and_removed_under_load(tmp_path: Path) -> None
 
 async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
     """Whole files that came do not come again."""
-    storage = StorageSettings(block_cache=MIB, flush=100_000)
+    storage = StorageSettings(flush=100_000)
     async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000), storage) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -229,7 +227,7 @@ async def test_a_target_that_is_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("writes", "ships"), [(4, 1), (50, 2)])
 async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: int, ships: int) -> None:
     """For a few flushes; who stays away longer gets a checkpoint."""
-    async with cluster(tmp_path, storage=StorageSettings(block_cache=MIB, flush=1000)) as c:
+    async with cluster(tmp_path, storage=StorageSettings(flush=1000)) as c:
         athens, ephesus = await two(c, ROWS)
         links = Interfering(athens)
         c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 10_000

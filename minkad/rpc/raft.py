@@ -15,6 +15,7 @@ from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftServicer, RaftStub
 from minka.v1.raft_pb2 import Message, MessageType, RaftMessageBatch
 from minkad.config.addresses import split_address
+from minkad.core.raft.sender import sender_of
 from minkad.process.clock import boottime
 from minkad.rpc import rules
 from minkad.rpc.channels import Channels
@@ -62,8 +63,8 @@ class RaftReceiver(RaftServicer):
         known: set[int] = set()
         async for batch in request_iterator:
             self._check(batch.messages, known)
-            if batch.messages and isinstance(address, str):
-                self._heard_from(batch.messages[0].from_id, address)
+            if isinstance(address, str) and (sender := sender_of(batch.messages)):
+                self._heard_from(sender, address)
             self._receive(batch.messages)
         return RaftSendResponse()
 

@@ -138,6 +138,17 @@ async def test_messages_arrive_in_order_on_one_stream() -> None:
         assert not sender.unreachable
 
 
+async def test_what_is_passed_on_says_nothing_of_an_address() -> None:
+    """A follower passes on that node 3 is to lead: node 3 is not where that comes from."""
+    async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
+        sender.transport.send([Message(type=MessageType.MSG_TRANSFER_LEADER, to=2, from_id=3)])
+        await until(lambda: peer.count == 1)
+        assert not peer.heard
+        sender.transport.send([heartbeat(2, 1)])
+        await until(lambda: peer.count == 2)
+        assert peer.heard == {1: "127.0.0.1:7400"}
+
+
 async def test_who_has_died_is_told_from_who_only_broke_the_stream() -> None:
     peer = Peer()
     async with Sender({2: peer.address}) as sender:

@@ -26,6 +26,7 @@ from minkad.coordinator.member import Member, MemberSettings, as_new_process, re
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode, Ready
+from minkad.core.raft.sender import sender_of
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.node.surroundings import ControllerCalls, NodeTable
@@ -334,7 +335,8 @@ class Process(Endpoint):
 
     def hear(self, message: Message, sender: str) -> None:
         """A message has arrived."""
-        self._transport.heard[message.from_id] = sender
+        if raft_id := sender_of([message]):
+            self._transport.heard[raft_id] = sender
         self.driver.receive([message])
 
     def point(self) -> None:

@@ -26,6 +26,7 @@ class Follower:
         self.stream: LeaderStream | None = None
         self._node = node
         self._is_aligned = False  # the leader has said on this stream where the logs part
+        self._is_refused = False  # a checkpoint was asked for: entries that were sent before that can't follow
         self._told = state.high_watermark  # the leader's high watermark
         self._epoch_start = UNKNOWN  # of the leader's epoch, before which all may have been acknowledged
 
@@ -34,7 +35,7 @@ class Follower:
     def probed(self, stream: LeaderStream, kept: list[KeptFile]) -> None:
         """It asks where this replica stands. `kept`: what is left of a checkpoint whose transfer broke."""
         state, self.stream = self.state, stream
-        self._is_aligned = False
+        self._is_aligned = self._is_refused = False
         self._epoch_start = UNKNOWN  # until it is told
         state.freshness.unmark()
         if state.log.base and not state.data.exists():
@@ -51,6 +52,10 @@ class Follower:
         if self.stream is not stream or self.state.is_receiving:
             return
         log = self.state.log
+        if append.truncate:
+            self._is_refused = False  # the leader has said where to go on since
+        if self._is_refused:
+            return
         if append.truncate and append.prev_offset < log.end and not self._truncate(append.prev_offset):
             return
         if append.prev_offset != log.end:
@@ -123,6 +128,7 @@ class Follower:
     def needs_checkpoint(self) -> None:
         """What is here can't be continued: the leader is to send a checkpoint."""
         if self.stream is not None:
+            self._is_refused = True
             self._answer(Standing.NEEDS_CHECKPOINT)
 
     def _answer(self, standing: Standing) -> None:

@@ -19,7 +19,7 @@ from minkad.core.replication.instructions import (
 )
 from minkad.core.replication.messages import Ack, Standing
 from minkad.core.replication.node import Node
-from minkad.core.replication.progress import Progress, Reaction
+from minkad.core.replication.progress import Progress, Reaction, Stage
 from minkad.core.replication.state import Copy, ReplicaState
 
 _PHASE = MigrationPhase
@@ -125,8 +125,12 @@ class Leader:
         self._matched(progress, now)
 
     def checkpoint_sent(self, progress: Progress, offset: int, now: float) -> None:
-        """The follower has a checkpoint up to `offset` in place, durably."""
-        if self.progress.get(progress.node_id) is progress and self._checkpoints.sent(progress.node_id):
+        """The follower has a checkpoint up to `offset` in place, durably. If the stream broke meanwhile, it says on the
+        next one where it stands.
+        """
+        if self.progress.get(progress.node_id) is not progress or not self._checkpoints.sent(progress.node_id):
+            return
+        if progress.stage is Stage.CHECKPOINT:
             self._replicate(progress, offset, now)
 
     def checkpoint_failed(self, progress: Progress, reason: str, now: float) -> None:

@@ -118,6 +118,19 @@ def test_what_is_committed_is_not_truncated_and_a_checkpoint_is_asked_for() -> N
     assert (f.replica.log.end, f.replica.log.truncations) == (3, 0)
 
 
+def test_what_was_sent_before_a_checkpoint_was_asked_for_is_ignored() -> None:
+    """It would follow what the log should have been truncated to. The stream goes on: other partitions are on it, too."""
+    f = Following(log_of(1, 1, 1))
+    f.probe()
+    f.append(3, watermark=2)
+    f.probe()
+    f.append(1, WRITE, truncate=True)
+    f.append(2, WRITE)
+    assert f.replica.log.end == 3
+    f.append(3, WRITE, truncate=True)
+    assert f.replica.log.end == 4
+
+
 def test_what_its_data_has_is_committed_although_nobody_has_said_so_yet() -> None:
     f = Following(log_of(1, 1, 1), MemoryData(is_there=True))
     data = f.replica.data

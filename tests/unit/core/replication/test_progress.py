@@ -83,6 +83,18 @@ def test_after_a_checkpoint_entries_follow_from_its_offset() -> None:
     assert sent(progress) == [Append(1, 2, 2, 3, 3, [Entry(1, BODY)], truncate=True)]
 
 
+def test_after_a_checkpoint_during_which_the_stream_broke_the_follower_is_asked() -> None:
+    """Entries on a stream on which it was not asked would be ignored."""
+    bench, progress = two(log_of(1, 1, 1))
+    replica = bench.replicas.hosted[1]
+    bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
+    leader_of(replica).disconnected(progress, "it broke", bench.now)
+    leader_of(replica).checkpoint_sent(progress, 2, bench.now)
+    assert [append.probe for append in sent(progress)] == [True]
+    leader_of(replica).acknowledged(progress, Ack(1, 2, Standing.STORED, 2, [(0, 1)]), bench.now)
+    assert sent(progress) == [Append(1, 2, 2, 3, 3, [Entry(1, BODY)], truncate=True)]
+
+
 def test_after_a_checkpoint_that_failed_the_follower_is_asked_again_after_a_pause() -> None:
     bench, progress = two(log_of(1))
     leader = leader_of(bench.replicas.hosted[1])

@@ -120,7 +120,7 @@ class Clients:
             return
         if process.alive:
             values = wire.decode_values(answer)
-            data.reads(process, row, expected, dict(zip(keys, values, strict=True)))
+            data.reads(process, row, expected, maybe, dict(zip(keys, values, strict=True)))
 
     def new_key(self, row: Partition) -> bytes:
         """Of the partition, and never used before."""

@@ -116,15 +116,22 @@ class DataOracle:
                 group.refused.add(key)
 
     def reads(
-        self, process: "Process", row: Partition, expected: Collection[bytes], found: Mapping[bytes, bytes | None]
+        self,
+        process: "Process",
+        row: Partition,
+        expected: Mapping[bytes, bytes],
+        maybe: Mapping[bytes, bytes],
+        found: Mapping[bytes, bytes | None],
     ) -> None:
-        """A client was answered; `expected` was acknowledged before it asked."""
+        """A client was answered. Before it asked, `expected` was acknowledged, and `maybe` was there or not; it may see
+        a write that came meanwhile, or not.
+        """
         group = self._group(row)
         for key, value in found.items():
             if value is not None:
                 if key in group.open or group.either.get(key) == value:
                     self._know(row, {key: value})
-                if value != group.known.get(key, group.open.get(key)):
+                if value not in (group.known.get(key), group.open.get(key), expected.get(key), maybe.get(key)):
                     text = f"{process.machine.id} has {value!r} at {key!r} of partition {row.id}"
                     raise Violation("what was written last is there, and what was refused isn't", text)
             elif key in expected and key in group.known:

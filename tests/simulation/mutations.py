@@ -237,7 +237,6 @@ MUTATIONS = (
     Mutation("a leader that serves before it is ready", "full", replication.serve_unready),
     Mutation("a leader that answers reads while it hands over", "full", replication.read_while_handing_over),
     Mutation("take a lost answer for a refusal", "full", replication.unknown_is_refused),
-    Mutation("a restarted leader leads on, and doesn't notice", "full", replication.lead_on_after_restart),
     Mutation("a follower that goes past the marker of a split", "full", replication.skip_markers),
     Mutation("end a split by an old in-sync set", "full", replication.end_split_by_any_row),
     Mutation("merge without the last writes", "full", replication.merge_too_early),

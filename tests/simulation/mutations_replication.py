@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from minka.errors import MinkaError
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import node_events, splits
+from minkad.core.controller import splits
 from minkad.core.controller.commands import FinishSplit
 from minkad.core.replication.follower import Follower, LeaderStream
 from minkad.core.replication.gate import WriteGate
@@ -14,7 +14,6 @@ from minkad.core.replication.leader import Leader
 from minkad.core.replication.merge import Merge, _Step
 from minkad.core.replication.messages import Ack, Append
 from minkad.core.replication.progress import Progress, Reaction
-from minkad.core.replication.replica import Replica as CoreReplica
 from minkad.core.replication.state import ReplicaState, Role
 from minkad.core.state import State
 from minkad.replication.replica import Pending, Replica
@@ -134,17 +133,6 @@ def unknown_is_refused() -> Sequence[Patch]:
 
     original = Inquiry.answered
     return [(Inquiry, "answered", answered)]
-
-
-def lead_on_after_restart() -> Sequence[Patch]:
-    """A leader that restarts goes on at its leader_epoch: nobody notices, not even the node itself."""
-
-    def role(self: CoreReplica) -> Role:
-        self.led_before = 0
-        return original(self)
-
-    original = CoreReplica._role
-    return [(node_events, "_restarted", lambda *_: []), (CoreReplica, "_role", role)]
 
 
 # Splits and merges

@@ -28,7 +28,7 @@ _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 MAX_KEYSPACES: Final = 10  # tries
 _SOON: Final = 2  # keyspaces, before anything else is asked
 LAST: Final = "last"
-_BY_RANGES: Final = 0.5  # of the keyspaces
+_BY_RANGES: Final = (0.5, 0.5, 1.0)  # of the keyspaces of a run
 _MAX_BYTES: Final = (0, 0, 200, 400)  # of a partition
 _QUEUED: Final = 0.3  # of what is asked is queued where it can't begin
 
@@ -44,6 +44,7 @@ class Admin:
         self._refused: set[str] = set()  # a client was told that nothing was done
         self._numbers = 0
         self._pause = world.rng.choice((0.2, 0.6))
+        self._by_ranges_share = world.rng.choice(_BY_RANGES)
         actions = (
             self._create_next,
             self._reassign,
@@ -123,7 +124,7 @@ class Admin:
             durability=rng.choice((Durability.DURABILITY_SYNC, Durability.DURABILITY_ASYNC)),
             unclean_election=rng.random() < 0.2,
         )
-        if rng.random() < _BY_RANGES and name != LAST:
+        if rng.random() < self._by_ranges_share and name != LAST:
             points = sorted(rng.sample(range(256), request.partition_count - 1))
             request.ranges.split_points.extend(b"%02x" % point for point in points)
             request.ranges.max_bytes = rng.choice(_MAX_BYTES)

@@ -36,7 +36,7 @@ class Nemesis:
         self._faults = [fault for fault, weight in zip(faults, weights, strict=True) for _ in range(weight)]
         self._pause = rng.choice((0.3, 0.8, 2.0))
         self._kills_leaders = rng.random() < 0.2
-        self._strikes = rng.choice((0.0, 0.0, 0.1, 0.3))  # of the moments at which replicas change
+        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # of the moments at which replicas change
         self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # seconds, the mean
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
         self._usual_sync_times: dict[int, float] = {}  # by machine
@@ -83,7 +83,7 @@ class Nemesis:
         if not self._strikes or self._ended or not (moved or set(row.isr) - set(before.isr)):
             return
         if rng.random() < self._strikes:
-            victim = rng.choice([*row.replicas, row.leader, before.leader, ""])
+            victim = rng.choice([*row.replicas, row.leader, before.leader, "", ""])
             self._world.after(rng.expovariate(1 / self._strikes_after), self._strike, victim)
 
     def _strike(self, node_id: str) -> None:
@@ -94,8 +94,8 @@ class Nemesis:
         process = machine.process if machine is not None else self._world.active()
         if process is None:
             return
-        fault = self._world.rng.choice((self._crash, self._crash, self._part_off, self._stop_process))
-        fault(process)
+        faults = (self._crash, self._part_off, self._stop_process, self._slow_its_disk)
+        self._world.rng.choice(faults)(process)
 
     # The network
 
@@ -172,7 +172,13 @@ class Nemesis:
         machine.stopped_until = world.now + pause
 
     def _slow_disk(self) -> None:
-        world, machine = self._world, self._any()
+        self._slow_disk_of(self._any())
+
+    def _slow_its_disk(self, process: Process) -> None:
+        self._slow_disk_of(process.machine)
+
+    def _slow_disk_of(self, machine: Machine) -> None:
+        world = self._world
         world.say("nemesis", "slow disk", machine.id)
         usual = self._usual_sync_times.setdefault(machine.number, machine.sync_time)
         machine.sync_time = 5.0 if self._hangs_disks else 0.3

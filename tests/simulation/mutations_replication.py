@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from minka.errors import MinkaError
 from minka.v1.records_pb2 import Record
 from minkad.core.controller import splits
 from minkad.core.controller.commands import FinishSplit
 from minkad.core.replication.follower import Follower, LeaderStream
 from minkad.core.replication.gate import WriteGate
-from minkad.core.replication.inquiry import Inquiry, Outcome
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.merge import Merge, _Step
 from minkad.core.replication.messages import Ack, Append
@@ -60,17 +58,6 @@ def durable_when_staged() -> Sequence[Patch]:
     return [(Follower, "append", append)]
 
 
-def one_half_alone() -> Sequence[Patch]:
-    """Who may have joined one half of a split doesn't count for the other."""
-
-    def recount(self: Leader) -> None:
-        names = self.may_be_in_sync()
-        self.counted = [progress for node, progress in self.progress.items() if node in names]
-        self.advance()
-
-    return [(Leader, "recount", recount)]
-
-
 # Logs
 
 
@@ -106,11 +93,6 @@ def accept_stale_epoch() -> Sequence[Patch]:
     return [(ReplicationReceiver, "_take", take), (Progress, "acknowledged", acknowledged)]
 
 
-def join_unaligned() -> Sequence[Patch]:
-    """A follower joins before it has cut what its leader lacks."""
-    return [(Progress, "is_aligned", property(lambda self: self.is_replicating))]
-
-
 # Leaderships
 
 
@@ -122,17 +104,6 @@ def serve_unready() -> Sequence[Patch]:
 def read_while_handing_over() -> Sequence[Patch]:
     """A leader answers reads until it hears that its successor leads."""
     return [(WriteGate, "close_to_reads", lambda _: None)]
-
-
-def unknown_is_refused() -> Sequence[Patch]:
-    """A leader goes on when the answer to its hand-over is lost, or that to a change of its in-sync set."""
-
-    def answered(self: Inquiry, request: object, error: MinkaError | None, now: float) -> Outcome:
-        outcome = original(self, request, error, now)
-        return Outcome.REFUSED if outcome is Outcome.UNKNOWN else outcome
-
-    original = Inquiry.answered
-    return [(Inquiry, "answered", answered)]
 
 
 # Splits and merges

@@ -43,6 +43,7 @@ from minkad.replication.replication_receiver import IncomingStream, ReplicationR
 from minkad.replication.replication_sender import ReplicationSender, SenderContext
 from minkad.replication.reporting import Reporting
 from minkad.replication.requests import Requests
+from minkad.replication.routing import Routing
 from minkad.replication.sizing import SizeCheck
 from minkad.replication.snapshots import Snapshots
 from minkad.replication.splitting import Splitting
@@ -126,9 +127,8 @@ class ReplicaManager:
         self.committer = Committer(around.log_db, around.clock, carry_out, self._on_applied, self._on_mark)
         self.checkpoint_receiver = CheckpointReceiver(around, replicas, self._new_data)
         self.receiver = ReplicationReceiver(replicas, self.committer, self.checkpoint_receiver, around.clock, carry_out)
-        self.requests = Requests(
-            around, replicas, self.committer, self.receiver, self._newest_row, self._storage.max_pending
-        )
+        routing = Routing(around, replicas, self.receiver, self._newest_row)
+        self.requests = Requests(around, replicas, self.committer, routing, self._storage.max_pending)
 
     def _build_replication(self) -> None:
         """To and from other nodes."""

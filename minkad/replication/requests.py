@@ -1,25 +1,24 @@
-"""Requests of clients: routing to replicas, waiting where that helps, reading, and the beginning of a write."""
+"""Requests of clients: waiting where that helps, reading, and the beginning of a write."""
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minka.ranges import MAX_KEY_BYTES, KeyRange
-from minka.v1.cluster_pb2 import Partition
+from minka.ranges import KeyRange
 from minka.wire import Group, Op, Request, Response, WriteBody
 from minkad.core.replication.gate import Gate
-from minkad.core.replication.state import UNKNOWN_MIN_INSYNC, Copy, Role
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.process.memory import Share
+from minkad.replication.bodies import checked_read, checked_scan, checked_write, count
 from minkad.replication.committer import Committer
 from minkad.replication.context import Surroundings
 from minkad.replication.load import page_operations
 from minkad.replication.replica import Pending, Replica
-from minkad.replication.replication_receiver import ReplicationReceiver
+from minkad.replication.routing import Routing
 from minkad.replication.ticket import Ticket, too_large
 from minkad.storage.data_database import MAX_PASSED
 
@@ -44,24 +43,19 @@ class Requests:
         around: Surroundings,
         replicas: Mapping[int, Replica],
         committer: Committer,
-        receiver: ReplicationReceiver,
-        newest_row: Callable[[int], Partition | None],
+        routing: Routing,
         max_pending_bytes: int,
     ) -> None:
-        """`newest_row`: what this node knows of a partition, replica here or not."""
-        self._node_id = around.node_id
         self._replicas = replicas
         self._committer = committer
-        self._receiver = receiver
+        self._routing = routing
         self._table = around.table
         self._has_clearance = around.table.has_clearance
-        self._newest_row = newest_row
         self._max_pending_bytes = max_pending_bytes
         self._clock = around.clock
         self._changed: dict[int, asyncio.Future[None]] = {}
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -115,17 +109,17 @@ class Requests:
         DEADLINE_EXCEEDED.
         """
         group = Group(partition_id=partition_id, generation=generation, op=Op.READ, body=b"")
-        while (replica := self._route(group)) is None or replica.gate.state is not Gate.OPEN:
+        while (replica := self._routing.leader(group)) is None or replica.gate.state is not Gate.OPEN:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
-                raise self._in_vain(group)
+                raise self._routing.timed_out(group)
             await asyncio.wait([self.changed(partition_id)], timeout=min(left, _POLL_SECONDS))
         replica.learn_keyspace()
         return replica
 
     async def drain(self) -> None:
         """Refuse what has not begun, and answer the rest."""
-        self._stopping = True
+        self._routing.is_stopping = True
         for partition_id in list(self._changed):
             self.notify(partition_id)
         await self._idle.wait()
@@ -138,7 +132,7 @@ class Requests:
 
     def _begin(self, group: Group, ticket: Ticket, index: int, deadline: float, *, has_reserved: bool = False) -> None:
         try:
-            replica = self._route(group) if group.op != Op.READ_STALE else self._route_stale(group)
+            replica = self._routing.leader(group) if group.op != Op.READ_STALE else self._routing.stale(group)
             if replica is None:
                 if self._committer.pending_bytes + self._waiting_bytes + len(group.body) > self._max_pending_bytes:
                     raise self._overloaded()
@@ -162,7 +156,7 @@ class Requests:
         """A read that has just found damage waits for who can answer it; anything else is refused."""
         replica = self._replicas.get(group.partition_id)
         is_damaged = error.code is Code.CORRUPT_DATA and replica is not None and group.op != Op.WRITE
-        if replica is not None and is_damaged and self._may_be_mended(replica):
+        if replica is not None and is_damaged and self._routing.may_be_mended(replica):
             self._spawn(self._wait(group, ticket, index, deadline))
         else:
             ticket.fail(index, error)
@@ -172,112 +166,15 @@ class Requests:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Routing
-
-    def _route(self, group: Group) -> Replica | None:
-        """The replica that serves the group now, or None if that will be known later. Raises the refusal."""
-        if self._stopping:
-            raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
-        replica = self._replicas.get(group.partition_id)
-        if not self._has_clearance():
-            raise MinkaError(Code.NO_CLEARANCE, "this node has no clearance from the active controller")
-        if replica is None or replica.role is not Role.LEADER or group.generation != replica.row.generation:
-            self._check_row(group)
-            return None
-        gate = replica.gate.state
-        if not replica.is_ready or gate is Gate.CLOSED_TO_READS:
-            if replica.damage is not None and not self._may_be_mended(replica):
-                raise replica.damage
-            return None
-        if group.op == Op.WRITE and (
-            gate is not Gate.OPEN or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
-        ):
-            return None
-        return replica
-
-    def _has_enough_replicas(self, replica: Replica) -> bool:
-        """Raises NOT_ENOUGH_REPLICAS; False if it isn't known what is enough."""
-        if replica.min_insync == UNKNOWN_MIN_INSYNC:
-            replica.learn_keyspace()
-        in_sync = len(replica.row.isr)
-        if in_sync < replica.min_insync:
-            text = f"partition {replica.id} has {in_sync} of {replica.min_insync} replicas in sync"
-            raise MinkaError(Code.NOT_ENOUGH_REPLICAS, text, partitions=[replica.row])
-        return replica.min_insync != UNKNOWN_MIN_INSYNC
-
-    @staticmethod
-    def _may_be_mended(replica: Replica) -> bool:
-        """Whether the partition may be served again in a moment, by another replica or by this one."""
-        return replica.copy is Copy.REBUILDING or len(replica.row.isr) > 1
-
-    def _route_stale(self, group: Group) -> Replica | None:
-        """A replica that can say how old it is, clearance or not; None if there may be one later."""
-        replica = self._replicas.get(group.partition_id)
-        if replica is None or replica.role is Role.REMOVED or group.generation != replica.row.generation:
-            self._check_row(group)
-            return None
-        if replica.damage is not None and replica.copy is not Copy.REBUILDING:
-            if len(replica.row.replicas) == 1:
-                raise replica.damage
-            text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
-            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
-        if not replica.is_complete or replica.is_receiving or self._age(replica) == math.inf:
-            text = f"partition {replica.id}: this replica has not heard its leader yet"
-            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
-        return replica
-
-    def _age(self, replica: Replica) -> float:
-        """How many seconds ago the replica was certainly the newest; infinite if it can't say."""
-        if replica.role is not Role.LEADER:
-            return self._receiver.age(replica)
-        is_served = replica.is_ready and replica.gate.state is not Gate.CLOSED_TO_READS
-        return 0.0 if is_served and self._has_clearance() else math.inf
-
-    def _check_row(self, group: Group) -> None:
-        """Raises the refusal, unless this node is to serve the group and is yet to be told so."""
-        row = self._newest_row(group.partition_id)
-        if row is None and self._table.is_gone(group.partition_id):
-            text = f"partition {group.partition_id} is part of another one by now"
-            raise MinkaError(Code.STALE_GENERATION, text)
-        if row is None or group.generation > row.generation:
-            return
-        if group.generation < row.generation:
-            text = f"partition {row.id} is at generation {row.generation}, the request is for {group.generation}"
-            raise MinkaError(Code.STALE_GENERATION, text, partitions=self._with_neighbour(row))
-        if not row.leader:
-            raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader", partitions=[row])
-        if row.leader != self._node_id:
-            text = f"partition {row.id} is led by {row.leader}"
-            raise MinkaError(Code.NOT_LEADER, text, partitions=[row], leader=row.leader)
-
-    def _with_neighbour(self, row: Partition) -> list[Partition]:
-        """The row, and that of what was last split off from it; of what is part of another one by now, that one's."""
-        rows = {one.id: one for one in map(self._remaining, (row, self._newest_row(row.split_to))) if one is not None}
-        return list(rows.values())
-
-    def _remaining(self, row: Partition | None) -> Partition | None:
-        """The row of the partition of which this one is a part, if it was merged."""
-        while row is not None and row.merge_into and not row.replicas:
-            row = self._newest_row(row.merge_into)
-        return row
-
-    def _check_in_range(self, replica: Replica, keys: list[bytes]) -> None:
-        """KEY_OUT_OF_RANGE for a key that isn't the partition's."""
-        row = replica.row
-        bounded = keys and (row.start_key or row.end_key)
-        if bounded and (min(keys) < row.start_key or (row.end_key and max(keys) >= row.end_key)):
-            text = f"partition {row.id} has the keys {KeyRange(row.start_key, row.end_key)}, and others are asked for"
-            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_neighbour(row))
-
     async def _wait(self, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         self._waiting_bytes += len(group.body)
         try:
-            route = self._route_stale if group.op == Op.READ_STALE else self._route
+            route = self._routing.stale if group.op == Op.READ_STALE else self._routing.leader
             while (replica := route(group)) is None:
                 left = deadline - loop.time()
                 if left <= 0:
-                    raise self._in_vain(group)
+                    raise self._routing.timed_out(group)
                 await asyncio.wait([self.changed(group.partition_id)], timeout=min(left, _POLL_SECONDS))
         except MinkaError as error:
             ticket.fail(index, error)
@@ -295,23 +192,11 @@ class Requests:
             text = "answers that clients have not taken yet leave no memory for this one"
             ticket.fail(index, MinkaError(Code.OVERLOADED, text))
 
-    def _in_vain(self, group: Group) -> MinkaError:
-        replica = self._replicas.get(group.partition_id)
-        if replica is None:
-            return MinkaError(Code.UNKNOWN_PARTITION, f"this node was not told of partition {group.partition_id}")
-        if replica.damage is not None:
-            return replica.damage
-        generation = replica.row.generation
-        what = f"its generation is {generation} here, the request is for {group.generation}"
-        if generation == group.generation:
-            what = replica.waits_for
-        return MinkaError(Code.DEADLINE_EXCEEDED, f"partition {group.partition_id}: {what}; nothing was done")
-
     # Writing
 
     def _write(self, replica: Replica, body: bytes, ticket: Ticket, index: int) -> None:
-        write = _checked_write(body)
-        self._check_in_range(replica, write.keys)
+        write = checked_write(body)
+        self._routing.check_in_range(replica, write.keys)
         self._check_room(replica, write)
         committer = self._committer
         if committer.pending_bytes + self._waiting_bytes + len(body) > self._max_pending_bytes:
@@ -344,8 +229,8 @@ class Requests:
         replica.load.traffic.read(operations, len(body), self._clock() - ticket.began)
 
     def _read(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
-        keys = _checked_read(group.body)
-        self._check_in_range(replica, keys)
+        keys = checked_read(group.body)
+        self._routing.check_in_range(replica, keys)
         replica.load.count(keys)
         replica.open()
         if len(keys) > _INLINE_KEYS:
@@ -357,13 +242,13 @@ class Requests:
         self._answer(replica, len(keys), wire.encode(values), ticket, index)
 
     def _scan(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
-        body = _checked_scan(group.body)
+        body = checked_scan(group.body)
         if ticket.size >= wire.MAX_ANSWER_BYTES:
             raise too_large()
         asked, mine = KeyRange(body.start, body.end), KeyRange(replica.row.start_key, replica.row.end_key)
         if not asked.overlaps(mine):
             text = f"partition {replica.id} has the keys {mine}, and those of {asked} are asked for"
-            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._with_neighbour(replica.row))
+            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._routing.with_neighbour(replica.row))
         wanted = asked.clip(mine)
         replica.open()
         try:
@@ -402,7 +287,7 @@ class Requests:
         try:
             while not ticket.done.done():
                 part = await clear(replica, wanted, body.reverse)
-                if self._route(group) is not replica or replica.row is not row:
+                if self._routing.leader(group) is not replica or replica.row is not row:
                     break
                 max_passed *= 2  # so that it comes to an end however much is deleted meanwhile
                 with suppress(DeletedAheadError):
@@ -415,9 +300,9 @@ class Requests:
         self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
 
     def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
-        keys = _checked_read(group.body)
-        self._check_in_range(replica, keys)
-        age_ms = math.ceil(self._age(replica) * 1000)
+        keys = checked_read(group.body)
+        self._routing.check_in_range(replica, keys)
+        age_ms = math.ceil(self._routing.age(replica) * 1000)
         replica.load.count(keys)
         replica.open()
         if len(keys) > _INLINE_KEYS:
@@ -448,7 +333,7 @@ class Requests:
         epoch = replica.row.leader_epoch
         try:
             values = await _many_values(replica, keys, ticket)
-            if self._route(group) is replica and replica.row.leader_epoch == epoch:
+            if self._routing.leader(group) is replica and replica.row.leader_epoch == epoch:
                 self._answer(replica, len(keys), wire.encode(values), ticket, index)
                 return
         except MinkaError as error:
@@ -467,21 +352,12 @@ def _expected(replica: Replica, group: Group) -> int:
     """About how many bytes the answer will have."""
     if group.op == Op.SCAN:
         return wire.weight(MAX_PAGE_BYTES)
-    return wire.weight(min(_count(group.body) * _mean_size(replica) + len(group.body), wire.MAX_ANSWER_BYTES))
+    return wire.weight(min(count(group.body) * _mean_size(replica) + len(group.body), wire.MAX_ANSWER_BYTES))
 
 
 def _mean_size(replica: Replica) -> int:
     size = replica.data.size()
     return size.bytes // max(size.keys, 1)
-
-
-def _count(body: bytes) -> int:
-    """How many elements a MessagePack array has, by its first bytes; 0 if it is none."""
-    if body[:1] == b"\xdc":
-        return int.from_bytes(body[1:3], "big")
-    if body[:1] == b"\xdd":
-        return int.from_bytes(body[1:5], "big")
-    return body[0] & 0x0F if body and body[0] >> 4 == 9 else 0
 
 
 def _values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
@@ -507,54 +383,3 @@ async def _many_values(replica: Replica, keys: list[bytes], ticket: Ticket) -> l
         return await replica.data.get_many(keys, wire.MAX_ANSWER_BYTES - ticket.size)
     finally:
         ticket.share.give(expected)
-
-
-def _checked_write(body: bytes) -> WriteBody:
-    """The pairs. Raises INVALID_ARGUMENT, TOO_LARGE."""
-    if len(body) > wire.MAX_BODY_BYTES:
-        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
-    try:
-        write = wire.decode_write(body)
-    except wire.UNDECODABLE as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a write: {error}") from error
-    keys, values = write.keys, write.values
-    if not keys or len(keys) != len(values):
-        text = f"the body of a write has {len(keys)} keys and {len(values)} values"
-        raise MinkaError(Code.INVALID_ARGUMENT, text)
-    _check_keys(keys, len(body))
-    if len(body) > wire.MAX_VALUE_BYTES and max(len(value or b"") for value in values) > wire.MAX_VALUE_BYTES:
-        raise MinkaError(Code.TOO_LARGE, "a value is over its limit")
-    return write
-
-
-def _checked_read(body: bytes) -> list[bytes]:
-    """The keys. Raises INVALID_ARGUMENT, TOO_LARGE."""
-    if len(body) > wire.MAX_BODY_BYTES:
-        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
-    try:
-        keys = wire.decode_read(body)
-    except wire.UNDECODABLE as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a read: {error}") from error
-    _check_keys(keys, len(body))
-    return keys
-
-
-def _checked_scan(body: bytes) -> wire.ScanBody:
-    """Raises INVALID_ARGUMENT, TOO_LARGE."""
-    try:
-        scan = wire.decode_scan(body)
-    except wire.UNDECODABLE as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a scan: {error}") from error
-    if max(len(scan.start), len(scan.end)) > MAX_KEY_BYTES + 1:
-        raise MinkaError(Code.TOO_LARGE, "a bound of a scan is over the limit of a key")
-    if (scan.end and scan.start >= scan.end) or scan.max_rows < 1 or scan.max_bytes < 1:
-        raise MinkaError(Code.INVALID_ARGUMENT, "a scan of nothing")
-    return scan
-
-
-def _check_keys(keys: list[bytes], size: int) -> None:
-    # A key can't be longer than what it came in.
-    if size > MAX_KEY_BYTES and max(map(len, keys), default=0) > MAX_KEY_BYTES:
-        raise MinkaError(Code.TOO_LARGE, "a key is over its limit")
-    if b"" in keys:
-        raise MinkaError(Code.INVALID_ARGUMENT, "a key is empty")

@@ -1,0 +1,66 @@
+"""What clients send, checked before anything is done."""
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minka.ranges import MAX_KEY_BYTES
+from minka.wire import WriteBody
+
+
+def checked_write(body: bytes) -> WriteBody:
+    """The pairs. Raises INVALID_ARGUMENT, TOO_LARGE."""
+    if len(body) > wire.MAX_BODY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
+    try:
+        write = wire.decode_write(body)
+    except wire.UNDECODABLE as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a write: {error}") from error
+    keys, values = write.keys, write.values
+    if not keys or len(keys) != len(values):
+        text = f"the body of a write has {len(keys)} keys and {len(values)} values"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
+    _check_keys(keys, len(body))
+    if len(body) > wire.MAX_VALUE_BYTES and max(len(value or b"") for value in values) > wire.MAX_VALUE_BYTES:
+        raise MinkaError(Code.TOO_LARGE, "a value is over its limit")
+    return write
+
+
+def checked_read(body: bytes) -> list[bytes]:
+    """The keys. Raises INVALID_ARGUMENT, TOO_LARGE."""
+    if len(body) > wire.MAX_BODY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
+    try:
+        keys = wire.decode_read(body)
+    except wire.UNDECODABLE as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a read: {error}") from error
+    _check_keys(keys, len(body))
+    return keys
+
+
+def checked_scan(body: bytes) -> wire.ScanBody:
+    """Raises INVALID_ARGUMENT, TOO_LARGE."""
+    try:
+        scan = wire.decode_scan(body)
+    except wire.UNDECODABLE as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a scan: {error}") from error
+    if max(len(scan.start), len(scan.end)) > MAX_KEY_BYTES + 1:
+        raise MinkaError(Code.TOO_LARGE, "a bound of a scan is over the limit of a key")
+    if (scan.end and scan.start >= scan.end) or scan.max_rows < 1 or scan.max_bytes < 1:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a scan of nothing")
+    return scan
+
+
+def _check_keys(keys: list[bytes], size: int) -> None:
+    # A key can't be longer than what it came in.
+    if size > MAX_KEY_BYTES and max(map(len, keys), default=0) > MAX_KEY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, "a key is over its limit")
+    if b"" in keys:
+        raise MinkaError(Code.INVALID_ARGUMENT, "a key is empty")
+
+
+def count(body: bytes) -> int:
+    """How many elements a MessagePack array has, by its first bytes; 0 if it is none."""
+    if body[:1] == b"\xdc":
+        return int.from_bytes(body[1:3], "big")
+    if body[:1] == b"\xdd":
+        return int.from_bytes(body[1:5], "big")
+    return body[0] & 0x0F if body and body[0] >> 4 == 9 else 0

@@ -1,0 +1,142 @@
+"""Which replica of this node serves a request, or why none does."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.v1.cluster_pb2 import Partition
+from minka.wire import Group, Op
+from minkad.core.replication.gate import Gate
+from minkad.core.replication.state import UNKNOWN_MIN_INSYNC, Copy, Role
+from minkad.replication.context import Surroundings
+from minkad.replication.replica import Replica
+from minkad.replication.replication_receiver import ReplicationReceiver
+
+
+class Routing:
+    """By the rows that this node knows. A refusal has the newest of them, so that the client knows where to go."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        replicas: Mapping[int, Replica],
+        receiver: ReplicationReceiver,
+        newest_row: Callable[[int], Partition | None],
+    ) -> None:
+        """`newest_row`: what this node knows of a partition, replica here or not."""
+        self.is_stopping = False
+        self._node_id = around.node_id
+        self._replicas = replicas
+        self._receiver = receiver
+        self._table = around.table
+        self._has_clearance = around.table.has_clearance
+        self._newest_row = newest_row
+
+    def leader(self, group: Group) -> Replica | None:
+        """The replica that serves the group now, or None if that will be known later. Raises the refusal."""
+        if self.is_stopping:
+            raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
+        replica = self._replicas.get(group.partition_id)
+        if not self._has_clearance():
+            raise MinkaError(Code.NO_CLEARANCE, "this node has no clearance from the active controller")
+        if replica is None or replica.role is not Role.LEADER or group.generation != replica.row.generation:
+            self._check_row(group)
+            return None
+        gate = replica.gate.state
+        if not replica.is_ready or gate is Gate.CLOSED_TO_READS:
+            if replica.damage is not None and not self.may_be_mended(replica):
+                raise replica.damage
+            return None
+        if group.op == Op.WRITE and (
+            gate is not Gate.OPEN or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
+        ):
+            return None
+        return replica
+
+    def _has_enough_replicas(self, replica: Replica) -> bool:
+        """Raises NOT_ENOUGH_REPLICAS; False if it isn't known what is enough."""
+        if replica.min_insync == UNKNOWN_MIN_INSYNC:
+            replica.learn_keyspace()
+        in_sync = len(replica.row.isr)
+        if in_sync < replica.min_insync:
+            text = f"partition {replica.id} has {in_sync} of {replica.min_insync} replicas in sync"
+            raise MinkaError(Code.NOT_ENOUGH_REPLICAS, text, partitions=[replica.row])
+        return replica.min_insync != UNKNOWN_MIN_INSYNC
+
+    @staticmethod
+    def may_be_mended(replica: Replica) -> bool:
+        """Whether the partition may be served again in a moment, by another replica or by this one."""
+        return replica.copy is Copy.REBUILDING or len(replica.row.isr) > 1
+
+    def stale(self, group: Group) -> Replica | None:
+        """A replica that can say how old it is, clearance or not; None if there may be one later."""
+        replica = self._replicas.get(group.partition_id)
+        if replica is None or replica.role is Role.REMOVED or group.generation != replica.row.generation:
+            self._check_row(group)
+            return None
+        if replica.damage is not None and replica.copy is not Copy.REBUILDING:
+            if len(replica.row.replicas) == 1:
+                raise replica.damage
+            text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
+            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
+        if not replica.is_complete or replica.is_receiving or self.age(replica) == math.inf:
+            text = f"partition {replica.id}: this replica has not heard its leader yet"
+            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
+        return replica
+
+    def age(self, replica: Replica) -> float:
+        """How many seconds ago the replica was certainly the newest; infinite if it can't say."""
+        if replica.role is not Role.LEADER:
+            return self._receiver.age(replica)
+        is_served = replica.is_ready and replica.gate.state is not Gate.CLOSED_TO_READS
+        return 0.0 if is_served and self._has_clearance() else math.inf
+
+    def _check_row(self, group: Group) -> None:
+        """Raises the refusal, unless this node is to serve the group and is yet to be told so."""
+        row = self._newest_row(group.partition_id)
+        if row is None and self._table.is_gone(group.partition_id):
+            text = f"partition {group.partition_id} is part of another one by now"
+            raise MinkaError(Code.STALE_GENERATION, text)
+        if row is None or group.generation > row.generation:
+            return
+        if group.generation < row.generation:
+            text = f"partition {row.id} is at generation {row.generation}, the request is for {group.generation}"
+            raise MinkaError(Code.STALE_GENERATION, text, partitions=self.with_neighbour(row))
+        if not row.leader:
+            raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader", partitions=[row])
+        if row.leader != self._node_id:
+            text = f"partition {row.id} is led by {row.leader}"
+            raise MinkaError(Code.NOT_LEADER, text, partitions=[row], leader=row.leader)
+
+    def with_neighbour(self, row: Partition) -> list[Partition]:
+        """The row, and that of what was last split off from it; of what is part of another one by now, that one's."""
+        rows = {one.id: one for one in map(self._remaining, (row, self._newest_row(row.split_to))) if one is not None}
+        return list(rows.values())
+
+    def _remaining(self, row: Partition | None) -> Partition | None:
+        """The row of the partition of which this one is a part, if it was merged."""
+        while row is not None and row.merge_into and not row.replicas:
+            row = self._newest_row(row.merge_into)
+        return row
+
+    def check_in_range(self, replica: Replica, keys: list[bytes]) -> None:
+        """KEY_OUT_OF_RANGE for a key that isn't the partition's."""
+        row = replica.row
+        bounded = keys and (row.start_key or row.end_key)
+        if bounded and (min(keys) < row.start_key or (row.end_key and max(keys) >= row.end_key)):
+            text = f"partition {row.id} has the keys {KeyRange(row.start_key, row.end_key)}, and others are asked for"
+            raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self.with_neighbour(row))
+
+    def timed_out(self, group: Group) -> MinkaError:
+        """Why nobody served the group for so long."""
+        replica = self._replicas.get(group.partition_id)
+        if replica is None:
+            return MinkaError(Code.UNKNOWN_PARTITION, f"this node was not told of partition {group.partition_id}")
+        if replica.damage is not None:
+            return replica.damage
+        generation = replica.row.generation
+        what = f"its generation is {generation} here, the request is for {group.generation}"
+        if generation == group.generation:
+            what = replica.waits_for
+        return MinkaError(Code.DEADLINE_EXCEEDED, f"partition {group.partition_id}: {what}; nothing was done")

@@ -21,7 +21,7 @@ _DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "1 2", "12 4", "5 2 1 2", "3 6") 
 _COLOURS: Final = 8
 _MAX_LINES: Final = 8
 _MAX_TABLE_ROWS: Final = 48
-_RING: Final = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
+RING: Final = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
 _ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # of an axis, and its parts
 
 _STYLE: Final = """
@@ -117,7 +117,7 @@ def _proposals(proposals: Proposals, plan_file: str) -> list[str]:
 
 def _forecasts(forecasts: Sequence[FullForecast]) -> list[str]:
     rows = [
-        [one.node, _bytes(one.room), "-" if one.bytes_per_day is None else _bytes(one.bytes_per_day), one.said]
+        [one.node, bytes_text(one.room), "-" if one.bytes_per_day is None else bytes_text(one.bytes_per_day), one.said]
         for one in forecasts
     ]
     return ["<h2>When nodes are full</h2>", _table(("Node", "Room", "Changes a day by", "Full"), rows)]
@@ -130,14 +130,14 @@ def _hot(analysis: LoadAnalysis, name_of: Callable[[int, int], str]) -> list[str
         rows.append(
             [
                 name,
-                _number(one.ops),
+                number_text(one.ops),
                 f"{one.of_cluster:.1%}",
-                _number(one.peak.ops),
+                number_text(one.peak.ops),
                 f"{one.peak.of_node:.0%} of {one.peak.node}",
                 _time(one.peak.at_ms) if one.peak.at_ms else "-",
                 _ms(one.read_p99_ms),
                 _ms(one.write_p99_ms),
-                _bytes(one.bytes),
+                bytes_text(one.bytes),
             ]
         )
     heads = ("Partition", "Ops/s", "Of cluster", "Peak ops/s", "Then", "At", "Read p99", "Write p99", "Size")
@@ -152,7 +152,7 @@ def _hot(analysis: LoadAnalysis, name_of: Callable[[int, int], str]) -> list[str
     return [
         "<h2>Hot partitions</h2>",
         _table(heads, rows),
-        plot("Operations a second of the busiest partitions", lines, _number),
+        plot("Operations a second of the busiest partitions", lines, number_text),
     ]
 
 
@@ -180,14 +180,18 @@ def _over_time(analysis: LoadAnalysis) -> list[str]:
     ]
     return [
         "<h2>The cluster over time</h2>",
-        plot("Operations a second", ops, _number),
-        plot("Bytes a second", moved, _bytes),
-        plot("Latency at the nodes, in milliseconds", latency, _number),
+        plot("Operations a second", ops, number_text),
+        plot("Bytes a second", moved, bytes_text),
+        plot("Latency at the nodes, in milliseconds", latency, number_text),
         "<h2>How even the nodes are</h2>",
-        plot("The busiest node divided by the mean (1 is even)", uneven, _number),
-        plot("Operations a second, by node", [_of(n, p, lambda o: o.ops) for n, p in by_node.items()], _number),
-        plot("Processors kept busy, by node", [_of(n, p, lambda o: o.processors) for n, p in by_node.items()], _number),
-        plot("Room left, by node", [_of(n, p, lambda o: o.room) for n, p in by_node.items()], _bytes),
+        plot("The busiest node divided by the mean (1 is even)", uneven, number_text),
+        plot("Operations a second, by node", [_of(n, p, lambda o: o.ops) for n, p in by_node.items()], number_text),
+        plot(
+            "Processors kept busy, by node",
+            [_of(n, p, lambda o: o.processors) for n, p in by_node.items()],
+            number_text,
+        ),
+        plot("Room left, by node", [_of(n, p, lambda o: o.room) for n, p in by_node.items()], bytes_text),
     ]
 
 
@@ -218,7 +222,7 @@ def plot(title: str, lines: Sequence[Line], show: Callable[[float], str]) -> str
 def _svg(title: str, lines: Sequence[Line], show: Callable[[float], str]) -> str:
     times = [at for line in lines for at, _ in line.points]
     first, last = min(times), max(times)
-    top, parts_of_top = _scale(_most(lines), 1024 if show is _bytes else 1000)
+    top, parts_of_top = _scale(_most(lines), 1024 if show is bytes_text else 1000)
     width = _WIDTH - _LEFT - _RIGHT
     x: Callable[[int], float] = lambda at: _LEFT + width * ((at - first) / (last - first) if last > first else 0.5)  # noqa: E731
     y: Callable[[float], float] = lambda v: _HEIGHT - _BOTTOM - v / top * (_HEIGHT - _TOP - _BOTTOM)  # noqa: E731
@@ -244,7 +248,7 @@ def _path(line: Line, x: Callable[[int], float], y: Callable[[float], float]) ->
     for is_gap, run in groupby(line.points, lambda point: point[1] is None):
         places = [f"{x(at):.1f} {y(value):.1f}" for at, value in run if value is not None]
         if not is_gap:
-            parts.append("M" + "L".join(places) + (_RING if len(places) == 1 else ""))
+            parts.append("M" + "L".join(places) + (RING if len(places) == 1 else ""))
     return "".join(parts)
 
 
@@ -286,11 +290,13 @@ def _scale(most: float, thousand: int) -> tuple[float, int]:
     return next((unit * times, parts) for times, parts in _ENDS if most <= unit * times * 1.000001)
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """A whole number, or three significant digits of a small one."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.3g}"
 
 
-def _bytes(value: float) -> str:
+def bytes_text(value: float) -> str:
+    """In the largest unit of which there is one."""
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if abs(value) >= size:
             return f"{value / size:,.1f} {unit}"

@@ -315,7 +315,7 @@ class FullWorld:
     def observe(self, process: Process) -> None:
         """The process's core has done something."""
         leaders = len(self.oracle.leaders)
-        self.oracle.observe(process.driver.raw._raft)
+        self.oracle.observe(process.driver.raw.raft)
         if len(self.oracle.leaders) > leaders:
             self.say(process.machine.id, "leads", f"term {process.driver.raw.basic_status().term}")
             self.nemesis.elected(process)

@@ -61,7 +61,7 @@ class RaftNode:
     def raft(self) -> Raft:
         """The core, while the process is up."""
         assert self.raw is not None
-        return self.raw._raft
+        return self.raw.raft
 
     @property
     def leads(self) -> bool:

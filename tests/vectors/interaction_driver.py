@@ -160,7 +160,7 @@ class InteractionDriver:
             self._first(case).raw.tick()
 
     def _set_election_timeout(self, case: Case) -> None:
-        self._first(case).raw._raft.randomized_election_timeout = int(case.values("timeout")[0])
+        self._first(case).raw.raft.randomized_election_timeout = int(case.values("timeout")[0])
 
     def _compact(self, case: Case) -> None:
         node = self._first(case)

@@ -63,21 +63,21 @@ class RawNode:
 
     def __init__(self, config: Config) -> None:
         """Raises ValueError for settings that don't go together."""
-        self._raft = Raft(config)
+        self.raft = Raft(config)
         self._soft_state = self._current_soft_state()
         self._hard_state = self._current_hard_state()
-        self._durable_term = self._raft.term
+        self._durable_term = self.raft.term
         self._accepted: _Accepted | None = None
 
     # In
 
     def tick(self) -> None:
         """A tick has passed."""
-        self._raft.tick()
+        self.raft.tick()
 
     def campaign(self) -> None:
         """Start an election, if this node may."""
-        self._raft.step(Message(type=MSG_HUP))
+        self.raft.step(Message(type=MSG_HUP))
 
     def propose(self, data: bytes) -> None:
         """Propose one entry. Raises ProposalDropped."""
@@ -89,60 +89,60 @@ class RawNode:
         On a follower they go to the leader, and may be lost on the way. Raises ProposalDropped.
         """
         if datas:
-            self._raft.propose([Entry(data=data) for data in datas])
+            self.raft.propose([Entry(data=data) for data in datas])
 
     def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> None:
         """Propose a configuration change. While another may be pending it becomes an empty entry.
 
         Raises ProposalDropped.
         """
-        self._raft.propose([to_entry(change)])
+        self.raft.propose([to_entry(change)])
 
     def apply_conf_change(self, change: ConfChange | ConfChangeV2) -> ConfState:
         """The driver applies a committed change; a change it decides to void has every node_id set to 0.
 
         Answers the configuration to persist with the applied index. Raises ConfChangeError.
         """
-        return self._raft.apply_conf_change(as_v2(change))
+        return self.raft.apply_conf_change(as_v2(change))
 
     def step(self, message: Message) -> None:
         """Take in a message from another node. Raises ProposalDropped, LocalMessage, PeerNotFound."""
         if message.type in _LOCAL:
             raise LocalMessage(f"{MessageType.Name(message.type)} from {message.from_id} is for the node itself only")
-        if message.type in _RESPONSES and message.from_id not in self._raft.tracker.progress:
-            raise PeerNotFound(f"{message.from_id} is not in the configuration of node {self._raft.id}")
-        self._raft.step(message)
+        if message.type in _RESPONSES and message.from_id not in self.raft.tracker.progress:
+            raise PeerNotFound(f"{message.from_id} is not in the configuration of node {self.raft.id}")
+        self.raft.step(message)
 
     def report_unreachable(self, id_: int) -> None:
         """The last message to node `id_` was not delivered."""
-        self._raft.step(Message(type=MSG_UNREACHABLE, from_id=id_))
+        self.raft.step(Message(type=MSG_UNREACHABLE, from_id=id_))
 
     def report_snapshot(self, id_: int, ok: bool) -> None:
         """The snapshot to node `id_` was delivered, or not. Must be called for each MSG_SNAP."""
-        self._raft.step(Message(type=MSG_SNAP_STATUS, from_id=id_, reject=not ok))
+        self.raft.step(Message(type=MSG_SNAP_STATUS, from_id=id_, reject=not ok))
 
     def transfer_leader(self, id_: int) -> None:
         """Hand over leadership to node `id_`, within an election timeout or not at all."""
-        self._raft.step(Message(type=MSG_TRANSFER_LEADER, from_id=id_))
+        self.raft.step(Message(type=MSG_TRANSFER_LEADER, from_id=id_))
 
     def forget_leader(self, campaign_after: int) -> None:
         """The leader's process has died, so another is to be elected without waiting for an election timeout. This node
         campaigns after so many ticks if it may. That the leader lives after all does no harm but an election.
         """
-        self._raft.forget_leader(campaign_after)
+        self.raft.forget_leader(campaign_after)
 
     def read_index(self, context: bytes) -> None:
         """Ask for the index that must be applied before a read that starts now may be answered.
 
         It comes as a ReadState with `context`, or never, if leadership changes. Raises ProposalDropped.
         """
-        self._raft.step(Message(type=MSG_READ_INDEX, entries=[Entry(data=context)]))
+        self.raft.step(Message(type=MSG_READ_INDEX, entries=[Entry(data=context)]))
 
     # Out
 
     def has_ready(self) -> bool:
         """Whether there is work for the driver."""
-        r = self._raft
+        r = self.raft
         log = r.raft_log
         return bool(
             r.msgs
@@ -158,7 +158,7 @@ class RawNode:
     def ready(self) -> Ready:
         """The work for the driver; `advance` must follow before the next call."""
         assert self._accepted is None, "advance comes between two calls of ready"
-        r = self._raft
+        r = self.raft
         log = r.raft_log
         soft_state, hard_state = self._current_soft_state(), self._current_hard_state()
         entries = log.unstable.next_entries()
@@ -177,7 +177,7 @@ class RawNode:
         return ready
 
     def _accept(self, ready: Ready) -> None:
-        r = self._raft
+        r = self.raft
         log = r.raft_log
         committed = ready.committed_entries
         self._accepted = _Accepted(
@@ -199,7 +199,7 @@ class RawNode:
         assert ready.committed_entries is accepted.committed, "advance is called with the last ready"
         self._accepted = None
         self._durable_term = accepted.term
-        r = self._raft
+        r = self.raft
         # First this node's own answers: they read terms, which are still at hand in the unstable entries.
         for message in accepted.to_self:
             r.step(message)
@@ -218,7 +218,7 @@ class RawNode:
         They say nothing that isn't durable already, so they may be sent while a Ready is being persisted: a slow disk
         costs no leadership. None while the present term isn't durable.
         """
-        r = self._raft
+        r = self.raft
         if r.term != self._durable_term:
             return []
         taken = [message for message in r.msgs if message.type in _HEARTBEATS]
@@ -228,7 +228,7 @@ class RawNode:
 
     def confirmed_reads(self) -> list[ReadState]:
         """Take the answers to reads that wait for the next Ready; nothing in them has to be durable either."""
-        r = self._raft
+        r = self.raft
         if r.term != self._durable_term:
             return []
         taken, r.read_states = r.read_states, []
@@ -238,22 +238,22 @@ class RawNode:
 
     def basic_status(self) -> BasicStatus:
         """What costs nothing to know."""
-        r = self._raft
+        r = self.raft
         log = r.raft_log
         return BasicStatus(r.id, r.role, r.term, r.vote, r.leader_id, log.committed, log.applied, r.lead_transferee)
 
     def last_index(self) -> int:
         """The last index of the log, persisted or not: after `propose_batch` on the leader, the last one proposed."""
-        return self._raft.raft_log.last_index()
+        return self.raft.raft_log.last_index()
 
     def status(self) -> Status:
         """A copy of everything."""
-        r = self._raft
+        r = self.raft
         progress = r.tracker.snapshot_progress() if r.role is Role.LEADER else {}
         return Status(self.basic_status(), r.tracker.config, progress)
 
     def _current_soft_state(self) -> SoftState:
-        return SoftState(self._raft.leader_id, self._raft.role)
+        return SoftState(self.raft.leader_id, self.raft.role)
 
     def _current_hard_state(self) -> tuple[int, int, int]:
-        return self._raft.term, self._raft.vote, self._raft.raft_log.committed
+        return self.raft.term, self.raft.vote, self.raft.raft_log.committed

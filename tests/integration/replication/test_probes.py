@@ -33,6 +33,9 @@ class Leader:
             self._acks = decode_answer(await anext(self._answers)).acks
         return self._acks[0]
 
+    async def close(self) -> None:
+        await self._answers.aclose()  # type: ignore[attr-defined]
+
 
 async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> None:
     """It was cut off and knows of no other: its question must not take the place of the new leader's."""
@@ -46,5 +49,5 @@ async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> No
         await athens.tell(row)
         ack = await new.answer()
         assert (ack.partition_id, ack.leader_epoch) == (1, 7)
-        await former._answers.aclose()  # type: ignore[attr-defined]
-        await new._answers.aclose()  # type: ignore[attr-defined]
+        await former.close()
+        await new.close()

@@ -332,13 +332,13 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows() -> None:
 
 
 def test_axes_have_short_numbers_and_a_single_point_is_seen() -> None:
-    def numbers(*values: float, show: Callable[[float], str] = html._number) -> list[str]:
+    def numbers(*values: float, show: Callable[[float], str] = html.number_text) -> list[str]:
         figure = html.plot("size", [html.Line("a", [(START + n * MINUTE, v) for n, v in enumerate(values)])], show)
         return re.findall(r'text-anchor="end">([^<:]+)</text>', figure)
 
     assert numbers(0.7, 0.9) == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
     assert numbers(2100) == ["0", "500", "1,000", "1,500", "2,000", "2,500"]
-    assert numbers(1.5 * GIB, GIB, show=html._bytes) == ["0 B", "512.0 MiB", "1.0 GiB", "1.5 GiB", "2.0 GiB"]
-    assert numbers(68.6 * GIB, show=html._bytes)[-1] == "100.0 GiB"
+    assert numbers(1.5 * GIB, GIB, show=html.bytes_text) == ["0 B", "512.0 MiB", "1.0 GiB", "1.5 GiB", "2.0 GiB"]
+    assert numbers(68.6 * GIB, show=html.bytes_text)[-1] == "100.0 GiB"
     alone = html.plot("size", [html.Line("a", [(START, 5.0), (START + MINUTE, None), (START + 2 * MINUTE, 5.0)])], str)
-    assert alone.count(html._RING) == 2
+    assert alone.count(html.RING) == 2

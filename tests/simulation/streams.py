@@ -122,7 +122,8 @@ class ByteStream:
             last = error
         finally:
             self._is_over = True
-            server.streams.pop(self, None)
+            if server.alive:  # else its client hears of the death
+                server.streams.pop(self, None)
         self._back.send(partial(self._answers.put_nowait, last))
 
     async def _messages(self) -> AsyncIterator[bytes]:

@@ -268,9 +268,8 @@ class FullWorld:
             return
         process.die()
         machine.process = None
-        streams = list(process.streams)  # their tasks forget them when they are killed
         process.loop.kill()
-        for stream in streams:
+        for stream in process.streams:  # also those whose first message it had yet to take in
             stream.died(process)
         if self._cuts_power and self.rng.random() < 0.5:
             self.say(machine.id, "power cut")

@@ -78,7 +78,8 @@ class ByteStream:
                 yield answer
         finally:
             pump.cancel()
-            self._client.streams.pop(self, None)
+            if self._client.alive:  # else the server hears of the death
+                self._client.streams.pop(self, None)
             self._hang_up()
 
     async def _pump(self, messages: AsyncIterator[bytes]) -> None:

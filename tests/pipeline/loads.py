@@ -72,7 +72,7 @@ def spooled(cluster: LocalCluster, load_id: str) -> dict[str, set[str]]:
 def wait_for_files(cluster: LocalCluster, load_id: str, count: int) -> None:
     """Until there are so many in all the spools."""
     eventually(
-        f"{count} files of {load_id}", lambda: sum(map(len, spooled(cluster, load_id).values())) >= count or None, 60
+        f"{count} files of {load_id}", lambda: sum(map(len, spooled(cluster, load_id).values())) >= count or None, 120
     )
 
 

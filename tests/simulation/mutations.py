@@ -235,7 +235,6 @@ MUTATIONS = (
     Mutation("a leader that serves before it is ready", "full", replication.serve_unready),
     Mutation("a leader that answers reads while it hands over", "full", replication.read_while_handing_over),
     Mutation("a follower that goes past the marker of a split", "full", replication.skip_markers),
-    Mutation("end a split by an old in-sync set", "full", replication.end_split_by_any_row),
     Mutation("merge without the last writes", "full", replication.merge_too_early),
     Mutation("give away the duties of a shard that is late", "duties", duties.fail_the_late),
     Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),

@@ -1,11 +1,7 @@
 """Bugs in replication: what leaders and followers do with rows, logs and data."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from minka.v1.records_pb2 import Record
-from minkad.core.controller import splits
-from minkad.core.controller.commands import FinishSplit
 from minkad.core.replication.follower import Follower, LeaderStream
 from minkad.core.replication.gate import WriteGate
 from minkad.core.replication.leader import Leader
@@ -13,7 +9,6 @@ from minkad.core.replication.merge import Merge, _Step
 from minkad.core.replication.messages import Ack, Append
 from minkad.core.replication.progress import Progress, Reaction
 from minkad.core.replication.state import ReplicaState, Role
-from minkad.core.state import State
 from minkad.replication.replica import Pending, Replica
 from minkad.replication.replication_receiver import IncomingStream, ReplicationReceiver
 from minkad.replication.splitting import Splitting
@@ -123,18 +118,6 @@ def skip_markers() -> Sequence[Patch]:
         self._committer.passed_mark(parent)
 
     return [(Splitting, "_make", make)]
-
-
-def end_split_by_any_row() -> Sequence[Patch]:
-    """The end of a split is recorded by whatever in-sync set its leader knew."""
-    original = splits.finish
-
-    def finish(state: State, command: FinishSplit) -> list[Record]:
-        child = state.partitions.get(command.partition_id)
-        epoch = child.partition_epoch if child is not None else 0
-        return original(state, replace(command, partition_epoch=epoch))
-
-    return [(splits, "finish", finish)]
 
 
 def merge_too_early() -> Sequence[Patch]:

@@ -1,7 +1,7 @@
 """What clients wrote, what they were told of it, and where it has to be since. A key is written once."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -212,7 +212,8 @@ class DataOracle:
         image, known = machine.data_disk.folders.get(id_), self.known_in(row)
         flushed = image.applied.offset if image is not None else 0
         for key in machine.log_disk.keys(start, end):
-            if offset_of(key) > flushed and any(one in known for one in _keys_in(machine.log_disk.get(key) or b"")):
+            pairs = _pairs_in(machine.log_disk.get(key) or b"")
+            if offset_of(key) > flushed and any(known.get(one) == value for one, value in pairs):
                 raise Violation(
                     "nothing that is committed is cut",
                     f"{machine.id} removes entry {offset_of(key)} of partition {id_}, which was acknowledged, with "
@@ -300,13 +301,19 @@ def _after_log(machine: "Machine", partition_id: int) -> set[bytes]:
     return keys
 
 
-def _keys_in(entry: bytes) -> Iterator[bytes]:
+def _keys_in(entry: bytes) -> list[bytes]:
+    return [key for key, _ in _pairs_in(entry)]
+
+
+def _pairs_in(entry: bytes) -> list[tuple[bytes, bytes | None]]:
     body = entry[_BODY:]
     if body and not body.startswith(_MARK):
         try:
-            yield from decode_write(body).keys
+            write = decode_write(body)
+            return list(zip(write.keys, write.values, strict=True))
         except UNDECODABLE as error:
             raise Violation("entries can be read", repr(body)) from error
+    return []
 
 
 def _content(machine: "Machine", partition_id: int) -> Mapping[bytes, bytes]:

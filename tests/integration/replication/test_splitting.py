@@ -560,6 +560,7 @@ async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path, monk
         await athens.put(1, ROWS)
         asked = c.requests
         await until(lambda: c.requests > asked)
+        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000  # after its end each half is alone
         taken = athens.manager.splitting.take
         monkeypatch.setattr(athens.manager.splitting, "take", take)
         await begin(c)
@@ -570,6 +571,7 @@ async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path, monk
         assert athens.replica(2).high_watermark < athens.replica(2).log.end
         c.before_alter_isr.clear()
         await until(lambda: "byzantium" in c.rows[2].isr)
+        c.before_finish_split.clear()
         assert not writing.done()
         await byzantium.start()
         await c.tell_all(1, 2)

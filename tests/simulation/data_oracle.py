@@ -131,7 +131,8 @@ class DataOracle:
             if value is not None:
                 if key in group.open or group.either.get(key) == value:
                     self._know(row, {key: value})
-                if value not in (group.known.get(key), group.open.get(key), expected.get(key), maybe.get(key)):
+                now = (group.known.get(key), group.open.get(key), group.either.get(key))
+                if value not in now and value not in (expected.get(key), maybe.get(key)):
                     text = f"{process.machine.id} has {value!r} at {key!r} of partition {row.id}"
                     raise Violation("what was written last is there, and what was refused isn't", text)
             elif key in expected and key in group.known:

@@ -232,7 +232,7 @@ def _ask_until(
     ask()
     asked = time.monotonic()
 
-    def is_settled(status: "GetStatusResponse") -> bool:
+    def done_or_ask_again(status: "GetStatusResponse") -> bool:
         nonlocal asked
         if is_done(status):
             return True
@@ -241,7 +241,7 @@ def _ask_until(
             asked = time.monotonic()
         return False
 
-    _wait(session, control, is_settled, what)
+    _wait(session, control, done_or_ask_again, what)
 
 
 def _wait(session: Session, control: "Control", is_settled: "Callable[[GetStatusResponse], bool]", what: str) -> None:

@@ -57,7 +57,7 @@ def _check_keys(keys: list[bytes], size: int) -> None:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key is empty")
 
 
-def count(body: bytes) -> int:
+def element_count(body: bytes) -> int:
     """How many elements a MessagePack array has, by its first bytes; 0 if it is none."""
     if body[:1] == b"\xdc":
         return int.from_bytes(body[1:3], "big")

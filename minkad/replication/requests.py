@@ -13,7 +13,7 @@ from minka.wire import Group, Op, Request, Response, WriteBody
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.process.memory import Share
-from minkad.replication.bodies import checked_read, checked_scan, checked_write, count
+from minkad.replication.bodies import checked_read, checked_scan, checked_write, element_count
 from minkad.replication.committer import Committer
 from minkad.replication.context import Surroundings
 from minkad.replication.load import page_operations
@@ -119,7 +119,7 @@ class Requests:
 
     async def drain(self) -> None:
         """Refuse what has not begun, and answer the rest."""
-        self._routing.is_stopping = True
+        self._routing.stop()
         for partition_id in list(self._changed):
             self.notify(partition_id)
         await self._idle.wait()
@@ -352,7 +352,7 @@ def _expected(replica: Replica, group: Group) -> int:
     """About how many bytes the answer will have."""
     if group.op == Op.SCAN:
         return wire.weight(MAX_PAGE_BYTES)
-    return wire.weight(min(count(group.body) * _mean_size(replica) + len(group.body), wire.MAX_ANSWER_BYTES))
+    return wire.weight(min(element_count(group.body) * _mean_size(replica) + len(group.body), wire.MAX_ANSWER_BYTES))
 
 
 def _mean_size(replica: Replica) -> int:

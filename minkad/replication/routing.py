@@ -25,7 +25,7 @@ class Routing:
         newest_row: Callable[[int], Partition | None],
     ) -> None:
         """`newest_row`: what this node knows of a partition, replica here or not."""
-        self.is_stopping = False
+        self._is_stopping = False
         self._node_id = around.node_id
         self._replicas = replicas
         self._receiver = receiver
@@ -33,9 +33,13 @@ class Routing:
         self._has_clearance = around.table.has_clearance
         self._newest_row = newest_row
 
+    def stop(self) -> None:
+        """From now on leaders refuse with SHUTTING_DOWN."""
+        self._is_stopping = True
+
     def leader(self, group: Group) -> Replica | None:
         """The replica that serves the group now, or None if that will be known later. Raises the refusal."""
-        if self.is_stopping:
+        if self._is_stopping:
             raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
         replica = self._replicas.get(group.partition_id)
         if not self._has_clearance():

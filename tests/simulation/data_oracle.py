@@ -214,7 +214,7 @@ class DataOracle:
         flushed = image.applied.offset if image is not None else 0
         for key in machine.log_disk.keys(start, end):
             pairs = _pairs_in(machine.log_disk.get(key) or b"")
-            if offset_of(key) > flushed and any(known.get(one) == value for one, value in pairs):
+            if offset_of(key) > flushed and any(pair in known.items() for pair in pairs):
                 raise Violation(
                     "nothing that is committed is cut",
                     f"{machine.id} removes entry {offset_of(key)} of partition {id_}, which was acknowledged, with "

@@ -79,6 +79,12 @@ class Code(Enum):
         "Start the node with its newest data directory. If that is lost, don't start the copy, and go on as for a node "
         'that does not start in docs/operations.md, "Damaged data": minkactl node rebuild NODE.',
     )
+    LOG_UNCHECKED = CodeInfo(
+        "The coordinator's leader has yet to find the node's Raft log whole: it may be an older copy.",
+        "Wait a moment: the node asks again. If it lasts, the leader can't reach the node's address.",
+        True,
+        "UNAVAILABLE",
+    )
     NODE_REMOVED = CodeInfo(
         "The node was removed from the cluster.",
         "Start it with an empty data directory to join as a new node.",

@@ -118,6 +118,9 @@ class RegisterRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_FIELD_NUMBER: _builtins.int
+    LOG_UNCHECKED_FIELD_NUMBER: _builtins.int
+    log_unchecked: _builtins.bool
+    """No leader's heartbeat has yet shown that the node's Raft log lacks nothing: the data directory may be an older copy."""
     @_builtins.property
     def node(self) -> _cluster_pb2.Node:
         """raft_id, state and since are the controller's to set"""
@@ -126,10 +129,11 @@ class RegisterRequest(_message.Message):
         self,
         *,
         node: _cluster_pb2.Node | None = ...,
+        log_unchecked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_unchecked", b"log_unchecked", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -181,11 +181,11 @@ class ActiveController:
         await self._committed_by(perform)
         return self._committed.operations[begun[0]] if begun else None
 
-    async def register(self, node: Node) -> None:
+    async def register(self, node: Node, log_unchecked: bool = False) -> None:
         """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance."""
 
         async def perform() -> asyncio.Future[None] | None:
-            proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self._now())))
+            proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self._now()), log_unchecked))
             self.detector.heard(node.id, self._now())
             if proposal is not None:
                 self._registrations[node.id] = proposal

@@ -155,6 +155,7 @@ class Member:
         other_addresses: Callable[[], Sequence[str]],
         data_plane: DataPlane,
         applied_index: Callable[[], int],
+        log_is_checked: Callable[[], bool],
         now: Callable[[], float],
         disk: Callable[[], DiskSpace] = DiskSpace,
         disk_stalled: Callable[[], bool] = lambda: False,
@@ -176,6 +177,7 @@ class Member:
         self._ungranted = asyncio.Event()
         self._data_plane = data_plane
         self._applied_index = applied_index
+        self._log_is_checked = log_is_checked
         self._now = now
         self._disk = disk
         self._disk_stalled = disk_stalled
@@ -302,8 +304,9 @@ class Member:
         try:
             # Whoever is asked may name a controller that is silent, so it is waited for no node in particular.
             async with self._waiting("", patience):
+                request = RegisterRequest(node=self.node, log_unchecked=not self._log_is_checked())
                 controller, _ = await register_patiently(
-                    self._stub, [address], self.node, settings.holder_patience, settings.call_timeout, self._now
+                    self._stub, [address], request, settings.holder_patience, settings.call_timeout, self._now
                 )
         except TimeoutError:
             raise MinkaError(Code.UNREACHABLE, f"the controller at {address} did not register this node") from None
@@ -464,7 +467,7 @@ def as_new_process(node: Node) -> Node:
 async def register_patiently(
     stub: ControllerStub,
     addresses: Sequence[str],
-    node: Node,
+    request: RegisterRequest,
     holder_patience: float,
     call_timeout: float,
     now: Callable[[], float],
@@ -479,7 +482,7 @@ async def register_patiently(
     while True:
         address = candidates.pop(0)
         try:
-            return address, await stub.register(address, RegisterRequest(node=node), call_timeout)
+            return address, await stub.register(address, request, call_timeout)
         except MinkaError as error:
             taken_for_now = error.code is Code.NODE_ID_TAKEN and error.details.get("same_data") == "true"
             leader = error.details.get("leader_address", "")

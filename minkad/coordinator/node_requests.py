@@ -44,7 +44,11 @@ class NodeRequests:
 
     async def register(self, request: RegisterRequest) -> RegisterResponse:
         """A process makes itself known."""
-        await self._coordinator.controller().register(request.node)
+        state, members = self._coordinator.state, self._coordinator.driver.match()
+        known = state.nodes.get(request.node.id)
+        # No leader compares the log of who isn't a member yet, or no longer.
+        log_unchecked = request.log_unchecked and known is not None and known.raft_id in members
+        await self._coordinator.controller().register(request.node, log_unchecked)
         state = self._coordinator.state
         return RegisterResponse(cluster_id=state.cluster.id, raft_id=state.nodes[request.node.id].raft_id)
 

@@ -95,6 +95,7 @@ class RaftDriver:
         self._confirmation_number = 0
         self._applied_term = 0
         self._gave_up_term = 0
+        self._log_is_checked = False
         self._tick_due = False
         self._is_away = False  # between `ready` and `advance`, waiting for the disk or for what is to be applied
         self._snapshot_due = False
@@ -218,6 +219,11 @@ class RaftDriver:
         return self.raw.basic_status().role is Role.LEADER
 
     @property
+    def log_is_checked(self) -> bool:
+        """Whether this log lacks nothing that a leader knew it to have: a heartbeat showed it, or this node leads."""
+        return self._log_is_checked or self.is_leader
+
+    @property
     def leads_with_applied_term(self) -> bool:
         """Whether this node leads and has applied an entry of its own term, hence everything before it."""
         status = self.raw.basic_status()
@@ -323,6 +329,8 @@ class RaftDriver:
         self._silence.handle(message, self.raw.basic_status(), self._clock())
         try:
             self.raw.step(message)
+            if message.type == MessageType.MSG_HEARTBEAT and message.from_id == self.raw.basic_status().leader_id:
+                self._log_is_checked = True
         except LogRolledBack as end:
             text = f"the leader of the coordinator knows that this node had more: {end}"
             self._log_db.fail(MinkaError(Code.DATA_DIRECTORY_ROLLED_BACK, text))

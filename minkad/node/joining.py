@@ -11,6 +11,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minka.v1.cluster_pb2 import Node, PartitionTable
+from minka.v1.coordinator_pb2 import RegisterRequest
 from minkad.config import Config
 from minkad.coordinator.member import as_new_process, register_patiently
 from minkad.rpc.channels import Channels
@@ -90,7 +91,8 @@ async def _join(
     told = False
     while True:
         try:
-            _, answer = await register_patiently(peers, addresses, node, holder_patience, REGISTER_TIMEOUT, now)
+            request = RegisterRequest(node=node)
+            _, answer = await register_patiently(peers, addresses, request, holder_patience, REGISTER_TIMEOUT, now)
             return Identity(answer.cluster_id, node.id, node.data_id, answer.raft_id, config.cluster.name)
         except MinkaError as error:
             if error.code is Code.NOT_REGISTERED:  # an answer was lost, and the node has been taken for dead since

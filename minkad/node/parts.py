@@ -171,6 +171,7 @@ class Parts:
             other_addresses=self.other_addresses,
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
+            log_is_checked=lambda: self.driver.log_is_checked,
             now=boottime,
             disk=lambda: self.disk.space,
             disk_stalled=lambda: self.log_db.stalled,

@@ -214,6 +214,7 @@ _FLAGS: Final = (
         "auto_leave",
     ),
     "keys_only",
+    "log_unchecked",
     *("emptied", "manual", "warm", "synthetic", "stationary", "lazy", "unplaced", "with_payloads"),
 )
 

@@ -16,6 +16,7 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
     DiskSpace,
+    RegisterRequest,
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
@@ -141,7 +142,7 @@ class Process(Endpoint):
                 _, answer = await register_patiently(
                     self.calls,
                     self.world.addresses(but=self.machine),
-                    self.node,
+                    RegisterRequest(node=self.node),
                     self.world.holder_patience,
                     5 * self.world.heartbeat,
                     self.now,
@@ -185,6 +186,7 @@ class Process(Endpoint):
             other_addresses=lambda: world.addresses(but=machine),
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
+            log_is_checked=lambda: self.driver.log_is_checked,
             now=self.now,
             disk_stalled=lambda: self.disk_stalled,
         )

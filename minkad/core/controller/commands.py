@@ -30,10 +30,13 @@ class CreateCluster:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A process makes itself known. `holder_alive`: heartbeats of this node id's present process are fresh."""
+    """A process makes itself known. `holder_alive`: heartbeats of this node id's present process are fresh.
+    `log_unchecked`: it is a member of the Raft group, and its log may yet turn out to be an older copy.
+    """
 
     node: Node
     holder_alive: bool
+    log_unchecked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
     """The process is the node's present one; what the node holds is to be led and followed again."""
     if (old := _predecessor(state, command)) is not None and old.incarnation == command.node.incarnation:
         return
+    if command.log_unchecked:  # else the newest copy could not come afterwards, as another process of the same start
+        raise MinkaError(Code.LOG_UNCHECKED, f"the Raft log of node {command.node.id} has not been found whole yet")
     if old is not None:
         yield from _replaced(state, old, now_ms)
     node = command.node

@@ -83,11 +83,15 @@ class Node:
             tick_seconds=TICK_S,
             snapshot_entries=1_000_000,
             conf_state=conf_state,
-            on_progress=lambda: None,
+            on_progress=self._progressed,
         )
+        self.was_whole = False
         self.terms: set[int] = set()
         self.dead = False
         self.sent: list[MessageType.ValueType] = []
+
+    def _progressed(self) -> None:
+        self.was_whole |= self.driver.log_is_checked
 
     def send(self, messages: Sequence[Message]) -> None:
         """At once, to the others of this process."""
@@ -255,3 +259,21 @@ async def test_who_waits_for_logs_hears_when_the_leadership_is_lost(tmp_path: Pa
         with pytest.raises(MinkaError) as lost:
             await asyncio.wait_for(waiting, 10)
         assert lost.value.code is Code.OUTCOME_UNKNOWN
+
+
+async def test_an_older_copy_of_a_log_is_never_taken_for_whole(tmp_path: Path) -> None:
+    async with group(tmp_path, 3, election_ticks=100_000) as nodes:
+        nodes[1].driver.raw.campaign()
+        await until(lambda: nodes[1].driver.leads_with_applied_term)
+        await nodes[1].driver.propose(b"a")
+        await until(lambda: all(node.driver.applied_index == nodes[1].driver.applied_index for node in nodes.values()))
+        await until(lambda: all(node.driver.log_is_checked for node in nodes.values()))
+        copy = Node(nodes, 3, 3, tmp_path / "copy", 100_000)
+        await copy.log_db.sync()
+        nodes[3].dead, nodes[3] = True, copy
+        try:
+            with pytest.raises(MinkaError, match="DATA_DIRECTORY_ROLLED_BACK: the leader of the coordinator knows"):
+                await asyncio.wait_for(copy.driver.run(), 10)
+            assert not copy.was_whole
+        finally:
+            copy.log_db.close()

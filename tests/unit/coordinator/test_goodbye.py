@@ -43,6 +43,7 @@ class Coordinators:
             other_addresses=lambda: (),
             data_plane=cast("DataPlane", None),
             applied_index=lambda: 0,
+            log_is_checked=lambda: True,
             now=lambda: self.seconds,
         )
         self.member.registered.set()

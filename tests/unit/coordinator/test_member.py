@@ -52,6 +52,7 @@ class Athens:
             other_addresses=lambda: (OLD, NEXT, THIRD),
             data_plane=cast("DataPlane", self),
             applied_index=lambda: 0,
+            log_is_checked=lambda: True,
             now=lambda: self.seconds,
             disk_stalled=lambda: self.disk_stalled,
         )

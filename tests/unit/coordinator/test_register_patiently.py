@@ -34,5 +34,5 @@ class Controllers:
 async def test_the_verdict_counts_whoever_is_asked_after_it(verdict: Code) -> None:
     stub = cast("ControllerStub", Controllers(verdict))
     with pytest.raises(MinkaError) as error:
-        await register_patiently(stub, [FOLLOWER, DEAD], Node(id="athens"), 0.0, 1.0, lambda: 0.0)
+        await register_patiently(stub, [FOLLOWER, DEAD], RegisterRequest(node=Node(id="athens")), 0.0, 1.0, lambda: 0.0)
     assert error.value.code is verdict

@@ -132,6 +132,19 @@ def test_an_older_copy_of_a_data_directory_is_refused() -> None:
     register("third", 9)
 
 
+def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
+    """An older copy is refused by Raft, and must not have used up the number of the newest one's next start."""
+    c = Controller()
+    c.register("athens", incarnation="1")
+    c.fail("athens")
+    node = Node(id="athens", data_id=c.state.nodes["athens"].data_id, incarnation="2", starts=2)
+    with refused(Code.LOG_UNCHECKED):
+        c.run(Register(node, holder_alive=False, log_unchecked=True))
+    assert c.state.nodes["athens"].incarnation == "1"
+    c.run(Register(node, holder_alive=False))
+    assert c.state.nodes["athens"].incarnation == "2"
+
+
 def test_leaving_counts_only_for_the_present_process() -> None:
     c = Controller()
     c.register("athens")

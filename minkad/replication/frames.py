@@ -20,12 +20,14 @@ class Frame(msgspec.Struct, array_like=True, gc=False):
     """From a leader's node. `dropped`: partitions of which nothing more comes on this stream.
 
     `echo` is None in most, else 0 or the newest `stamp` that the leader's node has received: all of its high watermarks
-    as they were at some moment after that are in this frame and those before it.
+    as they were at some moment after that are in this frame and those before it. `stream_number` grows with each stream
+    of the leader's process to this node.
     """
 
     appends: list[Append]
     dropped: list[int]
     echo: float | None
+    stream_number: int = 0
 
 
 class Answer(msgspec.Struct, array_like=True, gc=False):

@@ -117,6 +117,7 @@ class ReplicationReceiver:
                 frame = decode_frame(data)
             except wire.UNDECODABLE as error:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a replication frame: {error}") from error
+            stream.number = frame.stream_number
             for partition_id in frame.dropped:
                 stream.partitions.discard(partition_id)
                 self._end(partition_id, stream)
@@ -155,7 +156,7 @@ class ReplicationReceiver:
         probe = self.early_probes.get(append.partition_id)
         if probe is None and len(self.early_probes) >= _MAX_PROBES:
             return
-        if probe is None or probe[0] <= append.leader_epoch:
+        if probe is None or (probe[0], probe[1].number) <= (append.leader_epoch, stream.number):
             self.early_probes[append.partition_id] = (append.leader_epoch, stream)
 
     def _answer_probe(self, replica: Replica, stream: IncomingStream) -> None:

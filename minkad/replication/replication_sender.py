@@ -205,4 +205,4 @@ class ReplicationSender:
             self._beat_due = self._untold_due = False
         if not appends and not dropped and echo is None:
             return None
-        return Frame(appends, dropped, echo)
+        return Frame(appends, dropped, echo, self._connection)

@@ -14,7 +14,8 @@ from minkad.core.replication.state import ReplicaState
 class LeaderStream:
     """A stream from a leader's node, for all partitions that it leads and this node follows."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number  # grows with each stream of the same process
         self.known_at = float("-inf")  # all high watermarks as of this moment of this node's clock, or later, are known
 
 
@@ -33,7 +34,12 @@ class Follower:
     # What the leader says
 
     def probed(self, stream: LeaderStream, kept: list[KeptFile]) -> None:
-        """It asks where this replica stands. `kept`: what is left of a checkpoint whose transfer broke."""
+        """It asks where this replica stands. `kept`: what is left of a checkpoint whose transfer broke.
+
+        Streams of one leader may be read in another order than they were begun in.
+        """
+        if self.stream is not None and stream.number < self.stream.number:
+            return
         state, self.stream = self.state, stream
         self._is_aligned = self._is_refused = False
         self._epoch_start = UNKNOWN  # until it is told

@@ -12,7 +12,8 @@ from tests.integration.replication.harness import TestNode, cluster
 class Leader:
     """A leader's stream, by hand."""
 
-    def __init__(self, node: TestNode) -> None:
+    def __init__(self, node: TestNode, number: int = 0) -> None:
+        self._number = number
         self._frames: asyncio.Queue[bytes] = asyncio.Queue()
         self._answers = node.manager.follow(self._read())
         self._acks: list[Ack] = []
@@ -24,7 +25,7 @@ class Leader:
     async def ask(self, partition_id: int, leader_epoch: int) -> None:
         """Probe, and wait until that has come."""
         probe = Append(partition_id, leader_epoch, 0, 0, 0, [], probe=True)
-        await self._frames.put(encode(Frame([probe], [], 0.0)))
+        await self._frames.put(encode(Frame([probe], [], 0.0, self._number)))
         self._acks = decode_answer(await anext(self._answers)).acks
 
     async def answer(self) -> Ack:
@@ -51,3 +52,24 @@ async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> No
         assert (ack.partition_id, ack.leader_epoch) == (1, 7)
         await former.close()
         await new.close()
+
+
+async def test_a_stream_that_the_leader_has_given_up_is_read_after_the_next_one(tmp_path: Path) -> None:
+    """The node was stopped for a while: the question on the newer stream is the one to answer, before and after the row
+    has come.
+    """
+    async with cluster(tmp_path) as c, asyncio.timeout(10):
+        athens, _ = await c.add("athens", "byzantium")
+        await c.create("byzantium", 1, followers=["athens"])
+        newer, older, oldest = Leader(athens, 3), Leader(athens, 2), Leader(athens, 1)
+        row = c.change(1, lambda row: setattr(row, "leader_epoch", 7))
+        await newer.ask(1, 7)
+        await older.ask(1, 7)
+        await athens.tell(row)
+        assert (await newer.answer()).leader_epoch == 7
+        await oldest.ask(1, 7)
+        await oldest.close()
+        await older.close()
+        follower = athens.replica(1).follower
+        assert follower is not None and follower.stream is not None and follower.stream.number == 3
+        await newer.close()

@@ -184,6 +184,20 @@ def test_what_comes_on_another_stream_than_the_last_that_asked_is_ignored() -> N
     assert f.replica.log.end == 0
 
 
+def test_an_older_stream_does_not_take_the_place_of_a_newer_one() -> None:
+    f = Following()
+    old, f.stream = LeaderStream(1), LeaderStream(2)
+    f.probe()
+    f.follower.probed(old, [])
+    assert f.answers() == []
+    f.append(0, WRITE)
+    f.bench.sync(f.replica)
+    assert [ack.offset for ack in f.answers()] == [1]
+    f.follower.disconnected()
+    f.follower.probed(LeaderStream(3), [])
+    assert [ack.offset for ack in f.answers()] == [1]
+
+
 def test_nothing_is_answered_on_a_stream_that_is_closed() -> None:
     f = Following()
     f.probe()

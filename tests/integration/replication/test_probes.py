@@ -71,5 +71,7 @@ async def test_a_stream_that_the_leader_has_given_up_is_read_after_the_next_one(
         await oldest.close()
         await older.close()
         follower = athens.replica(1).follower
-        assert follower is not None and follower.stream is not None and follower.stream.number == 3
+        assert follower is not None
+        assert follower.stream is not None
+        assert follower.stream.number == 3
         await newer.close()

@@ -89,7 +89,11 @@ class Daemon:
         self._channels = Channels(own.cluster_id, own.node_id, self._credentials, heartbeat_interval)
         parts = self._parts = Parts(config, own, incarnation, log_db, raft_storage, disk, self._channels, telemetry)
         # Before it votes: what the nodes that answer know of its starts. Registering asks the controller, later.
-        await refuse_older_copy(self._channels, parts.other_addresses()[:_ASKED_NODES], own, log_db.starts)
+        try:
+            await refuse_older_copy(self._channels, parts.other_addresses()[:_ASKED_NODES], own, log_db.starts)
+        except MinkaError:
+            log_db.forget_start()
+            raise
         await Serving(parts, guard, self._credentials).run(stopped)
 
     def _open_log(self, own: Identity) -> LogDatabase:

@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 
 from aiohttp import web
 
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState
 from minkad.config.addresses import is_loopback
 from minkad.http import server as http
@@ -56,7 +56,9 @@ class Serving:
             await _wait_for_end(tasks.values(), stopped)
             await server.announce_stop()
             await self._drain(tasks["member"])
-        except MinkaError:
+        except MinkaError as error:
+            if error.code is Code.DATA_DIRECTORY_ROLLED_BACK:
+                parts.log_db.forget_start()
             if parts.log_db.error is not None:
                 await self._end_by_failure(tasks["member"], parts.log_db.error)
             raise

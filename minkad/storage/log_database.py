@@ -137,6 +137,11 @@ class LogDatabase:
             if not has_failed:
                 raise storage_error(error, f"closing the log database {self.path}") from error
 
+    def forget_start(self) -> None:
+        """The cluster has refused this start. An older copy would else be let in once it was tried often enough."""
+        with suppress(OSError):  # it is refused by the same number, or by the next one
+            self._mark.forget_start()
+
     @property
     def error(self) -> MinkaError | None:
         """Why the database has failed; None while it has not."""

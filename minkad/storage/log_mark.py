@@ -7,6 +7,7 @@ lost of the last second before a crash can't be told from what was never written
 """
 
 import os
+import threading
 import zlib
 from pathlib import Path
 from typing import Final
@@ -30,11 +31,12 @@ class _Slot(msgspec.Struct):
 
 
 class LogMark:
-    """A file of two slots, of which one is overwritten at a time, so that one is always whole."""
+    """A file of two slots, of which one is overwritten at a time, so that one is always whole. For any thread."""
 
     def __init__(self, path: Path, slot: _Slot) -> None:
         self.path = path
         self._slot = slot
+        self._lock = threading.Lock()
 
     @classmethod
     def load(cls, path: Path) -> "LogMark | None":
@@ -105,12 +107,23 @@ class LogMark:
         for _ in range(_SLOTS):
             self.write(folder, sequence)
 
+    def forget_start(self) -> None:
+        """The start was refused: the next one has its number, and is refused, too. Raises OSError."""
+        with self._lock:
+            self._slot.start -= 1
+            for _ in range(_SLOTS):
+                self._overwrite()
+
     def write(self, folder: Path, sequence: int) -> None:
-        """Note that so many writes are durable. On any thread, but one call at a time. Raises OSError."""
+        """Note that so many writes are durable. Raises OSError."""
+        with self._lock:
+            self._slot.sequence = max(sequence, self._slot.sequence)
+            self._look_at_manifest(folder)
+            self._overwrite()
+
+    def _overwrite(self) -> None:
         slot = self._slot
         slot.number += 1
-        slot.sequence = max(sequence, slot.sequence)
-        self._look_at_manifest(folder)
         handle = os.open(self.path, os.O_WRONLY)
         try:
             os.pwrite(handle, _encoded(slot), slot.number % _SLOTS * _SLOT_BYTES)

@@ -25,11 +25,13 @@ def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
     """The process is the node's present one; what the node holds is to be led and followed again."""
     if (old := _predecessor(state, command)) is not None and old.incarnation == command.node.incarnation:
         return
-    if command.log_unchecked:  # else the newest copy could not come afterwards, as another process of the same start
-        raise MinkaError(Code.LOG_UNCHECKED, f"the Raft log of node {command.node.id} has not been found whole yet")
-    if old is not None:
-        yield from _replaced(state, old, now_ms)
     node = command.node
+    if old is not None:
+        # If an older copy registered, the newest one, started after it, would be another process of the same start. But
+        # a node that has moved is not reached by the leader before it has registered.
+        if command.log_unchecked and old.address == node.address:
+            raise MinkaError(Code.LOG_UNCHECKED, f"the Raft log of node {node.id} has not been found whole yet")
+        yield from _replaced(state, old, now_ms)
     row = Node()
     row.CopyFrom(node)
     row.raft_id = old.raft_id if old is not None else state.next_raft_id

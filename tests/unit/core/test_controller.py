@@ -137,12 +137,16 @@ def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
     c = Controller()
     c.register("athens", incarnation="1")
     c.fail("athens")
-    node = Node(id="athens", data_id=c.state.nodes["athens"].data_id, incarnation="2", starts=2)
+    old = c.state.nodes["athens"]
+    node = Node(id="athens", data_id=old.data_id, incarnation="2", starts=2, address=old.address)
     with refused(Code.LOG_UNCHECKED):
         c.run(Register(node, holder_alive=False, log_unchecked=True))
     assert c.state.nodes["athens"].incarnation == "1"
     c.run(Register(node, holder_alive=False))
     assert c.state.nodes["athens"].incarnation == "2"
+    moved = Node(id="athens", data_id=node.data_id, incarnation="3", starts=3, address="athens:2")
+    c.run(Register(moved, holder_alive=False, log_unchecked=True))
+    assert c.state.nodes["athens"].address == "athens:2"
 
 
 def test_leaving_counts_only_for_the_present_process() -> None:

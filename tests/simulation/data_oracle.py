@@ -52,6 +52,9 @@ class DataOracle:
     def _keyspace(self, row: Partition) -> Keyspace:
         return self._world.keyspaces[row.keyspace_id]
 
+    def _is_async(self, row: Partition) -> bool:
+        return self._keyspace(row).durability == Durability.DURABILITY_ASYNC
+
     def known_in(self, row: Partition) -> dict[bytes, bytes]:
         """What was acknowledged of the partition's keys."""
         return _within(self._group(row).known, range_of(row))
@@ -157,8 +160,7 @@ class DataOracle:
             self._check_has(self._world.machine(node), row, keys)
 
     def _check_has(self, machine: "Machine", row: Partition, keys: Collection[bytes]) -> None:
-        is_async = self._keyspace(row).durability == Durability.DURABILITY_ASYNC
-        files = self._group(row).files
+        is_async, files = self._is_async(row), self._group(row).files
         if missing := _missing(machine, row, keys, files, durably=not is_async):
             raise Violation(
                 "who is in sync has what was acknowledged",
@@ -183,9 +185,9 @@ class DataOracle:
                 return
 
     def lose(self, row: Partition) -> None:
-        """An unclean election: what the new leader lacks may be gone."""
+        """An unclean election: what the new leader lacks may be gone, and what it has yet to sync."""
         group = self._group(row)
-        there = _after_log(self._world.machine(row.leader), row.id)
+        there = _after_log(self._world.machine(row.leader), row.id, durably=not self._is_async(row))
         lost = (key for key in self.known_in(row) if key not in there and group.files.get(key) not in there)
         self._doubt(group, list(lost))
 
@@ -193,7 +195,7 @@ class DataOracle:
         """What an `async` keyspace had not synced at this machine may be gone."""
         disk = machine.log_disk
         for row in self._world.rows.values():
-            if machine.id in row.replicas and self._keyspace(row).durability == Durability.DURABILITY_ASYNC:
+            if machine.id in row.replicas and self._is_async(row):
                 volatile = [disk.get(key) or b"" for key in entry_keys(disk, row.id) if not disk.is_durable(key)]
                 group, keys = self._group(row), [key for value in volatile for key in _keys_in(value)]
                 group.doubtful.update(keys)
@@ -284,13 +286,13 @@ def _log(disk: "LogDisk", partition_id: int, *, durably: bool) -> bytes:
     return b"".join([disk.get(key) or b"" for key in keys if not durably or disk.is_durable(key)])
 
 
-def _after_log(machine: "Machine", partition_id: int) -> set[bytes]:
+def _after_log(machine: "Machine", partition_id: int, *, durably: bool) -> set[bytes]:
     """The keys that a replica has once it has applied its log, and the names of the files in it."""
     image, disk = machine.data_disk.folders.get(partition_id), machine.log_disk
     keys = set(image.rows) if image is not None else set[bytes]()
     applied = image.applied.offset if image is not None else 0
     for entry in entry_keys(disk, partition_id):
-        if offset_of(entry) <= applied:
+        if offset_of(entry) <= applied or (durably and not disk.is_durable(entry)):
             continue
         mark = mark_in(disk.get(entry) or b"")
         if isinstance(mark, TrimToRange):

@@ -55,7 +55,11 @@ class Flusher:
         if not replica.data.is_open:
             return
         data = replica.data
-        await replica.log_first()
+        if replica.trim.has_foreign:  # a mark has said so that isn't applied again after a restart
+            replica.stage_meta(self._log_db)
+            await self._log_db.sync()
+        else:
+            await replica.log_first()
         applied = await data.flush()
         if not replica.still_has(data):
             return  # its content was replaced meanwhile

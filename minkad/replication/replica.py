@@ -174,7 +174,7 @@ class Replica(ReplicaCore):
         entry = self.pending.popleft()
         removed = self.data.keep(mark.range, Applied(entry.offset, entry.leader_epoch))
         self.applied = entry.offset
-        self.trim.applied(mark.range, mark.partition_epoch, removed_any=removed)
+        self.trimmed(mark, removed_any=removed)
         return entry
 
     def _read_ahead(self) -> None:

@@ -28,12 +28,13 @@ class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1)
 
 class TrimToRange(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
     """Keys outside of the range are removed. Each replica does so at the same place of the log: what comes after it may
-    be outside again.
+    be outside again, and is, with `copies_follow`, if a merge copies the keys of another partition.
     """
 
     start: bytes
     end: bytes
     partition_epoch: int = 0  # of the leader's row as it said so
+    copies_follow: bool = False
 
     @property
     def range(self) -> KeyRange:

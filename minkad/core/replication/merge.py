@@ -118,7 +118,7 @@ class Merge:
         """All that is there at the beginning, a page at a time."""
         if self._start is None:
             self._node.outbox.put(Reached("merge.copy"))
-            self.left.announce_trim(range_of(self.left.row))
+            self.left.announce_trim(range_of(self.left.row), copies_follow=True)
             self._start, self._copied = self._range.start, self.right.applied
             self._read.clear()
             self.right.retention.keep_for(self._name, self._copied)

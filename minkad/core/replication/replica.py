@@ -44,8 +44,10 @@ class Replica(ReplicaState):
         was, old_role = self.row, self.role
         before, after = range_of(was), range_of(row)
         has_grown = after != before and after.covers(before)
-        was_given_up = was.merge_from > row.merge_from and not has_grown
-        if was_given_up:
+        was_given_up = was.merge_from > row.merge_from
+        if has_grown:
+            self.trim.taken_over()
+        elif was_given_up:
             self.trim.suspect(row.partition_epoch)  # what was copied may have come after the last mark
         elif not after.covers(before):
             self.trim.suspect()
@@ -143,10 +145,18 @@ class Replica(ReplicaState):
         self.leader.appended()
         return offset
 
-    def announce_trim(self, kept: KeyRange) -> None:
+    def announce_trim(self, kept: KeyRange, *, copies_follow: bool = False) -> None:
         """The leader's log says from here on which keys stay."""
         self.trim.is_announced = True
-        self.append(encode_mark(TrimToRange(*kept, self.row.partition_epoch)))
+        self.append(encode_mark(TrimToRange(*kept, self.row.partition_epoch, copies_follow)))
+
+    def trimmed(self, mark: TrimToRange, *, removed_any: bool) -> None:
+        """The keys outside of the mark's range were removed from the data."""
+        self.trim.applied(mark.range, mark.partition_epoch, removed_any=removed_any)
+        range_ = range_of(self.row)
+        if mark.copies_follow and (range_ == mark.range or not range_.covers(mark.range)):
+            # The merge is not over, or was given up, of which its rows need not have come here.
+            self.trim.suspect(mark.partition_epoch + 1)
 
     def advance(self) -> None:
         """The high watermark may move."""

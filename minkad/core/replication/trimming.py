@@ -29,6 +29,12 @@ class RangeTrim:
         if removed_any or self.has_foreign:
             self.removed_outside = kept
 
+    def taken_over(self) -> None:
+        """What a merge has copied is the partition's own now. What was foreign before is removed at the mark with which the
+        copy began.
+        """
+        self.has_foreign, self._since = False, 0
+
     def compacted(self, kept: KeyRange, range_: KeyRange, *, is_changing: bool) -> bool:
         """The room outside of `kept` is free; whether nothing foreign is left of a partition of this range. While a
         split or a merge is changing it, that can't be said; nor after a merge that was given up since the mark.

@@ -318,6 +318,37 @@ async def test_given_up(tmp_path: Path) -> None:
         assert 2 not in c.gone
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_given_up_and_the_next_leader_has_never_heard_of_it(tmp_path: Path, restarts: bool) -> None:
+    """It was told neither that the merge begins nor that it is off: its log says so. It also knows that after a restart,
+    when it doesn't come to that place of its log again.
+    """
+    async with cluster(tmp_path) as c:
+        nodes = await c.add(*NODES)
+        await two(c, NODES[1:])
+        athens, byzantium, cyrene = nodes
+        c.before_finish_merge = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
+        c.merge(1, 2)
+        await athens.tell(c.rows[1], c.rows[2])
+        await until(lambda: len(c.before_finish_merge) < 10_000)
+        await has_all(byzantium, athens)
+        await athens.kill()
+        if restarts:
+            await byzantium.manager.flusher.flush(byzantium.replica(1))
+            await byzantium.kill()
+            await byzantium.start()
+            c.dead.discard("byzantium")
+        c.change(1, lambda row: row.ClearField("merge_from"))
+        c.change(2, lambda row: row.ClearField("merge_into"))
+        for id_ in (1, 2):
+            c.elect(id_, "byzantium", without=["athens"])
+        await c.tell_all(1, 2)
+        await until(lambda: byzantium.replica(1).is_ready and not byzantium.replica(1).trim.has_foreign)
+        for node in (byzantium, cyrene):
+            await has_all(node, byzantium)
+            assert len(node.replica(1).data.page(b"", b"", False, 10_000, 1 << 30)[0]) == len(LOWER)
+
+
 @pytest.mark.parametrize("place", ["copy", "freeze", "finish"])
 async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one begins again, with what was copied already in its data."""

@@ -18,7 +18,7 @@ def test_first_the_left_ones_log_says_what_stays_and_then_come_the_rows() -> Non
     m = Merging(b"n", b"o")
     m.begin()
     assert Reached("merge.copy") in m.bench.take_all()
-    assert m.copied() == [TrimToRange(b"", b"m", 2), WriteBody([b"n", b"o"], [b"v", b"v"])]
+    assert m.copied() == [TrimToRange(b"", b"m", 2, True), WriteBody([b"n", b"o"], [b"v", b"v"])]
 
 
 def test_rows_come_a_page_at_a_time_after_others_had_their_turn() -> None:
@@ -53,7 +53,7 @@ def test_entries_that_are_no_writes_are_not_copied() -> None:
     m.settle(m.right)
     [ask] = m.run()
     assert ask == request()
-    assert m.copied() == [TrimToRange(b"", b"m", 2), WriteBody([b"n"], [b"v"])]
+    assert m.copied() == [TrimToRange(b"", b"m", 2, True), WriteBody([b"n"], [b"v"])]
 
 
 def test_no_more_is_appended_than_eight_entries_that_are_not_applied() -> None:

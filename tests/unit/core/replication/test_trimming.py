@@ -55,6 +55,30 @@ def test_what_a_merge_that_was_given_up_has_left_came_after_its_mark() -> None:
     assert not trim.has_foreign
 
 
+@pytest.mark.parametrize(
+    ("kept", "epoch", "is_suspected"),
+    [(LOWER, 1, True), (KeyRange(b"", b"z"), 1, True), (KeyRange(b"", b"c"), 1, False)],
+    ids=["it is not over, or was given up", "the range has shrunk since", "the range has grown since"],
+)
+def test_the_mark_of_a_merge_says_that_foreign_keys_follow(kept: KeyRange, epoch: int, is_suspected: bool) -> None:
+    replica = Bench().host(row(end_key=b"m"))
+    replica.trimmed(TrimToRange(*kept, epoch, copies_follow=True), removed_any=True)
+    assert replica.trim.has_foreign == is_suspected
+    replica.trim.compacted(kept, kept, is_changing=False)
+    assert replica.trim.has_foreign == is_suspected
+    replica.trimmed(TrimToRange(*kept, epoch + 1), removed_any=True)
+    replica.trim.compacted(kept, kept, is_changing=False)
+    assert not replica.trim.has_foreign
+
+
+def test_what_a_merge_has_copied_is_its_own_when_it_ends() -> None:
+    bench = Bench()
+    replica = bench.host(row(end_key=b"m", merge_from=2))
+    replica.trimmed(TrimToRange(*LOWER, 1, copies_follow=True), removed_any=False)
+    bench.adopt(replica, end_key=b"t", merge_from=0)
+    assert not replica.trim.has_foreign
+
+
 def test_only_what_is_removed_is_compacted() -> None:
     with pytest.raises(AssertionError, match="is removed"):
         trimmed().compacted(ALL, LOWER, is_changing=False)

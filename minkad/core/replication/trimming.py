@@ -30,8 +30,8 @@ class RangeTrim:
             self.removed_outside = kept
 
     def taken_over(self) -> None:
-        """What a merge has copied is the partition's own now. What was foreign before is removed at the mark with which the
-        copy began.
+        """What a merge has copied is the partition's own now. What was foreign before is removed at the mark with which
+        the copy began.
         """
         self.has_foreign, self._since = False, 0
 

@@ -320,8 +320,8 @@ async def test_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_given_up_and_the_next_leader_has_never_heard_of_it(tmp_path: Path, restarts: bool) -> None:
-    """It was told neither that the merge begins nor that it is off: its log says so. It also knows that after a restart,
-    when it doesn't come to that place of its log again.
+    """It was told neither that the merge begins nor that it is off: its log says so. It also knows that after a
+    restart, when it doesn't come to that place of its log again.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)

@@ -167,7 +167,7 @@ async def test_who_has_died_is_told_from_who_only_broke_the_stream() -> None:
             peer.refuses = True
             before = len(sender.unreachable)
             await until(lambda: reached(3) and len(sender.unreachable) > before)
-        assert sender.gone == gone
+            assert sender.gone == gone
 
 
 @pytest.mark.parametrize("standing_still", [stopped_before, stopped_behind_the_connection])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition
 from minkad.core.controller.failure_detector import PATIENCE
 from minkad.core.state import is_up
+from minkad.storage.log_database import STALLED_S
 from tests.simulation.network import Link
 from tests.simulation.process import Machine, Process
 from tests.simulation.trace import Violation
@@ -51,6 +52,15 @@ class Availability:
         if machine.stopped_until > now or process.disk_stalled:
             return float("inf")
         return max(process.built_at, machine.stopped_until, process.stalled_until)
+
+    def _works_since(self, machine: Machine) -> float:
+        """Since when what its threads do with the disk is done soon; infinite if it isn't. The daemon doesn't judge its
+        disk by this, but a split may wait for it, and so may an installed checkpoint.
+        """
+        process, now = machine.process, self._world.now
+        if process is None or any(now - began > STALLED_S for began in process.works):
+            return float("inf")
+        return process.worked_until
 
     def _connected_since(self, one: Machine, other: Machine) -> float:
         links = [(one.number, other.number), (other.number, one.number)]
@@ -142,7 +152,8 @@ class Availability:
         after = _SERVED_AFTER + self._patience(active)
         for node_id in sorted(self._in_use.get(row.id, frozenset())):
             machine = world.machine(node_id)
-            well = max(since, self._well_since(machine), self._connected_since(machine, controller))
+            well = max(since, self._well_since(machine), self._works_since(machine))
+            well = max(well, self._connected_since(machine, controller))
             if node_id not in row.replicas or node_id in row.removing_replicas or world.now - well < after:
                 continue
             raise Violation(

@@ -116,6 +116,8 @@ class Process(Endpoint):
         self.kill_after = 0  # so many points of persist, send and apply from now it dies; 0: it doesn't
         self.writing_since: float | None = None
         self.stalled_until = 0.0  # the disk was last too slow to be waited for
+        self.works: list[float] = []  # since when each of the threads has something to do with the disk
+        self.worked_until = 0.0  # one of them was last that slow
         self.stopping = False
         self.rng = random.Random(world.rng.random())
         self.rows: dict[int, Partition] = {}  # what this process acts on
@@ -283,7 +285,14 @@ class Process(Endpoint):
 
     async def disk_work(self) -> None:
         """A thread has something to do with the disk."""
-        await disk_work(self)
+        began = self.world.now
+        self.works.append(began)
+        try:
+            await disk_work(self)
+        finally:
+            self.works.remove(began)
+            if self.world.now - began > STALLED_S:
+                self.worked_until = self.world.now
 
     def spooled(self, file: Path) -> dict[bytes, bytes]:
         """The rows in a file of a load."""

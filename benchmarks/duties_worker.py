@@ -26,7 +26,7 @@ class Shards:
 
     endpoints: list[str]
     names: list[str]
-    capacity: int  # of each
+    capacity: int  # each shard's
 
     def command(self) -> list[str]:
         """What starts the process."""

@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(_PREFACE + frame(_SETTINGS, 0, 0, settings) + frame(_WINDOW, 0, 0, more))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell who waits."""
+        """Fail the calls that wait for an answer."""
         self._fail(f"etcd closed the connection: {exc or 'no reason given'}")
 
     def call(self, message: bytes) -> None:

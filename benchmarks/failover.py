@@ -1,5 +1,5 @@
 """A node is killed, stopped or cut off, or its disk hangs: how long until every partition takes writes again, beside
-Redis Cluster with the same timeout and etcd. And whether anybody was taken for dead who lived.
+Redis Cluster with the same timeout and etcd. It also counts nodes that were marked FAILED although they lived.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
 DESCRIPTION: Final = "A node dies, is silent, or its disk hangs: how long until every partition takes writes again."
-ROUNDS: Final = 10  # of each fault at each kind of node, in each size of cluster
+ROUNDS: Final = 10  # for each fault at each kind of node, in each size of cluster
 QUICK_ROUNDS: Final = 2
 SIZES: Final = (3, 5)
 NAMES: Final = ("athens", "byzantium", "cyrene", "delphi", "ephesus")
@@ -155,7 +155,7 @@ class _Lab:
         self._count(before, victim)
         self._end(fault, victim)
         after, _ = _wait_well(self.control)
-        self.failed += _others(before, victim) != _others(after, victim)  # who comes back is another process
+        self.failed += _others(before, victim) != _others(after, victim)  # a node that comes back is another process
         return took
 
     @staticmethod

@@ -1,6 +1,6 @@
-"""How long keyspaces of many partitions of three replicas take from the request to all of them ONLINE, one after
-the other in one cluster; who was failed meanwhile, and for how long an event loop was busy at a time. No peer: Redis
-has its slots from the start.
+"""How long keyspaces of many partitions of three replicas take from the request to all of them ONLINE, one after the
+other in one cluster; which nodes were marked FAILED meanwhile, and for how long an event loop was busy at a time. No
+peer: Redis has its slots from the start.
 """
 
 import re

@@ -17,7 +17,7 @@ from typing import Any, Final
 import minka
 
 MINKA: Final = "minka"
-QUIET_LOAD: Final = 0.7  # of the last minute; above it other work disturbs the figures
+QUIET_LOAD: Final = 0.7  # over the last minute; above it other work disturbs the figures
 
 
 @dataclass(frozen=True, slots=True)

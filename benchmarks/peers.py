@@ -259,7 +259,7 @@ class EtcdCluster:
         self._group.wait_until("etcd has a leader", lambda: self._leader() is not None)
 
     def leader(self) -> str:
-        """Where the leader takes requests."""
+        """The address at which the leader takes requests."""
         leader = self._leader()
         assert leader is not None, "etcd has a leader"
         return leader

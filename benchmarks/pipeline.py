@@ -129,7 +129,7 @@ def _load(spark: SparkSession, source: DataFrame, cluster: LocalCluster, name: s
 
 
 def _idle_cpu(cluster: LocalCluster) -> float:
-    """Of the daemons together, in seconds a second."""
+    """The processor time of the daemons together, in seconds a second, while nothing is asked of them."""
     before, seconds = _cpu_of(cluster), _timed(lambda: time.sleep(_IDLE_SECONDS))
     return (_cpu_of(cluster) - before) / seconds
 

@@ -110,7 +110,7 @@ class Talk:
 
 def answer(line: Any) -> None:
     """The other end of `Talk.hear`, in the process that was started."""
-    # Not through sys.stdout: where that is unbuffered (PYTHONUNBUFFERED), it loses the end of a long line.
+    # Not through sys.stdout: if that is unbuffered (PYTHONUNBUFFERED), it loses the end of a long line.
     with open(1, "wb", closefd=False) as out:
         out.write(json.dumps(line).encode() + b"\n")
 

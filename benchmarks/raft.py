@@ -147,7 +147,7 @@ class RaftGroup:
 
     @property
     def leader_address(self) -> str:
-        """Where the leader takes batches."""
+        """The address at which the leader takes batches."""
         return self._addresses[self._leader]
 
     def propose(self, concurrency: int, seconds: float) -> tuple[float, list[float]]:

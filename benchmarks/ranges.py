@@ -1,4 +1,4 @@
-"""Keyspaces by ranges: how fast a scan is, for how long a split holds up who uses the partition, and how even the
+"""Keyspaces by ranges: how fast a scan is, for how long a split holds up the partition's clients, and how even the
 partitions are that split themselves. No peer: Redis Cluster has slots, and etcd one key space.
 """
 
@@ -21,7 +21,7 @@ from minkactl.playground import LocalCluster
 KEYSPACE: Final = "bench"
 MAX_BYTES: Final = 4 * 1024 * 1024
 _BATCH: Final = 5_000
-_USERS: Final = 8  # who put, and as many who get
+_USERS: Final = 8  # users that put, and as many that get
 _SCANNERS: Final = 2
 _SCANNED: Final = 1000
 _GAP_S: Final = 0.005

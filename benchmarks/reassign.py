@@ -24,7 +24,7 @@ PAUSE_PARTITIONS: Final = 256  # for more pauses: a quarter of them moves
 WRITTEN_KEYS: Final = 20_000  # those that are written again meanwhile
 
 _GAP_S: Final = 0.1  # between two puts to the same partition while pauses are measured
-_AROUND_S: Final = 3.0  # of puts before and after the move
+_AROUND_S: Final = 3.0  # for which puts are measured before the move, and after it
 _OPERATION_TIMEOUT_S: Final = 300.0
 _POLL_S: Final = 0.02
 _PAUSE: Final = "minka_migration_write_pause_seconds_bucket"

@@ -146,7 +146,7 @@ async def _database() -> AsyncIterator[DataDatabase]:
 
 
 async def _cost(report: Report, batch: int) -> None:
-    """Of a processor's time, of applying new keys and the same keys again."""
+    """The processor time a key for applying new keys, and for applying the same keys again."""
     rng = Random(1)
     count = _COST_KEYS if batch > 1 else _COST_KEYS // 5
     keys = [rng.randbytes(16) for _ in range(count)]

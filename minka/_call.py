@@ -27,11 +27,11 @@ class Part:
     size: int  # bytes of keys and values, roughly
     alone: bool = False  # it wants a frame of its own
     attempts: int = 0
-    route: Route | None = None  # by which it was last sent
+    route: Route | None = None  # the route by which it was last sent
     node: str = ""
     address: str = ""
     sent: bool = False
-    waits: bool = False  # for the time to be sent again
+    waits: bool = False  # for the moment at which it is sent again
     open: bool = True
     error: MinkaError | None = None  # the last refusal
     scan: ScanBody | None = None  # it has no keys then
@@ -52,15 +52,15 @@ class Client(Protocol):
 
     @property
     def table(self) -> RoutingTable:
-        """Where everything is, as far as it is known."""
+        """The routes and addresses, as far as they are known."""
 
     @property
     def rng(self) -> Random:
-        """For delays that differ."""
+        """The source of the jitter in delays."""
 
     @property
     def calls(self) -> "set[Call]":
-        """Those under way."""
+        """The calls under way."""
 
     def send(self, part: Part) -> None:
         """Give the part to the stream of the node that it is for."""
@@ -78,9 +78,9 @@ class Call:
     def __init__(self, client: Client, routes: KeyspaceRoutes, op: Op, timeout: float, deadline: float) -> None:
         self.op: Final = op
         self.routes: Final = routes
-        self.deadline: Final = deadline  # of the loop's clock
+        self.deadline: Final = deadline  # by the loop's clock
         self.found: Final[dict[bytes, bytes | None]] = {}  # what a read answered
-        self.age_ms = 0  # of the oldest of that
+        self.age_ms = 0  # the greatest age of these answers
         self.page: ScanPage | None = None  # what a scan answered
         self.parts: Final[set[Part]] = set()
         self._client = client

@@ -31,7 +31,7 @@ from minka.wire import Op
 MAX_CALLS: Final = 100_000
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TABLE_TIMEOUT_S: Final = 1.0  # for one node to give its table
-_HEDGE_S: Final = 0.1  # after which the next one is asked, too
+_HEDGE_S: Final = 0.1  # then the next one is asked, too
 _MAX_ASKED: Final = 5  # nodes asked for the table in one refresh, once there is one
 _REFRESH_GAP_S: Final = 0.03  # between two refreshes
 _KEYSPACE_TRIES: Final = 7  # refreshes in about 0.5 s before a keyspace counts as unknown: a node may lag a little
@@ -39,7 +39,7 @@ _log: Final = logging.getLogger("minka")
 
 
 class Core:
-    """Everything of a client that belongs to its event loop; it begins with the first call."""
+    """The part of a client that belongs to its event loop; it is made with the first call."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -108,7 +108,7 @@ class Core:
             return ""
         if part.call.op is not Op.READ_STALE or not route.readable:
             return route.leader
-        others = [node for node in route.readable if node != part.node]  # than the one that was tried
+        others = [node for node in route.readable if node != part.node]  # other than the one that was tried
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
@@ -239,7 +239,7 @@ class Core:
         return [part for part in reads if self.has_moved(part)]
 
     def _rerouted(self) -> list[Part]:
-        """The parts that wait to be sent again although a newer row says where to."""
+        """The parts that wait to be sent again although a newer row already names the node."""
         waiting = (part for call in self.calls for part in call.parts if part.waits)
         return [part for part in waiting if self.has_newer_route(part)]
 

@@ -10,7 +10,7 @@ from minka.grpc_calls import clipped
 _MAX_SHOWN: Final = 4
 _MAX_KEY_CHARS: Final = 40
 
-# Of several codes in one batch, the one that asks most of the reader comes first.
+# If a batch failed with several codes, the one that asks most of the reader comes first.
 _GRAVEST: Final = (
     Code.OUTCOME_UNKNOWN,
     Code.DEADLINE_EXCEEDED,
@@ -68,7 +68,8 @@ class BatchError(MinkaError):
 
 
 def _gravest(failures: Sequence[Failure]) -> Code:
-    """The code that counts: of those that are not known to have done nothing, the worst; else one that stays."""
+    """The worst code of those with which a write may have been done, if there is one; else one that can't be retried,
+    if any."""
     codes = [failure.error.code for failure in failures]
     lasting = (code for code in codes if not code.info.retriable)
     return next((code for code in _GRAVEST if code in codes), next(lasting, codes[0]))

@@ -79,8 +79,8 @@ class ClientLoop:
         return future
 
     def stop(self, client: aio.Client, process: int) -> None:
-        """Close the client, and let those who wait in other threads have their answer. `process`: whose client it is;
-        in a child that was forked from it there is nothing to close.
+        """Close the client, and let callers that wait in other threads have their answer. `process`: the id of the
+        process that made the client; in a child that was forked from it there is nothing to close.
         """
         if process != os.getpid():
             return

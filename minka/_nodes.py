@@ -79,5 +79,5 @@ def may_work_later(error: MinkaError) -> bool:
 
 
 def pause(tries: int) -> None:
-    """Before the next try, longer after each."""
+    """Wait before the next try, longer after each."""
     time.sleep(delay_s(tries, _RNG))

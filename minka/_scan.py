@@ -21,7 +21,7 @@ Pairs = list[tuple[bytes, bytes]]
 
 PAGE_ROWS: Final = 2000
 PAGE_BYTES: Final = 512 * 1024
-_PAGES_AHEAD: Final = 2  # of one partition
+_PAGES_AHEAD: Final = 2  # for one partition
 _PARTITIONS_AHEAD: Final = 3  # besides the one whose turn it is
 
 
@@ -118,7 +118,7 @@ class _Stretch:
         return call.page
 
     def _go_on_behind(self, page: ScanPage) -> bool:
-        """Take what the page has from what is left; whether nothing is."""
+        """Take the keys of the page off what is left; whether nothing is left then."""
         if self._limit is not None:
             self._limit -= len(page.keys)
         left, has = self._left, KeyRange(page.start, page.end)

@@ -82,7 +82,7 @@ class _Operations:
     async def put_many(
         self, pairs: Mapping[AnyKey, bytes] | Iterable[tuple[AnyKey, bytes]], *, timeout: float | None = None
     ) -> None:
-        """Set many keys, up to 32 MiB; of a key given twice the last value counts.
+        """Set many keys, up to 32 MiB; if a key is given twice, the last value counts.
 
         Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic.
         """
@@ -124,12 +124,12 @@ class _Operations:
         timeout: float | None = None,
     ) -> AsyncGenerator[tuple[bytes, bytes], None]:
         """The pairs with start <= key < end in the order of their keys, `limit` of them at most; with `reverse` from
-        the end down. An empty bound is none. Only for keyspaces by ranges: NOT_BY_RANGES.
+        the end down. An empty bound means no bound. Raises NOT_BY_RANGES for a keyspace by hash.
 
         It asks only the partitions in question, page by page, some ahead. Each page is read at one moment after the
         call began, all of it at the leader, and each key comes once at most, whatever is split or moved meanwhile; the
-        scan as a whole is no snapshot. `timeout` holds for every page. Who stops early closes it
-        (`contextlib.aclosing`) so that nothing more is read ahead.
+        scan as a whole is no snapshot. `timeout` holds for every page. A caller that stops early closes it
+        (`contextlib.aclosing`), so that nothing more is read ahead.
         """
         return rows_of(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
 
@@ -142,7 +142,7 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-        """The same as `scan`, as it comes: in lists."""
+        """The same pairs as `scan`, in the lists in which they arrive."""
         if limit is not None and limit < 1:
             raise MinkaError(Code.INVALID_ARGUMENT, f"a limit of {limit}")
         timeout = self._timeout if timeout is None else _checked_timeout(timeout)
@@ -274,7 +274,7 @@ def _checked_timeout(seconds: float) -> float:
 
 
 def _add_in_pieces(call: Call, place: int, keys: list[bytes], values: list[bytes | None]) -> None:
-    """A large batch, so that each piece fills a frame and several are under way."""
+    """Add a large batch in pieces, so that each fills a frame and several are under way."""
     start, size = 0, 0
     for end, (key, value) in enumerate(zip(keys, values, strict=True), 1):
         size += len(key) + len(value or b"")

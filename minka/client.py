@@ -48,7 +48,7 @@ class _Operations:
     def put_many(
         self, pairs: Mapping[AnyKey, bytes] | Iterable[tuple[AnyKey, bytes]], *, timeout: float | None = None
     ) -> None:
-        """Set many keys, up to 32 MiB; of a key given twice the last value counts.
+        """Set many keys, up to 32 MiB; if a key is given twice, the last value counts.
 
         Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic.
         """

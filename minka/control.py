@@ -214,7 +214,8 @@ class Control:
         reason: str = "",
         queue: bool = False,
     ) -> admin_pb2.ElectLeadersResponse:
-        """Let preferred leaders lead (none named: of all partitions), as an operation if there is any to elect."""
+        """Let the first replica of each partition lead, in these keyspaces and of these partitions (all if none is
+        named), as an operation if there is any to elect."""
         request = admin_pb2.ElectLeadersRequest(
             keyspaces=keyspaces, partitions=partitions, requested_by=requested_by, reason=reason, queue=queue
         )
@@ -282,7 +283,8 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).ResumeOperation, request, repeatable=True).operation
 
     def cancel_operation(self, operation_id: int, requested_by: str, reason: str = "") -> cluster_pb2.Operation:
-        """What can go back goes back, what can't is completed; CANCEL_REFUSED if too little would be left."""
+        """Migrations that can go back go back, the others are completed. Raises CANCEL_REFUSED if too few replicas
+        would be left."""
         request = admin_pb2.CancelOperationRequest(id=operation_id, requested_by=requested_by, reason=reason)
         return self._call(lambda channel: AdminStub(channel).CancelOperation, request, repeatable=False).operation
 
@@ -345,7 +347,7 @@ class Control:
         return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
 
     def loads(self, load_ids: Sequence[str] = (), *, with_parts: bool = False) -> load_api_pb2.GetLoadsResponse:
-        """Loads by id, or all that are remembered; what those that are committed wait for. Raises UNKNOWN_LOAD."""
+        """Loads by id, or all that are remembered, with what the committed ones wait for. Raises UNKNOWN_LOAD."""
         request = load_api_pb2.GetLoadsRequest(load_ids=load_ids, with_parts=with_parts)
         return self._call(lambda channel: LoadsStub(channel).GetLoads, request, repeatable=True)
 
@@ -446,7 +448,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Described:
-    """What a node was asked of itself: see `Control.describe_node`."""
+    """The answer of a node about itself, which may be on its way: see `Control.describe_node`."""
 
     address: str
     call: "grpc.Future[admin_pb2.DescribeNodeResponse]"

@@ -98,7 +98,7 @@ class HistoryClient:
 
 
 def intervals_of(node: str, blocks: Iterable[HistoryBlock]) -> Iterator[NodeInterval]:
-    """The parts of an interval together. Raises what `unpack` does."""
+    """The intervals, each with all of its parts. Raises what `unpack` does."""
     found: NodeInterval | None = None
     for block in blocks:
         rows = unpack(block.packed, block.rows, block.layout)

@@ -13,7 +13,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 
-FORMAT: Final = 1  # of the rows in a block; another layout gets another number
+FORMAT: Final = 1  # the layout of the rows in a block; another one gets another number
 MAX_ROWS: Final = 1000  # in a block
 
 # Requests by how long they took. Bucket 0 is below 16 µs, then two an octave, and the last one is from 8.4 s on.
@@ -82,7 +82,7 @@ def quantile_ms(took: Sequence[int], share: float) -> float | None:
 
 
 def pack(rows: Sequence[PartitionInterval]) -> bytes:
-    """At most MAX_ROWS."""
+    """The block of these rows, MAX_ROWS at most."""
     assert len(rows) <= MAX_ROWS, len(rows)
     plain = b"".join([_packed(row) for row in rows])
     return zlib.compress(b"".join([plain[place::_ROW_BYTES] for place in range(_ROW_BYTES)]), 1) if rows else b""

@@ -54,9 +54,9 @@ T = TypeVar("T")
 _CHUNK_BYTES: Final = 256 * 1024
 _ASK_SECONDS: Final = 5.0
 _FILE_SECONDS: Final = 3600.0  # for one file to be uploaded, fetched or cut
-_ENOUGH_SECONDS: Final = 5.0  # for which nodes that are late are waited for, once enough nodes have a file
+_ENOUGH_SECONDS: Final = 5.0  # the wait for nodes that are late, once enough nodes have a file
 _POLL_SECONDS: Final = 0.1
-_PASSING_SECONDS: Final = 30.0  # for which what is missing before a load may come back
+_PASSING_SECONDS: Final = 30.0  # the wait for what is missing before a load, which may come back
 _RNG: Final = Random()
 # Nothing that is repeated can help.
 _FINAL: Final = frozenset(

@@ -47,14 +47,14 @@ class PairBucket:
 
 
 class KeyspaceRoutes(ABC):
-    """One keyspace: where each key belongs, and the route there. A place is a slot, or a range as it is at present."""
+    """One keyspace: the place of each key, and the route to it. A place is a slot, or a range as it is at present."""
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
 
     @abstractmethod
     def place(self, key: bytes) -> int:
-        """Where a key belongs."""
+        """The place of a key."""
 
     @abstractmethod
     def key_buckets(self, keys: Iterable[bytes]) -> list[tuple[int, list[bytes]]]:
@@ -66,15 +66,15 @@ class KeyspaceRoutes(ABC):
 
     @abstractmethod
     def belong_together(self, keys: Sequence[bytes]) -> bool:
-        """Whether keys that had one place once have one still."""
+        """Whether keys that once had one place still have one."""
 
     @abstractmethod
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
-        """The way of keys that belong together, and had this place once; None while it isn't known."""
+        """The route of keys that belong together, and once had this place; None while it isn't known."""
 
     @abstractmethod
     def update(self, row: cluster_pb2.Partition) -> bool:
-        """Take a row of the keyspace if it is newer; whether it was."""
+        """Take a row of the keyspace if it is newer; return whether it was."""
 
 
 class HashRoutes(KeyspaceRoutes):
@@ -114,15 +114,15 @@ class HashRoutes(KeyspaceRoutes):
         return [PairBucket(slot, keys[slot], values[slot]) for slot in keys]
 
     def belong_together(self, keys: Sequence[bytes]) -> bool:
-        """Always."""
+        """Always true: a key's slot never changes."""
         return True
 
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
-        """By the slot."""
+        """The route of the slot."""
         return self.routes[place]
 
     def update(self, row: cluster_pb2.Partition) -> bool:
-        """By partition_epoch. Raises INTERNAL for a slot that can't be."""
+        """The row with the higher partition_epoch stays. Raises INTERNAL for a slot that the keyspace doesn't have."""
         if row.slot >= self.count:
             raise MinkaError(Code.INTERNAL, f"partition {row.id} has slot {row.slot} of {self.count} in {self.name!r}")
         known = self.routes[row.slot]
@@ -146,7 +146,7 @@ class RangeRoutes(KeyspaceRoutes):
         self._routes: dict[bytes, Route] = {}  # by start
 
     def place(self, key: bytes) -> int:
-        """Where a key belongs, as far as it is known."""
+        """The place of a key, as far as the ranges are known."""
         place = bisect_right(self._starts, key)
         if not place:
             return -1
@@ -170,12 +170,12 @@ class RangeRoutes(KeyspaceRoutes):
         return len(keys) == 1 or self.place(min(keys)) == self.place(max(keys))
 
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
-        """By the range in which the keys lie now."""
+        """The route of the range in which the keys lie now."""
         now = self.place(keys[0])
         return self._routes[self._starts[now - 1]] if now > 0 else None
 
     def route_below(self, end: bytes) -> Route | None:
-        """The way to the greatest keys before `end`, b"": to the greatest of all."""
+        """The route of the greatest keys before `end`; b"" means the greatest of all."""
         place = bisect_left(self._starts, end) if end else len(self._starts)
         route = self._routes[self._starts[place - 1]] if place else None
         known = route is not None and (not route.range.end or (bool(end) and end <= route.range.end))
@@ -187,8 +187,8 @@ class RangeRoutes(KeyspaceRoutes):
         return [KeyRange(*bounds) for bounds in pairwise((wanted.start, *starts, wanted.end))]
 
     def update(self, row: cluster_pb2.Partition) -> bool:
-        """By partition_epoch; of two partitions that have one key, the one of the greater generation: a split and a
-        merge both give a key's partition a greater one than it had.
+        """The row with the higher partition_epoch stays. If two partitions have one key, the one with the greater
+        generation stays: a split and a merge both give a key's partition a greater one than it had.
         """
         route = Route.of(row)
         known = self._routes.get(row.start_key)
@@ -236,7 +236,7 @@ def _routes_of(keyspace: cluster_pb2.Keyspace) -> KeyspaceRoutes:
 class RoutingTable:
     """Every keyspace's routes and every node's address, as far as this client has heard.
 
-    Tables and rows arrive from different nodes in any order; of each partition the row with the highest
+    Tables and rows arrive from different nodes in any order; for each partition the row with the highest
     partition_epoch is kept.
     """
 

@@ -44,8 +44,8 @@ class SnapshotClient(Nodes):
     ) -> Iterator[PartitionSnapshot]:
         """Snapshots that together have these keys of what is, or was, this partition: one, unless it was split since.
 
-        `part_bytes`: where parts of about so many bytes begin is told, too. Raises what a leader refuses, and
-        UNREACHABLE and the like when none answered in time.
+        With `part_bytes`, the answer also has the keys at which parts of about so many bytes begin. Raises what a
+        leader refuses, and UNREACHABLE and the like when none answered in time.
         """
         start = wanted.start
         while True:

@@ -24,7 +24,7 @@ class Tls:
 
     `ca` holds the certificates of the authorities from which the other side's must come. `cert` is the own
     certificate, followed by those between it and the authority, if any, and `key` its private key, unencrypted. Nobody
-    but its owner may read the key; of one that root owns, a group may.
+    but its owner may read the key; if root owns it, a group may, too.
     """
 
     ca: str | Path
@@ -81,7 +81,7 @@ class Tls:
 
 
 def _content(path: str | Path) -> tuple[bytes, os.stat_result]:
-    """With whose it is, and who may read it."""
+    """The file's content, with its owner and mode. Raises OSError, also for more than 1 MiB."""
     with open(path, "rb") as file:
         content = file.read(_MAX_FILE_BYTES + 1)
         status = os.fstat(file.fileno())
@@ -91,7 +91,8 @@ def _content(path: str | Path) -> tuple[bytes, os.stat_result]:
 
 
 def _others_who_read(key: os.stat_result) -> str:
-    """Who may read the private key besides its owner; "" when that is in order, by the rule that PostgreSQL has.
+    """The readers that the private key must not have besides its owner, for people; "" if there are none, by
+    PostgreSQL's rule.
 
     A key that root owns may be readable by a group: so the system's store of keys, and secrets of Kubernetes, are
     shared with a service (PostgreSQL, "Secure TCP/IP Connections with SSL").

@@ -16,9 +16,9 @@ KV_BATCH_METHOD: Final = "/minka.v1.Kv/Batch"
 MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_FRAME_BYTES: Final = 34 * 1024 * 1024  # a group may come on top of others that nearly fill a frame
-MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024  # of all results of a frame; what is beyond is refused with TOO_LARGE
+MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024  # for all results of a frame; a result beyond that is refused with TOO_LARGE
 MAX_GROUPS: Final = 1024
-MAX_KEYS: Final = 1_000_000  # of one group
+MAX_KEYS: Final = 1_000_000  # in one group
 PIECE_BYTES: Final = 256 * 1024
 
 _PIECE: Final = 0xC1  # with it begins a piece: the byte that MessagePack never uses; then 1 if more come, else 0
@@ -32,7 +32,7 @@ class Op(IntEnum):
     READ = 0
     WRITE = 1
     READ_STALE = 2  # answered by any replica, which says how old its data may be
-    SCAN = 3  # of a keyspace by ranges: some of the pairs in a range, in order
+    SCAN = 3  # for keyspaces by ranges: some of the pairs in a range, in order
 
 
 class Group(msgspec.Struct, array_like=True, gc=False):

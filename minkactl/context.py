@@ -27,7 +27,7 @@ _TLS_FILES: Final = ("ca", "cert", "key")
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where the nodes are, and who said so, for people: "MINKA_ENDPOINTS", "context prod"."""
+    """The addresses of nodes, and the source of them for people: "MINKA_ENDPOINTS", "context prod"."""
 
     addresses: tuple[str, ...]
     source: str
@@ -51,7 +51,7 @@ class Config:
 
 
 def config_path() -> Path:
-    """Where the configuration file is, whether or not it exists."""
+    """The path of the configuration file, whether or not it exists."""
     home = os.environ.get("XDG_CONFIG_HOME", "")
     # The XDG specification: a relative path is to be ignored.
     base = Path(home) if home.startswith("/") else Path.home() / ".config"

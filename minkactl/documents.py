@@ -99,7 +99,7 @@ def _set(message: Message, field: "FieldDescriptor | _upb.FieldDescriptor", valu
             from_document(value, getattr(message, field.name))
         else:
             setattr(message, field.name, enum_number(field.enum_type, value) if field.enum_type else value)
-    except MinkaError:  # of a message within this one, which it names better
+    except MinkaError:  # a message within this one has said it, and more exactly
         raise
     except (TypeError, ValueError) as error:
         raise MinkaError(

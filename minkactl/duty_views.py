@@ -131,7 +131,7 @@ def duty_row(document: Row) -> Row:
 
 
 def duties_page(statuses: Iterable[DutyStatus]) -> Page:
-    """A list of them."""
+    """A list of duties."""
     found = [duty_document(status.duty, status) for status in statuses]
     rows = [duty_row(document) for document in found]
     return Page(found, [Listing(DUTY_COLUMNS, rows, "No such duty.")], [row["name"] for row in rows])
@@ -145,7 +145,7 @@ def changed_page(duties: Sequence[Duty]) -> Page:
 
 
 def duty_page(status: DutyStatus) -> Page:
-    """One, with everything."""
+    """All about one duty."""
     document = duty_document(status.duty, status, with_payload=True)
     name = f"{document['pallet']}/{document['id']}"
     facts = {key: value for key, value in document.items() if key not in ("assignments", "quarantines")}
@@ -197,7 +197,7 @@ def pallet_row(document: Row) -> Row:
 
 
 def pallets_page(summaries: Iterable[PalletSummary]) -> Page:
-    """A list of them."""
+    """A list of pallets."""
     found = [pallet_document(summary.pallet, summary) for summary in summaries]
     listing = Listing(PALLET_COLUMNS, [pallet_row(one) for one in found], "No pallet yet: minkactl pallet create NAME.")
     return Page(found, [listing], [one["id"] for one in found])
@@ -224,7 +224,7 @@ _OF_A_LOAD: Final = ("shard", "duties", "weight", "capacity", "load_percent")
 
 
 def _load_row(load: Row) -> Row:
-    """With how much of its capacity that is."""
+    """What a shard has of a pallet, with the percentage of its capacity."""
     capacity = load["capacity"]
     return {**load, "load_percent": 100 * load["weight"] // capacity if capacity else None}
 
@@ -285,7 +285,7 @@ def moved_row(moved: DutyMoved) -> Row:
 
 
 def explain_page(response: ExplainDutyResponse) -> Page:
-    """Where it is and why, shard by shard."""
+    """The shard that has the duty and why, and the verdict on each other shard."""
     document = duty_document(response.status.duty, response.status)
     verdicts = [{"shard": one.shard, "possible": one.possible, "reason": one.verdict} for one in response.shards]
     moves = [moved_row(one) for one in response.moves]

@@ -37,7 +37,7 @@ class Lines:
         self._next = time.monotonic() + LINES_EVERY_S
 
     def __call__(self, progress: "Progress") -> None:
-        """Hear of it."""
+        """Print the line that is due, if one is."""
         if progress.is_over or time.monotonic() >= self._next:
             self._next = time.monotonic() + LINES_EVERY_S
             state = f"done in {units.duration(progress.seconds)}" if progress.is_over else "runs"

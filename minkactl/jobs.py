@@ -29,7 +29,8 @@ R = TypeVar("R", bound="Report")
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """Where a job runs, as --master, --remote and --conf say it, and whether it is silent about how far it is."""
+    """The Spark that a job runs on, as --master, --remote and --conf say it, and whether its progress is hidden
+    (--quiet)."""
 
     master: str | None
     remote: str | None

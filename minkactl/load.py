@@ -115,7 +115,7 @@ class Loaded:
 
 
 async def load(keyspace: "Keyspace", pairs: Iterable[Pair], report: Callable[[Loaded], None]) -> Loaded:
-    """Put all pairs, several batches at a time; of a key given twice the last value counts.
+    """Put all pairs, several batches at a time; if a key is given twice, the last value counts.
 
     `report` is called after each batch. Raises what the client and `pairs` raise.
     """

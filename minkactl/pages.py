@@ -22,7 +22,7 @@ class Kind(Enum):
     BYTES = auto()
     MILLISECONDS = auto()  # a duration
     TIME = auto()  # Unix milliseconds
-    KEY = auto()  # of a bound; a terminal shows the beginning and the end of a long one
+    KEY = auto()  # a bound; a terminal shows the beginning and the end of a long one
     PERCENT = auto()  # a terminal draws it as a bar where there is room
 
 

@@ -1,4 +1,4 @@
-"""Which partition somebody means: flights/6, as the tables show it, or its id."""
+"""Finding a partition by what a person types: flights/6, as the tables show it, or its id."""
 
 from collections.abc import Sequence
 

@@ -39,13 +39,13 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 
-# Not for the nodes: settings that would override their files, and the service manager of whoever starts them.
+# Nodes don't get these variables: they are for the process that starts the cluster, from its own service manager.
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
 
 
 @dataclass(slots=True)
 class LocalNode:
-    """One node: where it listens, its files, and its process when it runs.
+    """One node: its addresses, its files, and its process when it runs.
 
     `config` is merged over the cluster's configuration and `env` over the environment at each start.
     """
@@ -298,7 +298,7 @@ class LocalCluster:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=inherited | self.env | node.env,
-                    start_new_session=True,  # a Ctrl-C is for whoever runs the cluster
+                    start_new_session=True,  # a Ctrl-C is for the process that runs the cluster
                 )
             ).result()
 

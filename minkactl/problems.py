@@ -19,7 +19,7 @@ from minkactl.units import counted
 HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard so lately works, for some at least
 UNHEARD_MS: Final = 3000  # a voter that is there is heard several times in it, also while there is no leader
 MAX_NAMES: Final = 8
-MAX_COMMANDS: Final = 4  # of one problem
+MAX_COMMANDS: Final = 4  # for one problem
 _GONE: Final = (
     "If their machines are gone for good: start them on others with their data directories, or with backups of those. "
     "No command does without (docs/operations.md, A quorum)."
@@ -184,7 +184,7 @@ class _Problems:
         alone = sum(not set(p.isr) - {node.id} for p in held)
         if alone:
             return (
-                f"If {node.id} is gone for good: of {counted(alone, 'partition')} no other node has a copy in sync. "
+                f"If {node.id} is gone for good: no other node has an in-sync copy of {counted(alone, 'partition')}. "
                 f"Start it elsewhere with its data_dir, or with a backup of that."
             )
         remove = f"minkactl raft remove {node.id}"
@@ -340,7 +340,7 @@ def _is(names: Sequence[str]) -> str:
 
 
 def _since(unix_ms: int | None, now_ms: int) -> str:
-    """As in " since 11:13:36 (2 min 03 s)"; nothing if it isn't known."""
+    """A text such as " since 11:13:36 (2 min 03 s)"; nothing if it isn't known."""
     if not unix_ms or unix_ms >= now_ms:
         return ""
     age = max(now_ms - unix_ms, 0) / 1000
@@ -348,7 +348,7 @@ def _since(unix_ms: int | None, now_ms: int) -> str:
 
 
 def _when(unix_ms: int, now_ms: int) -> str:
-    """As in 11:13:36 (2 min 03 s ago)."""
+    """A text such as 11:13:36 (2 min 03 s ago)."""
     age = max(now_ms - unix_ms, 0) / 1000
     return f"{_moment(unix_ms, age)} ({units.duration(age)} ago)"
 

@@ -127,7 +127,7 @@ class Tracker:
         }
 
     def _name(self, migration: Migration) -> str:
-        """Of what is moved."""
+        """The name of the duty or the partition that is moved."""
         if migration.HasField("duty"):
             return self._duties.get(migration.duty, f"duty {migration.duty}")
         return self._names.get(migration.partition_id, str(migration.partition_id))
@@ -166,8 +166,8 @@ def _together(reported: list[MigrationProgress]) -> MigrationProgress | None:
 
 
 def operation_document(operation: Operation, now_ms: int | None = None) -> dict[str, Any]:
-    """The operation's document: what its kind has to say stands beside the rest, as do who began it and, by the time
-    `now_ms`, how long it took or takes so far.
+    """The operation's document: what its kind has to say stands beside the rest, as do its requester (minkad for an
+    automatic one) and, given the time `now_ms`, how long it took or takes so far.
     """
     document, kind = to_document(operation), operation.WhichOneof("kind")
     for field in operation.DESCRIPTOR.oneofs_by_name["kind"].fields:
@@ -179,7 +179,8 @@ def operation_document(operation: Operation, now_ms: int | None = None) -> dict[
 
 
 def _order(row: Row) -> tuple[int, str, int]:
-    """What moves first, what waits next, what has ended last; within that by partition."""
+    """The key that sorts migrations: those that move first, then those that wait, then those that have ended; within
+    that by partition."""
     ranks = {"copying": 0, "handed_over": 1, "pending": 2, "cancelled": 3, "completed": 4}
     keyspace, _, slot = row["partition"].rpartition("/")
     return ranks.get(row["state"], 5), keyspace, int(slot) if slot.isdecimal() else 0

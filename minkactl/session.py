@@ -42,7 +42,8 @@ class Session:
         return None if self.timeout_s is None else self.timeout_s - (time.monotonic() - self.started)
 
     def endpoints(self) -> "Endpoints":
-        """Where the cluster is. Raises MinkaError for a mistake in what was given."""
+        """The addresses of nodes, and their TLS. Raises MinkaError for a mistake in the options or in what they
+        name."""
         from minkactl.context import resolve
 
         found = resolve(self.endpoints_option, self.context)

@@ -7,7 +7,7 @@ from typing import Final
 from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.cluster_pb2 import Node, NodeState, Partition, PartitionState
 
-SHARE: Final = 0.3  # of what a node should have: a smaller difference is no problem
+SHARE: Final = 0.3  # a part of what a node should have: a smaller difference is no problem
 AT_LEAST: Final = 4  # nor is one of so few partitions
 REASSIGN: Final = "minkactl reassign"
 ELECT: Final = "minkactl elect-leaders --preferred"

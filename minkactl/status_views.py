@@ -157,7 +157,7 @@ def _sentence(asked: Survey, document: Row) -> str:
         text = f"nothing but {stale}: no node that answers has clearance"
     if document["unknown"]:
         silent = [n for n, report in asked.reports.items() if report.answer is None and not report.refused]
-        text += f"; of {document['unknown']:,} it can't be known, since {_and(silent)} can't be asked"
+        text += f"; for {document['unknown']:,} it can't be known, since {_and(silent)} can't be asked"
     return text
 
 

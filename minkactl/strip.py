@@ -16,8 +16,8 @@ class Signs:
     fill: str
     shades: str  # from none to full
     hot: str
-    tick: str  # whose label follows it, and
-    tick_behind: str  # whose label is before it
+    tick: str  # its label follows it
+    tick_behind: str  # its label is before it
     stem: str
     bar: str
     track: str
@@ -42,7 +42,7 @@ class Run:
 def layout(weights: Sequence[int], width: int) -> list[Run]:
     """The parts of a strip of `width` cells (1 or more), in order: each as wide as its weight says, one cell at least.
 
-    Where there are more parts than cells, light neighbours share one. Without any weight all weigh the same.
+    If there are more parts than cells, light neighbours share one. Without any weight all weigh the same.
     """
     if not any(weights):
         weights = [1] * len(weights)
@@ -56,7 +56,7 @@ def layout(weights: Sequence[int], width: int) -> list[Run]:
 
 
 def _shared(weights: Sequence[int], most: int) -> list[int]:
-    """Where each of at most `most` runs of neighbours begins, and the end."""
+    """The place at which each of at most `most` runs of neighbours begins, and the end."""
     if len(weights) <= most:
         return list(range(len(weights) + 1))
     limit = -(-sum(weights) // most)
@@ -66,7 +66,7 @@ def _shared(weights: Sequence[int], most: int) -> list[int]:
 
 
 def _filled(weights: Sequence[int], limit: int) -> Iterator[int]:
-    """Where runs begin, and the end, if each takes neighbours until it would weigh more than `limit`."""
+    """The places at which runs begin, and the end, if each takes neighbours until it would weigh more than `limit`."""
     yield 0
     held = 0
     for place, weight in enumerate(weights):

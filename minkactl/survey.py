@@ -150,7 +150,7 @@ class _Asking:
             pass
 
     def _wait_for_one(self, until: float) -> bool:
-        """Take one result, and ask those whom it names; whether there was one in time."""
+        """Take one result, and ask the nodes that it names; return whether there was one in time."""
         try:
             done = self._done.get(timeout=max(until - time.monotonic(), 0))
         except Empty:
@@ -164,7 +164,7 @@ class _Asking:
         return True
 
     def reports(self, status: GetStatusResponse) -> dict[str, Report]:
-        """The report of each node of the table; of each voter while there is no table yet."""
+        """The report of each node of the table, or of each voter while there is no table yet."""
         addresses = {node.id: node.address for node in status.table.nodes}
         for answer in self._answers.values():
             addresses |= {voter.node: voter.address for voter in answer.voters if voter.node not in addresses}

@@ -121,7 +121,7 @@ def _sum(status: GetStatusResponse, values: Iterable[int]) -> int | None:
 
 
 def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Row]:
-    """A row for each node of the table, in its order; with what it says of itself, where all have been asked."""
+    """A row for each node of the table, in its order; with what it says of itself, if all have been asked."""
     stats, heard = replica_stats(status), {node.node_id: node for node in status.nodes}
     held: dict[str, list[Partition]] = {node.id: [] for node in status.table.nodes}
     for partition in status.table.partitions:
@@ -253,7 +253,7 @@ def keyspace_document(keyspace: Keyspace, partitions: int | None) -> dict[str, A
         "unclean_election": keyspace.unclean_election,
         "max_bytes": keyspace.max_bytes or None,
         "max_ops": keyspace.max_ops or None,
-        "internal": keyspace.name.startswith("_"),  # the cluster's own: of the payloads of duties
+        "internal": keyspace.name.startswith("_"),  # the cluster's own, for the payloads of duties
         "created_ms": keyspace.created_ms,
     }
 

@@ -64,7 +64,8 @@ class Redrawer:
 
 @contextmanager
 def sink(form: str, way_out: str = "") -> Iterator[Appender | Redrawer]:
-    """Where pages of this format go. `way_out` ends the sentence that says that a page doesn't fit on the terminal."""
+    """What shows pages of this format. `way_out` ends the sentence that says that a page doesn't fit on the
+    terminal."""
     if not (form in TABLES and is_terminal()):
         yield Appender(form)
         return

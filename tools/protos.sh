@@ -15,7 +15,7 @@ for proto in $(grep -L '^service ' protos/minka/v1/*.proto); do # the plugins wr
   rm -f "$fresh/minka/v1/$(basename "$proto" .proto)"_pb2_grpc.py*
 done
 
-# Unchanged files keep their time stamps, and what has no .proto any more goes.
+# Unchanged files keep their time stamps, and generated files that no longer have a .proto are removed.
 stale=0
 for name in $({ ls "$fresh/minka/v1"; ls minka/v1; } | grep '_pb2' | sort -u); do
   cmp -s "$fresh/minka/v1/$name" "minka/v1/$name" && continue

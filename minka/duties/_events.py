@@ -25,14 +25,14 @@ class Method(Enum):
 class MachineSettings:
     """Seconds."""
 
-    call_timeout: float = 30.0  # of one call to the delegate
+    call_timeout: float = 30.0  # that one call to the delegate may take
     retry_first: float = 0.1  # after the first failure of a duty; then twice as long each time
     retry_most: float = 5.0
-    tries: int = 5  # of attach, update and prepare, before the duty goes to another shard
+    tries: int = 5  # calls of attach, update or prepare before the duty goes to another shard
     report_interval: float = 1.0  # between two questions what the delegate holds
     weight_interval: float = 10.0  # between two reports of one duty's weight
     weight_change: float = 0.1  # a part of the weight: less than this is jitter
-    first_answer: float = 10.0  # for which a node may take to register the shard
+    first_answer: float = 10.0  # that a node may take to register the shard
     silence: float = 1.0  # without a grant, and the shard goes to another node; at most a third of the clearance
 
 
@@ -48,7 +48,7 @@ class Connected:
 class Disconnected:
     """The session has ended, or there was none."""
 
-    code: str  # of minka.errors
+    code: str  # a name of minka.errors.Code
     reason: str
 
 
@@ -65,7 +65,7 @@ class CallEnded:
 
     call: int
     error: str | None = None
-    reported: Mapping[tuple[int, int], int | None] | None = None  # by number and epoch: of Method.REPORT
+    reported: Mapping[tuple[int, int], int | None] | None = None  # for Method.REPORT: by number and epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class CallDelegate:
 
     call: int
     method: Method
-    pallet: str  # "" of Method.REPORT
+    pallet: str  # "" for Method.REPORT
     duties: tuple[HeldDuty, ...]
     timeout: float
 

@@ -46,9 +46,9 @@ class Record:
     busy: bool = False  # in a call that is under way
     alone: bool = False  # given to the delegate without others, after a failure
     given: int = 0  # the version that the delegate has
-    tries: int = 0  # of the present method
+    tries: int = 0  # calls of the present method that failed
     ending: Ending | None = None
-    reason: str = ""  # of FAILED
+    reason: str = ""  # why it is FAILED
     next: HeldDuty | None = None  # a later assignment, for when this one has ended
     released_epoch: int = 0  # a later one that the shard was to release, which it says when this one has ended
     detach_began: float = 0.0
@@ -67,7 +67,7 @@ class Lane:
 
 
 class Hosting:
-    """What is put in `out` is to be done, in this order."""
+    """The duties of one shard. The caller carries out the instructions in `out`, in this order."""
 
     def __init__(
         self, pallets: Iterable[str], methods: Iterable[Method], settings: MachineSettings, reports: Reports
@@ -108,7 +108,7 @@ class Hosting:
         return self._calls[call][0].method is Method.REPORT
 
     def forget_reports(self) -> Reports:
-        """Forget what was to be said: nobody knows this process, so it interests nobody."""
+        """Drop the reports that are yet to be sent: the cluster doesn't know this process, so they would be refused."""
         assert not self.records, "the former process still has duties"
         self._reports = Reports()
         return self._reports

@@ -35,7 +35,7 @@ from minka.v1.duties_pb2 import Shard
 from minka.v1.shards_pb2 import ShardGrant, ShardHeartbeat, ShardHello, ShardInstruction, ShardLeave, ShardMessage
 
 INFO: Final = 20
-MARGIN: Final = 1 / 3  # of the clearance: so much before its end everything is released
+MARGIN: Final = 1 / 3  # everything is released when this part of the clearance is left
 _FENCED: Final = "SHARD_FENCED"
 _TAKEN: Final = "SHARD_NAME_TAKEN"
 _HOPELESS: Final = ("INVALID_ARGUMENT", "CLUSTER_MISMATCH")  # another try is refused as well
@@ -75,7 +75,7 @@ class ShardMachine:
         self._sent: dict[int, float] = {}  # when the heartbeats went that are not answered
         self._beat_at = float("inf")
         self._releasing = False
-        self._patience = float("-inf")  # until which the delegate may release although the clearance has ended
+        self._patience = float("-inf")  # the delegate may release until then although the clearance has ended
         self._fenced = False
         self._leaving = False
         self._giving_up = False

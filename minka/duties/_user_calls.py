@@ -44,7 +44,7 @@ class Calls:
             running.cancel("the duties have to be released")
 
     def _cut(self, number: int) -> None:
-        """The time is over."""
+        """The call has taken longer than it may: cancel it, or say that it can't be ended."""
         running = self._running[number]
         if running.cancel(f"it took longer than {running.call.timeout:g} s"):
             running.limit = self._loop.call_later(_CANCEL_S, self._overdue, number)

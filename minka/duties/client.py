@@ -71,10 +71,11 @@ class Client:
     ) -> list[Duty]:
         """Make all of the changes, or none; up to 1,000, with payloads of 8 MiB together. See `minka.duties.changes`.
 
-        The rows as they are now, one a change in their order; of a deleted duty the last one. `consistency` says which
-        nodes have it durably when this returns: the "leader" of the coordinator alone, a "quorum" of its voters, all
-        "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH,
-        INVALID_DUTY; CONSISTENCY_NOT_REACHED when it is done, and not all nodes of that level have it in time.
+        Returns the rows as they are now, one for each change, in their order; for a deleted duty its last row.
+        `consistency` says which nodes have it durably when this returns: the "leader" of the coordinator alone, a
+        "quorum" of its voters, all "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY,
+        DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY; CONSISTENCY_NOT_REACHED when it is done, and not all nodes of that
+        level have it in time.
         """
         response = self._do(_calls.change_duties(changes, consistency), timeout)
         return list(response.duties)
@@ -157,8 +158,9 @@ class Client:
         with_payloads: bool = False,
         timeout: float | None = None,
     ) -> Iterator[DutyStatus]:
-        """Those of a pallet (none named: of all), and of a shard, and with `unplaced` only those that are nowhere, in
-        the order in which they were created. It asks page by page, each within `timeout`; the whole is no snapshot.
+        """The duties of a pallet ("" means all pallets), on a shard ("" means any, or none), and with `unplaced` only
+        those that are nowhere, in the order in which they were created. It asks page by page, each within `timeout`;
+        the whole is no snapshot.
         """
         after, more = 0, True
         while more:
@@ -170,7 +172,7 @@ class Client:
                 yield status
 
     def explain(self, pallet: str, duty: str, *, timeout: float | None = None) -> ExplainDutyResponse:
-        """Where it is, and why not elsewhere. Raises UNKNOWN_DUTY."""
+        """The shards that have the duty, and why each other shard doesn't. Raises UNKNOWN_DUTY."""
         request = ExplainDutyRequest(name=DutyName(pallet=pallet, id=duty))
         response: ExplainDutyResponse = self._do(_calls.Call("ExplainDuty", request), timeout)
         return response
@@ -180,14 +182,15 @@ class Client:
     def change_pallets(
         self, changes: Iterable[PalletChange], *, consistency: Level = "quorum", timeout: float | None = None
     ) -> builtins.list[Pallet]:
-        """Make all of the changes, or none. The rows as they are now, one a change; of a deleted one the last row."""
+        """Make all of the changes, or none. Returns the rows as they are now, one for each change; for a deleted pallet
+        its last row."""
         response = self._do(_calls.change_pallets(changes, consistency), timeout)
         return [*response.pallets]
 
     def create_pallet(
         self, pallet: Pallet | str, *, consistency: Level = "quorum", timeout: float | None = None
     ) -> Pallet:
-        """A name, or a row with the settings. Raises PALLET_EXISTS."""
+        """Create a pallet by its name, or by a row with its settings. Raises PALLET_EXISTS."""
         made = [_calls.create_pallet(pallet)]
         return (self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
 
@@ -222,8 +225,8 @@ class Client:
         return response
 
     def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:
-        """Where the pallet's balancer would have its duties. Nothing is changed; `minka.control.Control.apply_plan`
-        carries it out. Raises UNKNOWN_PALLET.
+        """The plan by which the pallet's balancer would move its duties. Nothing is changed;
+        `minka.control.Control.apply_plan` carries it out. Raises UNKNOWN_PALLET.
         """
         call = _calls.Call("PlanRebalance", PlanRebalanceRequest(pallet=pallet, reason=reason))
         response: Plan = self._do(call, timeout)

@@ -13,7 +13,7 @@ from minka.history_rows import NO_LATENCY, PartitionInterval, quantile_ms
 
 _MINUTE_MS: Final = 60_000
 _STEPS_MS: Final = tuple(minutes * _MINUTE_MS for minutes in (1, 5, 15, 60, 180, 360, 1440))
-_MAX_POINTS: Final = 240  # of a plot
+_MAX_POINTS: Final = 240  # in a plot
 HOT: Final = 10  # partitions that are shown
 _SIZE_HOLDS_MS: Final = 2 * 60 * _MINUTE_MS  # every node tells all its sizes at least once an hour
 

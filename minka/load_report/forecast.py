@@ -17,7 +17,7 @@ from minka.load_report.analysis import NodePoint
 HOUR_MS: Final = 3_600_000
 _LEAST_POINTS: Final = 6
 _MAX_POINTS: Final = 400  # then 80,000 pairs
-_Z: Final = 1.96  # of 95 %
+_Z: Final = 1.96  # for 95 %
 _FARTHEST: Final = 10  # times as far into the future as the past is known
 
 
@@ -38,7 +38,7 @@ class FullForecast:
     """
 
     node: str
-    at_ms: int  # of the last of the history
+    at_ms: int  # the time of the last point of the history
     room: int
     bytes_per_day: float | None
     low_bytes_per_day: float | None
@@ -106,8 +106,8 @@ def _end(
 
 
 def _hourly_minima(points: Sequence[NodePoint]) -> list[tuple[float, float]]:
-    """What comes and goes within an hour (a compaction, a checkpoint) counts when it takes most room. Of a long time
-    fewer, of as many hours each.
+    """The least room in each hour, so that a file that comes and goes (in a compaction, in a checkpoint) counts when it
+    takes most room. A long time gives fewer points, each of as many hours.
     """
     hours = (points[-1].at_ms - points[0].at_ms) // HOUR_MS + 1
     length = HOUR_MS * -(-hours // _MAX_POINTS)

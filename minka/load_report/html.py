@@ -22,7 +22,7 @@ _COLOURS: Final = 8
 _MAX_LINES: Final = 8
 _MAX_TABLE_ROWS: Final = 48
 RING: Final = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
-_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # of an axis, and its parts
+_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # the end of an axis, and into how many parts it is divided
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --bg: #fff; --text: #1b1f24; --dim: #57606a; --line: #d0d7de;
@@ -67,7 +67,7 @@ def render(
     plan_file: str = "",
 ) -> str:
     """The page. `name_of`: a partition's name by its id and its keyspace's. `missing`: what could not be read, a
-    sentence each. `plan_file`: where the proposals are as a plan.
+    sentence each. `plan_file`: the file that has the proposals as a plan.
     """
     span = f"{_time(analysis.from_ms)} to {_time(analysis.to_ms)} UTC, in steps of {_length(analysis.step_ms)}"
     body = [
@@ -296,7 +296,7 @@ def number_text(value: float) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """In the largest unit of which there is one."""
+    """In the largest unit of which there is at least one."""
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if abs(value) >= size:
             return f"{value / size:,.1f} {unit}"

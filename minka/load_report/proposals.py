@@ -24,9 +24,9 @@ _EVEN: Final = 1.1  # and then it is brought down to so many
 _LARGE: Final = 4  # times the median of its keyspace
 _LEAST_LARGE: Final = 256 << 20
 _MAX_PARTS: Final = 16
-_MAX_MOVES: Final = 50  # of each kind, so that people read them
+_MAX_MOVES: Final = 50  # for each kind, so that people read them
 _FULL_SOON_MS: Final = 14 * 86_400_000
-_LITTLE_ROOM: Final = 0.1  # of the file system
+_LITTLE_ROOM: Final = 0.1  # a part of the file system
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ TRUE: Final = 0x27
 IDENTIFIER: Final = 0x30  # a UUID
 
 MAX_INTEGER_BYTES: Final = 255
-MAX_DEPTH: Final = 64  # of tuples in tuples
+MAX_DEPTH: Final = 64  # so deep may tuples be in tuples
 _SHORT: Final = 8  # bytes of an integer whose length is in its code
 _SIZES: Final = {SINGLE: 4, DOUBLE: 8, IDENTIFIER: 16}
 NAN: Final = {SINGLE: bytes.fromhex("ffc00000"), DOUBLE: bytes.fromhex("fff8000000000000")}
@@ -72,7 +72,8 @@ def encode_key(columns: Sequence[KeyPart]) -> bytes:
 
 
 def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
-    """All keys that begin with these columns, also the key of just these; of no columns: all keys of columns.
+    """The range of all keys that begin with these columns, also the key of just these; without columns, of all keys of
+    columns.
 
     Raises what `encode_key` raises.
     """

@@ -43,7 +43,7 @@ def timestamp_of(microseconds: int) -> datetime:
 
 
 def scaled(value: Decimal | int, scale: int) -> int:
-    """A decimal of so many places as the integer that stands for it: of 2 places, 150 for 1.5.
+    """A decimal of so many places as the integer that stands for it: with 2 places, 150 for 1.5.
 
     Raises INVALID_ARGUMENT when it has more places than that, or is no number.
     """
@@ -58,5 +58,5 @@ def scaled(value: Decimal | int, scale: int) -> int:
 
 
 def decimal_of(number: int, scale: int) -> Decimal:
-    """The decimal of so many places that the integer stands for: of 2 places, 1.50 for 150."""
+    """The decimal of so many places that the integer stands for: with 2 places, 1.50 for 150."""
     return _EXACT.scaleb(Decimal(number), -scale)

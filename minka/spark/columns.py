@@ -1,6 +1,6 @@
 """The formats of `minka.rows` in Spark: expressions that give the same bytes as `encode_key` and `encode_value`.
 
-Where Spark has what it takes, they are its own, which it compiles, and no row passes through Python.
+As far as Spark has the functions, they are its own expressions, which it compiles, and no row passes through Python.
 """
 
 from collections import Counter
@@ -85,7 +85,7 @@ def value_fields(value: Column, schema: T.StructType) -> Column:
     _check_values(schema.fields)
     text = F.validate_utf8(value.cast("string"))
     read = F.from_json(text, schema, {**VALUE_OPTIONS, **_READING})
-    refused = F.raise_error(F.lit("a value is empty, so it is no JSON object"))  # of which from_json makes a null
+    refused = F.raise_error(F.lit("a value is empty, so it is no JSON object"))  # from_json would give null
     return F.when(value.isNull(), None).otherwise(F.coalesce(read, refused.cast(schema)))
 
 

@@ -30,7 +30,7 @@ class DigestReport(Report):
 def digest(spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | None = None) -> DigestReport:
     """The digest of a DataFrame whose columns are the key and the value, or the key alone; text counts as UTF-8.
 
-    Raises MinkaError: INVALID_ARGUMENT for other columns or a key that is null, and what `running` says.
+    Raises MinkaError: INVALID_ARGUMENT for other columns or a key that is null, and what `spark_failures` says.
     """
     with running("digest", spark, ["read"], on_progress) as job, job.stage("read") as stage:
         columns = _bytes_of(pairs)

@@ -61,7 +61,7 @@ def _end_process() -> None:
     if gateway is not None:
         process = gateway.proc
         gateway.shutdown()
-        process.stdin.close()  # which is what it waits for
+        process.stdin.close()  # Spark's process waits for that
         process.wait()
 
 

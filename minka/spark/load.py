@@ -36,16 +36,16 @@ from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 Mode = Literal["ingest", "put"]
 _TOUCH_SECONDS: Final = 20.0
 _WATCH_SECONDS: Final = 1.0
-_SHARE: Final = 3  # of the source's bytes that a keyspace may need, since files are compressed
+_SHARE: Final = 3  # the files may be so many times smaller than the source, since they are compressed
 _PROBLEM: Final = "_problem"
 _BAD: Final = "BAD_ROWS: "
-_REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # of an abort
+_REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # the reason of an abort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What a load does with rows. `last_by`: of rows with the same key the one counts that is last by this column;
-    without, they are refused. Up to `max_bad` rows that can't be in a keyspace are left out, and written with the
+    """What a load does with rows. `last_by`: if several rows have one key, the one that is last by this column counts;
+    without it they are refused. Up to `max_bad` rows that can't be in a keyspace are left out, and written with the
     reason to `bad_rows` (a folder, JSON).
     """
 
@@ -331,7 +331,8 @@ class _Run:
         return error
 
     def _check_counts(self, found: DataFrame, read: int, rows: list[Row], there: int, *, is_all: bool) -> None:
-        """That nothing was left out that isn't counted: a task that Spark gave up, and said nothing of, would be."""
+        """Check that every row that was read is written or counted as left out: rows of a task that Spark gave up
+        silently would not be. Raises INTERNAL."""
         options = self._options
         if not is_all and (options.last_by or options.on_conflict == "keep"):
             return  # how many rows were left out of the files that are there is not known
@@ -340,7 +341,7 @@ class _Run:
             counts = _counted(found)
             self._bad, read = counts["bad"], counts["rows"] - counts["bad"]
         if read != written:
-            text = f"{read} rows were read, and of {written} it is known what became of them"
+            text = f"{read} rows were read, and it is known what became of {written} of them"
             raise MinkaError(Code.INTERNAL, text)
 
     def _count_bad(self, task: LoadTask, found: DataFrame) -> None:

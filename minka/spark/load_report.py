@@ -35,7 +35,7 @@ DAY: Final = timedelta(days=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotPartition:
     """A partition over the whole time. Operations are a second; `peak_ops` are those of its busiest step, at
-    `peak_node`, of whose operations then they were `peak_of_node`.
+    `peak_node`; `peak_of_node` is their share of all operations of that node then.
     """
 
     partition: str
@@ -52,8 +52,9 @@ class HotPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(Report):
-    """What `load_report` found. `rows`: of the history, one for each partition, node and interval. `bytes`: those of
-    clients' requests and answers in that time. Times are Unix milliseconds; `to_ms` is 0 if nothing was found.
+    """What `load_report` found. `rows`: the number of rows of the history, one for each partition, node and interval.
+    `bytes`: those of clients' requests and answers in that time. Times are Unix milliseconds; `to_ms` is 0 if nothing
+    was found.
     """
 
     job: ClassVar[str] = "load-report"
@@ -93,9 +94,9 @@ def load_report(
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
     """Report on the load of the time `since` before `until` (default: now). `html`: a file for the page. `parquet`: a
-    folder that isn't there yet, for the history's rows as they are. `plan_file`: where the caller is going to write the
-    plan, which the page names. Nothing in the cluster is changed. A node that doesn't answer is missing in the report;
-    without a controller that answers there is no plan.
+    folder that isn't there yet, for the history's rows as they are. `plan_file`: the file to which the caller is going
+    to write the plan, which the page names. Nothing in the cluster is changed. A node that doesn't answer is missing in
+    the report; without a controller that answers there is no plan.
 
     Raises INVALID_ARGUMENT, UNREACHABLE when no node answers, SPARK_FAILED.
     """
@@ -148,7 +149,7 @@ def _span(since: timedelta, until: datetime | None) -> tuple[int, int]:
 
 
 def _gathered(job: Job, rows: DataFrame, parquet: str | Path) -> tuple["_Read", list[NodeInterval], LoadAnalysis]:
-    """The history, read, kept as Parquet where that is asked for, and summed up."""
+    """The history, read, kept as Parquet if that is asked for, and summed up."""
     read = _read(job, rows)
     if parquet:
         with job.stage("write Parquet"):

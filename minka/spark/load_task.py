@@ -36,8 +36,8 @@ _Batch = tuple[list[bytes], list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """The same for all partitions; picklable. Rows come as (place, key, value), sorted by key; of equal keys the first
-    one counts, unless they are `refused`.
+    """The same for all partitions; picklable. Rows come as (place, key, value), sorted by key; the first of equal keys
+    counts, unless they are `refused`.
     """
 
     endpoints: tuple[str, ...]
@@ -136,7 +136,7 @@ class _Rows:
             batch = next(self._batches, None)
 
     def _check_place(self, batch: pa.RecordBatch) -> None:
-        """No client would look for a row in another partition's file. Raises INTERNAL."""
+        """A row in another partition's file would never be found by a client. Raises INTERNAL."""
         places = pc.min_max(batch.column(0)).as_py()
         if batch.column(0).null_count or (places["min"], places["max"]) != (self.place, self.place):
             raise MinkaError(Code.INTERNAL, f"rows of several partitions came to the task of place {self.place}")

@@ -22,7 +22,7 @@ class SourceOptions:
     key_format: KeyFormat = "binary"
     split_bytes: int = 256 * MIB  # a partition with more than twice as many is read by several tasks; 0: none is
     delete_column: str = ""
-    batch_bytes: int = 2 * MIB  # of keys and values in a write
+    batch_bytes: int = 2 * MIB  # keys and values in one write
     timeout: float = 60.0  # seconds for which a partition may have no leader that answers
     changes_since: Mapping[str, int] | None = None  # instead of rows: what was written after these offsets
     starting_offsets: Literal["earliest", "latest"] = "latest"

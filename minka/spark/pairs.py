@@ -14,7 +14,7 @@ from minka.spark.columns import key_column, value_column
 from minka.wire import MAX_VALUE_BYTES
 
 Form = Literal["auto", "columns"]
-UNREADABLE: Final = "_unreadable"  # of a line of CSV or JSON that can't be read: its text; null of the others
+UNREADABLE: Final = "_unreadable"  # the text of a CSV or JSON line that can't be read, else null
 
 
 @dataclass(frozen=True, slots=True)

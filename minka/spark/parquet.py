@@ -27,7 +27,8 @@ _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024  # as Arrow's columns, which a task h
 
 
 def local_folder(spark: SparkSession, path: str) -> Path | None:
-    """The folder, where the tasks of the session and whoever asks for the files see it by the same path."""
+    """The folder as a local path, which is the same for the session's tasks and for the caller; None if it isn't local
+    to both."""
     if is_remote() or not str(spark.sparkContext.master).startswith("local"):
         return None
     url = urlsplit(absolute(spark, path))

@@ -30,7 +30,7 @@ class Progress:
     job: str
     job_seconds: float
     stage: str
-    number: int  # of the stage, from 1 on
+    number: int  # the stage's, from 1 on
     stages: int
     seconds: float  # the stage's, as is all below
     is_over: bool = False
@@ -71,7 +71,7 @@ class _Rate:
         self._samples: deque[tuple[float, int]] = deque()
 
     def update(self, now: float, count: int | None) -> float | None:
-        """None until it can be known."""
+        """The rate with `count` done at `now` (seconds); None until there are samples enough."""
         samples = self._samples
         if count is None or (samples and count < samples[-1][1]):
             samples.clear()  # Spark has gone on to the next one of its own stages
@@ -129,7 +129,7 @@ class Job:
         self.name = name
         self.stages = tuple(stages)
         self.started = time.time()  # Unix seconds
-        self.reports: tuple[StageReport, ...] = ()  # of the stages that are over
+        self.reports: tuple[StageReport, ...] = ()  # for the stages that are over
         self._spark = spark
         self._on_progress = on_progress
         self._begun = time.monotonic()

@@ -26,7 +26,7 @@ _KEYS_AT_ONCE: Final = 1000
 
 @dataclass(eq=False)
 class PartitionPart(InputPartition):
-    """The keys of a range of a partition; of a snapshot that is there, or of one that the task takes."""
+    """The keys of a partition in a range, read from this snapshot, or if it is b"" from one that the task takes."""
 
     partition_id: int
     wanted: KeyRange
@@ -41,7 +41,7 @@ class SingleKeys(InputPartition):
 
 
 class NoRows(InputPartition):
-    """For the one task that PySpark makes of no tasks."""
+    """The input of the one task that PySpark makes when there are none."""
 
 
 class SnapshotReader(DataSourceReader):
@@ -143,7 +143,7 @@ class SnapshotReader(DataSourceReader):
 
 
 class FilteringReader(SnapshotReader):
-    """Looks at the query's filters for what it needn't read. Spark applies them all the same."""
+    """Leaves out what the query's filters exclude. Spark applies them all the same."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """See DataSourceReader."""

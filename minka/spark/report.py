@@ -23,7 +23,7 @@ class StageReport:
 class Report:
     """What every job reports; each job's own class adds its fields, whose values are JSON's.
 
-    `keyspace` is "" for a job that has none, `started` the beginning (ISO 8601, UTC), `rows` and `bytes` (of keys and
+    `keyspace` is "" for a job that has none, `started` the beginning (ISO 8601, UTC), `rows` and `bytes` (keys and
     values) what the job has read, written or compared.
     """
 

@@ -19,7 +19,7 @@ from minka.spark.failures import spark_failures
 
 CONNECT_PORT: Final = 15002
 CONNECT_TIMEOUT_S: Final = 10.0
-TRIES: Final = 4  # of a task, as on a cluster; Spark's local mode tries once unless the master says so
+TRIES: Final = 4  # for each task, as on a cluster; Spark's local mode tries once unless the master says so
 CHECKED_TASKS: Final = 16
 
 _GIB: Final = 1 << 30

@@ -33,7 +33,7 @@ class ExpectedRange:
 
     start: str
     bytes: int
-    share: float  # of all bytes, times the number of ranges: 1 is what each should have
+    share: float  # its part of all bytes, times the number of ranges: 1 is what each should have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class SplitsReport(Report):
     points: tuple[str, ...]
     ranges: tuple[ExpectedRange, ...]
 
-    count: int  # of the ranges
+    count: int  # how many ranges
     largest: float  # the share of the largest range; 1 is as it should be
 
 
@@ -135,7 +135,8 @@ def _runs(sample: _Sample, ranges: int) -> list[_Sample]:
 
 
 def _apportioned(runs: Sequence[_Sample], weights: Sequence[float], ranges: int) -> list[int]:
-    """How many ranges each run is divided into: one at least, and the next always for whose ranges weigh most."""
+    """How many ranges each run is divided into: one at least, and each further one goes to the run whose ranges weigh
+    most."""
     parts = [1] * len(runs)
     for _ in range(ranges - len(runs)):
         each = [

@@ -1,8 +1,8 @@
 """Whether a keyspace has just the rows of a source, on every replica; what differs is narrowed down to keys.
 
 The same digest (minka.digest) is computed in Spark over the source's rows of each partition, and at the nodes
-over a snapshot of each replica. Where they differ, the same by buckets of keys' hashes says which, and the keys of
-those buckets are compared.
+over a snapshot of each replica. If they differ, digests of buckets of keys, by the keys' hashes, show which buckets do,
+and their keys are compared.
 """
 
 from collections import defaultdict

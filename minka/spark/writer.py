@@ -45,7 +45,7 @@ class _Writing:
         self._layout = layout
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """The rows of a task; of a key that comes twice the last row counts. Raises INVALID_ARGUMENT for a row that
+        """Write the rows of a task; if a key comes twice, the last row counts. Raises INVALID_ARGUMENT for a row that
         can't be one, and what the client does when a partition takes nothing for the option timeout.
         """
         spare_the_collector()

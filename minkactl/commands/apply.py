@@ -35,7 +35,7 @@ MAX_SHOWN = 40  # rows of a table; -o wide and the other formats have all
 )
 @click.option("--dry-run", is_flag=True, help="With --file: show the difference and stop.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.option("--reason", default="", metavar="TEXT", help="Why. Default: the plan's.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason. Default: the plan's.")
 @click.option(
     "--limit",
     "rate_limit",

@@ -122,7 +122,7 @@ def delete(name: str) -> None:
 @options.common(watch=False)
 @options.pass_session
 def show_(session: Session) -> None:
-    """Show which endpoints count right now, who says so, and with which files for TLS."""
+    """Show which endpoints count right now, what they come from, and the files for TLS."""
     from minkactl.context import tls_document
 
     endpoints = session.endpoints()
@@ -134,5 +134,5 @@ def show_(session: Session) -> None:
 
 
 def paths(tls: Mapping[str, str] | None) -> list[str]:
-    """The cell of the files."""
+    """The cell of a table that has the files for TLS."""
     return [] if tls is None else list(tls.values())

@@ -42,7 +42,7 @@ SHARD_COLUMNS = (Column("SHARD ON IT", "shard"), Column("DUTIES", "duties", Kind
 @click.option("--decommission", is_flag=True, help="Move all its replicas to other nodes as well.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask. Only --decommission asks.")
 @options.queue
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, which is kept with the operation.")
 @RateLimit
 @options.common(watch=False)
 @options.pass_session

@@ -25,7 +25,7 @@ LIMIT = 10_000
 @options.common()
 @click.pass_context
 def duties(ctx: click.Context, pallet: str, shard: str, nowhere: bool, limit: int) -> None:
-    """List the duties: where each is, its weight, and what there is to say of it.
+    """List the duties: the shard that has each, its weight, and what there is to say of it.
 
     Examples:
       minkactl duties --pallet feeds --nowhere
@@ -51,7 +51,7 @@ def duties(ctx: click.Context, pallet: str, shard: str, nowhere: bool, limit: in
 @options.common()
 @options.pass_session
 def explain(session: Session, duty: str) -> None:
-    """Say where a duty is and why, and why it is not on each other shard.
+    """Say which shard has a duty and why, and why each other shard doesn't.
 
     Example:
       minkactl duties explain feeds/bbc

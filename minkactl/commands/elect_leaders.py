@@ -21,7 +21,7 @@ from minkactl.session import Session, requester
     help="Only in this keyspace; may be repeated. Default: all.",
 )
 @options.queue
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, which is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
 def elect_leaders(session: Session, preferred: bool, keyspaces: tuple[str, ...], queue: bool, reason: str) -> Exit:

@@ -65,8 +65,8 @@ def keyspace() -> None:
     "--split-at",
     type=str,
     metavar="KEYS",
-    help="With --ranges: where the ranges begin, ascending, separated by commas; 0x… is hex, @FILE has one a line. "
-    "Default: one range over all keys.",
+    help="With --ranges: the keys at which ranges begin, ascending, separated by commas; 0x… is hex, @FILE has one a "
+    "line. Default: one range over all keys.",
 )
 @click.option(
     "--max-bytes",

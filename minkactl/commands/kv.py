@@ -150,7 +150,7 @@ def load(session: Session, keyspace: str, file: str, key_columns: str, form: str
     """Put every row of a CSV, TSV or JSON Lines file ("-": stdin; .gz is unpacked): its value is the row as JSON.
 
     Each batch is durable before the next ones follow. After a failure the load can be repeated as a whole: the same
-    rows give the same keys. Of a key that comes twice the last row counts.
+    rows give the same keys. If a key comes twice, the last row counts.
 
     Examples:
       minkactl kv load flights flights.csv --key year,month,day,carrier,flight,origin
@@ -186,7 +186,7 @@ class Progress:
         self._last: Loaded | None = None
 
     def __call__(self, loaded: "Loaded") -> None:
-        """Hear of it."""
+        """Show how far the load is."""
         self._last = loaded
         if time.monotonic() >= self._next:
             self._say("\r" if self._live else "", "\x1b[K" if self._live else "\n")

@@ -87,7 +87,7 @@ def show(session: Session, load_id: str) -> None:
 
 @loads.command()
 @IdArgument
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the load.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, which is kept with the load.")
 @options.common(watch=False)
 @options.pass_session
 def abort(session: Session, load_id: str, reason: str) -> None:

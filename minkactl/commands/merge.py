@@ -38,7 +38,7 @@ MERGE_COLUMNS = (
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be merged, and stop.")
 @options.queue
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, which is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
 def merge(

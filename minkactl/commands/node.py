@@ -53,7 +53,7 @@ def _check_nothing_is_lost(control: "Control", node: str) -> None:
     if alone:
         raise MinkaError(
             Code.NODE_IN_USE,
-            f"{node} holds {len(held)} partitions, and of {alone} of them no other node has a copy that is in sync: "
+            f"{node} holds {len(held)} partitions, and no other node has an in-sync copy of {alone} of them: "
             f"they can't be rebuilt from peers. If {node} still starts, move them away; if not, restore its data_dir "
             "from a backup",
             node=node,

@@ -133,7 +133,7 @@ def resume(session: Session, operation_id: int) -> None:
 
 @operations.command()
 @RunningArgument
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, which is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
 def cancel(session: Session, operation_id: int, reason: str) -> None:

@@ -244,7 +244,7 @@ def compare(session: Session, pallet: str) -> None:
     "--out", metavar="FILE", type=click.Path(dir_okay=False, writable=True), help="Write it to FILE and stop."
 )
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, which is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
 def rebalance(session: Session, pallet: str, dry_run: bool, out: str | None, yes: bool, reason: str) -> Exit:

@@ -39,7 +39,7 @@ LOCATE_COLUMNS = (
 @click.option("--node", shell_complete=complete_node, help="Only those that have a replica on this node.")
 @click.option("--keyspace", shell_complete=complete_keyspace, help="Only those of this keyspace.")
 @click.option("--state", type=click.Choice(["new", "assigned", "online", "offline"]), help="Only those in this state.")
-@click.option("--under-replicated", is_flag=True, help="Only those of whose replicas some are not in sync.")
+@click.option("--under-replicated", is_flag=True, help="Only those with replicas that are not in sync.")
 @click.option(
     "--under-min-insync", is_flag=True, help="Only those with fewer replicas in sync than min-insync: no writes."
 )

@@ -109,7 +109,7 @@ def _names(values: tuple[str, ...]) -> list[str]:
 )
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @options.queue
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, which is kept with the operation.")
 @RateLimit
 @options.common(watch=False)
 @options.pass_session

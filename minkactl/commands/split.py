@@ -42,7 +42,7 @@ SPLIT_COLUMNS = (
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be split, and stop.")
 @options.queue
-@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the operation.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, which is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
 def split(

@@ -12,7 +12,7 @@ from minkactl.render.tables import MARKS, NOTHING, record, stacked, table
 
 
 def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> RenderableType:
-    """The cluster on one page: health first, then who decides, who holds, what is held, what is under way."""
+    """The cluster on one page: health first, then the coordinator, the nodes, the keyspaces, and what is under way."""
     cluster, found = document["cluster"], document["problems"]
     head = Text.assemble(
         ("● ", "bold red" if not document["healthy"] else "yellow" if found else "green"),

@@ -129,7 +129,7 @@ def _there(value: Any) -> bool:
 def table(listing: Listing, wide: bool = False) -> RenderableType:
     """A listing in columns, without those that no row has; the sentence that says so when there is no row.
 
-    Nothing is wrapped within a word: where the terminal has no room for all columns, some are left out, and named; with
+    Nothing is wrapped within a word: if the terminal has no room for all columns, some are left out, and named; with
     `wide` they are shown below, after the first column again.
     """
     if not listing.rows and listing.empty:

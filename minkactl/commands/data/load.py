@@ -64,7 +64,7 @@ class _Rules(TypedDict):
     "--last-by",
     default="",
     metavar="COLUMN",
-    help="Of rows with the same key, the one with the greatest COLUMN counts.",
+    help="If several rows have one key, the one with the greatest COLUMN counts.",
 )
 @click.option("--max-bad", type=click.IntRange(0), default=0, show_default=True, help="So many rows may be left out.")
 @click.option("--bad-rows", default="", metavar="DIR", help="A folder for rows that are left out, with the reason.")

@@ -131,7 +131,7 @@ class Hosts:
         return killed, set(self._victims)
 
     def held(self) -> int:
-        """By all, by their delegates' word."""
+        """The number of duties that all shards have, by their delegates' word."""
         return sum(_ask(talk, "held") for talk in self._all())
 
     def victims(self) -> int:
@@ -139,7 +139,7 @@ class Hosts:
         return len(self._victims)
 
     def look(self) -> int:
-        """Take what was noted since the last time; how much that was."""
+        """Take what was noted since the last time; returns how much that was."""
         calls = [
             (when, method, duty, epoch, talk)
             for talk in self._all()
@@ -176,7 +176,7 @@ def _wait(what: str, done: Callable[[], bool]) -> None:
 
 
 def _settle(hosts: Hosts) -> None:
-    """Until every duty is attached and none is moved for a while."""
+    """Wait until every duty is attached and none is moved for a while."""
     quiet_since = time.monotonic()
 
     def settled() -> bool:
@@ -217,7 +217,7 @@ def _hand_over(report: Report, hosts: Hosts, client: Client, name: str) -> None:
 
 
 def _die(report: Report, hosts: Hosts, at_most: float) -> None:
-    """SIGKILL, and until the last of its duties is attached elsewhere."""
+    """Kill the victim, and wait until the last of its duties is attached elsewhere."""
     killed, duties = hosts.kill_victim()
 
     def resumed() -> bool:

@@ -63,7 +63,7 @@ class Noting(Delegate):
 
 
 async def host(shards: Shards) -> None:
-    """Until it is told to stop, and its duties are elsewhere."""
+    """Host duties until the process is told to stop, and they are elsewhere."""
     noting, loop = Noting(), asyncio.get_running_loop()
     pallets = {PALLET: Capacity(shards.capacity)}
     # Were one of them stuck, it would end all the others of this process: "report".

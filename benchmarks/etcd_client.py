@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self._received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Introduce ourselves."""
+        """Send the connection's preface and settings."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         settings = struct.pack(">HI", 4, _MAX_WINDOW)  # the window of each stream
         more = struct.pack(">I", _MAX_WINDOW - 65_535)

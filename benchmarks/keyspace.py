@@ -65,7 +65,7 @@ def _longest_stall(http_address: str) -> float:
 
 
 def _wait_for_all(control: Control) -> None:
-    """Until every node is LIVE: otherwise the partitions go to fewer."""
+    """Wait until every node is LIVE: otherwise the partitions go to fewer."""
     deadline = time.monotonic() + _JOIN_TIMEOUT_S
     while sum(node.state == NodeState.NODE_STATE_LIVE for node in control.table().nodes) < NODES:
         if time.monotonic() > deadline:

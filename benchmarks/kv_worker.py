@@ -85,7 +85,7 @@ def _stop(done: Done) -> None:
 async def _calls(
     client: minka.aio.Client, what: Work, number: int, keys: list[bytes], stop_at: float, done: Done
 ) -> None:
-    """One call after the other."""
+    """Make one call after the other, until the time is over."""
     rng = random.Random(f"{what.seed}/{number}")
     now = time.monotonic()
     while now < stop_at and not done.stopped:

@@ -133,7 +133,7 @@ def _reshard(source: tuple[str, int], target: tuple[str, int], pipeline: int) ->
 
 
 def _move(control: Control) -> tuple[str, float]:
-    """To the next node; its address, and the seconds it took."""
+    """Move the partition to the next node; returns its address, and the seconds that the move took."""
     table = control.table()
     addresses = {node.id: node.address for node in table.nodes}
     (partition,) = table.partitions
@@ -159,7 +159,7 @@ def _files(cluster: LocalCluster) -> list[Path]:
 
 
 def _settle(cluster: LocalCluster) -> None:
-    """Until RocksDB has compacted what there is to compact: what it does for itself is not measured."""
+    """Wait until RocksDB has compacted what there is to compact: what it does for itself is not measured."""
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
     files, since = _files(cluster), time.monotonic()
     while time.monotonic() - since < _SETTLED_S:
@@ -224,7 +224,7 @@ def _add_latencies(report: Report, what: str, done: Done, began: float, ended: f
 
 
 def _within(done: Done, start: float, end: float) -> Iterator[float]:
-    """What those calls took that were under way then; those at a border count as during the move."""
+    """The seconds of the calls that were under way then; a call at a border counts as during the move."""
     during = start > -inf and end < inf
     for _, at, took in done.calls:
         if (at < end and at + took >= start) if during else (at >= start and at + took < end):

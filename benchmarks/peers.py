@@ -79,7 +79,7 @@ class RedisCluster:
         self._group.kill(self._processes.pop(address))
 
     def signal(self, address: tuple[str, int], number: signal.Signals) -> None:
-        """To a node's process."""
+        """Send a signal to a node's process."""
         self._processes[address].send_signal(number)
 
     def restart(self, address: tuple[str, int]) -> None:
@@ -97,7 +97,7 @@ class RedisCluster:
         }
 
     def wait_replicated(self) -> None:
-        """Until every replica is connected to its master."""
+        """Wait until every replica is connected to its master."""
         count = self._masters * self._replicas
         self._group.wait_until("every replica follows", lambda: len(self.replicas()) == count)
 
@@ -255,7 +255,7 @@ class EtcdCluster:
         self.wait_for_leader()
 
     def wait_for_leader(self) -> None:
-        """Until all members answer, and one leads."""
+        """Wait until all members answer, and one leads."""
         self._group.wait_until("etcd has a leader", lambda: self._leader() is not None)
 
     def leader(self) -> str:

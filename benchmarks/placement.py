@@ -77,8 +77,8 @@ def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
 
 
 def _uneven(name: str, loads: dict[str, tuple[int, int]], shards: Sequence[ShardRoom]) -> float:
-    """The highest beside the mean of what the balancer evens; `loads`: numbers and weights. Spill over: shards with
-    anything beside the fewest that could have all of it, the first ones.
+    """The highest divided by the mean of what the balancer evens; `loads`: numbers and weights. For spill over, the
+    shards in use divided by the fewest that could have everything, the first ones.
     """
     if name == "spill_over":
         left, fewest = sum(weight for _, weight in loads.values()), 0
@@ -111,7 +111,7 @@ def _minka(report: Report, world: World, name: str) -> None:
 
 
 def _timed(plan: Callable[[], DutyPlan]) -> tuple[DutyPlan, float]:
-    """A processor's time: what else the machine does is not the planner's."""
+    """Measured in processor time: what else the machine does is not the planner's."""
     began = time.thread_time()
     made = plan()
     return made, time.thread_time() - began

@@ -1,7 +1,8 @@
 """How long a restart takes to have the state again: from a snapshot, with a Raft log of a million entries.
 
 The log is written by the real storage, in this process, and read by a new one: the log database, the Raft log, the
-state, and the Ready loop until everything that was committed is applied. Without the start of Python, and an election.
+state, and the Ready loop until everything that was committed is applied. The start of Python, and an election, are not
+measured.
 """
 
 import asyncio

@@ -103,7 +103,7 @@ class Call:
         self._client.send(part)
 
     def regroup(self, part: Part) -> None:
-        """The part's keys no longer belong to one partition."""
+        """Divide a part of which the keys no longer belong to one partition."""
         self._replace(part)
         size = part.size // len(part.keys)
         if part.values is None:

@@ -70,7 +70,7 @@ class Digest:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[_Key, _Value | None]]) -> Self:
-        """Computed here, row by row."""
+        """The digest of these rows, computed in this process, row by row."""
         digest = cls()
         for key, value in pairs:
             digest.add(key, value)

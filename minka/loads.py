@@ -282,7 +282,7 @@ class LoadClient:
             raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
 
     def _upload_to(self, address: str, header: UploadHeader, path: Path, deadline: float, enough: Event) -> None:
-        """Again and again, unless enough others have it by then."""
+        """Upload it to one node, again and again until the timeout, unless enough others have it by then."""
         method: Any = self._channels.to(address).stream_unary(UPLOAD_METHOD)
         attempt = 0
         while True:
@@ -345,7 +345,7 @@ class LoadClient:
         return fitting
 
     def _cut(self, load: Load, sources: list[LoadFile], targets: list[LoadTarget]) -> list[LoadFile]:
-        """At the first node that can: it has all the sources, or gets them from others."""
+        """Cut the files at the first node that can: it has all the sources, or gets them from others."""
         nodes = dict(node for target in targets for node in target.nodes)
         attempt = uuid.uuid4().hex[:8]
         wanted = [target.file(f"cut-{target.partition_id}-{attempt}") for target in targets]
@@ -369,7 +369,7 @@ class LoadClient:
         return [*_asked(address, lambda: stub.CutFiles(request, timeout=_FILE_SECONDS)).files]
 
     def _spread(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> None:
-        """As many of the nodes that have replicas now as writes ask for have each file."""
+        """Bring each file to as many of the nodes that have replicas now as a write asks for."""
         nodes = dict(node for file in files for node in targets[file.partition_id].nodes)
         asked = {node: self._pool.submit(self._files_at, address, load.number) for node, address in nodes.items()}
         there: dict[str, set[tuple[str, int]]] = {}
@@ -417,7 +417,7 @@ class LoadClient:
         return self._patiently(ask)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Again, while no node that can answer does, until the timeout."""
+        """Ask again, while no node that can answer does, until the timeout."""
         deadline, attempt = time.monotonic() + self._timeout, 0
         while True:
             attempt += 1

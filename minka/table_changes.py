@@ -9,7 +9,7 @@ _Row = TypeVar("_Row")
 
 
 def with_changes(table: PartitionTable, changes: TableChanges) -> PartitionTable:
-    """The table of `changes.version`, made of that of `changes.since`."""
+    """The table at `changes.version`, made from the table at `changes.since`."""
     assert table.version == changes.since, f"the changes are since version {changes.since}, not {table.version}"
     return PartitionTable(
         cluster=table.cluster,

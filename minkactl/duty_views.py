@@ -204,13 +204,13 @@ def pallets_page(summaries: Iterable[PalletSummary]) -> Page:
 
 
 def changed_pallet_page(pallet: Pallet) -> Page:
-    """What a change has made of it."""
+    """The pallet as a change has made it."""
     document = pallet_document(pallet)
     return Page(document, [Listing(PALLET_COLUMNS, [pallet_row(document)])], [pallet.id])
 
 
 def pallet_page(summary: PalletSummary) -> Page:
-    """One, with what its shards have of it and what is nowhere."""
+    """One pallet, with what its shards have of it and what is nowhere."""
     document = pallet_document(summary.pallet, summary)
     loads = [_load_row(load) for load in document["loads"]]
     columns = [column for column in LOAD_COLUMNS if column.key in _OF_A_LOAD]
@@ -262,7 +262,7 @@ def _with_bars(listings: Sequence[Listing]) -> Any:
 
 
 def _alike(moves: Sequence[Row]) -> list[Row]:
-    """Those with one reason together, the newest first."""
+    """The moves, those with one reason together, the newest first."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for move in moves:
         groups.setdefault((move["source"], move["target"], move["reason"]), []).append(move)

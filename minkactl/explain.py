@@ -83,7 +83,7 @@ def explanation(about: Subject) -> dict[str, Any]:
 
 
 def _sentence(about: Subject, text: str) -> str:
-    """With a capital, unless it begins with a name; and a full stop."""
+    """The text as a sentence: with a capital, unless it begins with a name, and with a full stop."""
     names = {one.id for one in about.status.table.nodes} | {one.name for one in about.status.table.keyspaces}
     begins_with_name = text.partition(" ")[0].partition("/")[0] in names
     return f"{text if begins_with_name else text[:1].upper() + text[1:]}."
@@ -190,7 +190,7 @@ def _amount(about: Subject) -> str:
 
 
 def _changing(about: Subject) -> list[Advice]:
-    """That its bounds are about to change."""
+    """What is about to change its bounds: a merge or a split."""
     row, name = about.row, about.keyspace.name
     watch = f"minkactl partitions --keyspace {name} --watch"
     if row.merge_into:

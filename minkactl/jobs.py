@@ -68,7 +68,7 @@ class Setting(click.ParamType[tuple[str, str]]):
     name = "setting"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Name and value; a mistake is one of usage."""
+        """The name and the value. A mistake is an error of usage."""
         name, sign, text = str(value).partition("=")
         if not (name and sign):
             self.fail(f"{value!r} is not NAME=VALUE", param, ctx)

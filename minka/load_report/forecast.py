@@ -66,7 +66,7 @@ def theil_sen(points: Sequence[tuple[float, float]]) -> Trend:
 
 
 def forecasts(points: Iterable[NodePoint]) -> list[FullForecast]:
-    """One a node. `points` in the order of time."""
+    """One forecast a node. `points` are in the order of time."""
     by_node: defaultdict[str, list[NodePoint]] = defaultdict(list)
     for point in points:
         by_node[point.node].append(point)
@@ -91,7 +91,7 @@ def _forecast(node: str, points: Sequence[NodePoint]) -> FullForecast:
 def _end(
     lowest: Sequence[tuple[float, float]], trend: Trend, hours: int
 ) -> tuple[int | None, int | None, int | None, str]:
-    """When the room is used up, the earliest and the latest that may be, and that in words."""
+    """When the room is used up, the earliest and the latest time at which it may be, and a sentence that says so."""
     last_ms, last = lowest[-1]
     horizon_ms = _FARTHEST * (last_ms - lowest[0][0])
     unseen = f"not in sight within {_length(horizon_ms)}: "

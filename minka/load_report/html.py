@@ -253,7 +253,7 @@ def _path(line: Line, x: Callable[[int], float], y: Callable[[float], float]) ->
 
 
 def _figures(lines: Sequence[Line], show: Callable[[float], str]) -> str:
-    """Every time, or where they are many every nth."""
+    """Every time, or every nth if there are many."""
     times = sorted({at for line in lines for at, _ in line.points})
     step = math.ceil(len(times) / _MAX_TABLE_ROWS)
     values = [dict(line.points) for line in lines]

@@ -49,7 +49,8 @@ class Single(float):
     __slots__ = ()
 
     def __new__(cls, value: float) -> Self:
-        """The nearest one. Raises INVALID_ARGUMENT when the value is finite and too large, or is no number."""
+        """The nearest number of single precision. Raises INVALID_ARGUMENT when the value is finite and too large, or is
+        no number."""
         try:
             return super().__new__(cls, struct.unpack(">f", struct.pack(">f", value))[0])
         except (OverflowError, struct.error):

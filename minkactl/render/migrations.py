@@ -87,7 +87,7 @@ def _bars(rows: Sequence[Row]) -> Table:
 
 
 def _way(row: Row) -> str:
-    """From where to where; all the replicas where more than one changes, or their order alone."""
+    """The source and the target; all the replicas if more than one changes, or only their order."""
     if row["source"] or row["target"]:
         return f"{row['source']} → {row['target']}"
     return f"{','.join(row['original_replicas'])} → {','.join(row['target_replicas'])}"

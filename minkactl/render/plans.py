@@ -37,7 +37,7 @@ def _height(renderable: RenderableType) -> int:
 
 
 def _paged(renderable: RenderableType) -> None:
-    """Through $PAGER, else less; a PAGER that is empty is none, as git has it."""
+    """Show the text through $PAGER, else less; an empty PAGER means no pager, as for git."""
     if os.environ.get("PAGER", "less") == "":
         print_(renderable)
         return
@@ -135,6 +135,6 @@ def _before_and_after(name: str, *titles: str) -> Table:
 
 
 def _counts(before: int, after: int) -> tuple[str, Text]:
-    """Both, and by how much they differ."""
+    """Both numbers, and by how much they differ."""
     difference = Text(f"{after - before:+,}" if after != before else "", "green" if after > before else "yellow")
     return f"{before:,} → {after:,}", difference

@@ -14,7 +14,7 @@ _PROGRESS: Final = 500  # seeds
 
 
 def main() -> int:
-    """0: nothing was found, or with --mutate everything."""
+    """The exit status: 0 if nothing was found, or with --mutate if every mutation was."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, metavar="N", help="run one seed")

@@ -1,4 +1,5 @@
-"""Nobody who lives is failed, and what could be served is served: judged from outside, with everybody's true state."""
+"""No node that lives is failed, and what could be served is served: judged from outside, with the true state of all
+nodes."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
 
 FIRST_UNIX_MS: Final = 1_800_000_000_000
 _LOOK: Final = 0.25  # seconds between looks at what is served
-_SERVED_AFTER: Final = 4.0  # seconds after which a partition is served again that has a replica to lead it
-_FAIR: Final = 0.3  # seconds beyond the failure timeout in which a node that lives is heard
-_MAX_DELAY: Final = 0.06  # seconds of one message: on a slower network a heartbeat may be late
+_SERVED_AFTER: Final = 4.0  # seconds within which a partition is served again if a replica could lead it
+_FAIR: Final = 0.3  # seconds beyond the failure timeout within which the controller hears a node that lives
+_MAX_DELAY: Final = 0.06  # seconds for one message: on a slower network a heartbeat may be late
 
 
 class Availability:
-    """Sees what is recorded and who serves. Raises Violation."""
+    """Watches what is recorded, and which partitions are served. Raises Violation."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -30,22 +31,23 @@ class Availability:
         self._is_fast = profile.delay * (50 if profile.straggling else 1.5) <= _MAX_DELAY
         self._healed: dict[Link, float] = {}
         self._led_since: tuple[Process | None, int, float] = (None, 0, 0.0)
-        self._in_use: dict[int, frozenset[str]] = {}  # by partition: the in-sync set with which it was served last
+        self._in_use: dict[int, frozenset[str]] = {}  # by partition: the in-sync set with which it was last served
         self._unserved_since: dict[int, float] = {}
 
     def begin(self) -> None:
-        """Look from now on."""
+        """Check from now on."""
         self._world.after(_LOOK, self._look)
 
     def heal(self) -> None:
-        """The network is whole again."""
+        """Make the network whole again."""
         for link in self._world.network.heal():
             self._healed[link] = self._world.now
 
-    # Who is well
+    # How long machines have been well
 
     def _well_since(self, machine: Machine) -> float:
-        """Since when its present process runs without a stop, on a disk that answers; infinite if it doesn't."""
+        """The time since which its process has run without a stop, on a disk that answers; infinite if it doesn't
+        now."""
         process, now = machine.process, self._world.now
         if process is None or not process.alive or not process.built or process.stopping:
             return float("inf")
@@ -69,7 +71,7 @@ class Availability:
         return max(self._healed.get(link, 0.0) for link in links)
 
     def _can_record_since(self, controller: Process) -> float:
-        """Since when a majority of the voters is well and connected to the active controller."""
+        """The time since which a majority of the voters has been well and connected to the active controller."""
         voters = controller.driver.raw.status().config.voters
         since = self._well_since(controller.machine)
         for half in filter(None, voters):
@@ -86,7 +88,7 @@ class Availability:
     # Failed nodes
 
     def recorded(self, before: Mapping[str, Node], after: Mapping[str, Node], controller: Machine | None) -> None:
-        """The nodes as they are recorded now; `controller` has recorded it."""
+        """The table's nodes have changed from `before` to `after`; `controller` decided it."""
         for node in after.values():
             old = before.get(node.id)
             if node.state == NodeState.NODE_STATE_FAILED and (old is None or old.state != node.state):
@@ -100,7 +102,7 @@ class Availability:
         if process.member.node.incarnation != node.incarnation:
             return
         well = max(self._well_since(machine), self._connected_since(machine, controller))
-        decided_at = (node.state_since_ms - FIRST_UNIX_MS) / 1000  # to record it may take long where disks hang
+        decided_at = (node.state_since_ms - FIRST_UNIX_MS) / 1000  # where disks hang, recording it may take long
         if decided_at - well > world.controller_settings.failure_timeout + _FAIR:
             raise Violation(
                 "nobody who lives is failed",
@@ -132,11 +134,11 @@ class Availability:
             self._unserved_since.pop(id_, None)
 
     def in_use(self, row: Partition) -> None:
-        """Its leader acts by this row from now on: it serves, or has asked for just this in-sync set."""
+        """The leader acts by this row from now on: it serves, or it has proposed exactly this in-sync set."""
         self._in_use[row.id] = frozenset(row.isr)
 
     def _patience(self, active: Process) -> float:
-        """What the controller waits for longer where it hears nothing of much of the cluster."""
+        """The seconds for which the controller waits longer when it hears nothing from much of the cluster."""
         world = self._world
         up = [world.machine(node.id) for node in active.coordinator.state.nodes.values() if is_up(node)]
         lately = world.now - _SERVED_AFTER
@@ -147,7 +149,7 @@ class Availability:
         world, controller = self._world, active.machine
         keyspace: Keyspace | None = world.keyspaces.get(row.keyspace_id)
         if keyspace is None or keyspace.durability == Durability.DURABILITY_ASYNC:
-            return  # who was restarted lacks what it had not synced
+            return  # a replica that was restarted lacks what it had not synced
         since = max(self._unserved_since[row.id], self._led_since[2], self._can_record_since(active))
         after = _SERVED_AFTER + self._patience(active)
         for node_id in sorted(self._in_use.get(row.id, frozenset())):

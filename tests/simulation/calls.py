@@ -52,7 +52,7 @@ _PULL_TIMEOUT: Final = 5.0
 
 
 def settle(future: asyncio.Future[R], result: R | MinkaError) -> None:
-    """The answer has come, unless nobody waits for it."""
+    """Give the future its result, unless its caller no longer waits."""
     if future.done():
         return
     if isinstance(result, MinkaError):
@@ -62,7 +62,7 @@ def settle(future: asyncio.Future[R], result: R | MinkaError) -> None:
 
 
 class Calls:
-    """What one process asks of others, and of itself."""
+    """The calls that one process makes, to others or to itself."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -156,7 +156,8 @@ class Calls:
         return await self._call(address, serve, _UPDATE_TIMEOUT, Code.UNREACHABLE)
 
     async def _call(self, address: str, serve: Callable[["Process"], Awaitable[R]], timeout: float, broken: Code) -> R:
-        """Raises what the server raised, `broken` when the connection broke, DEADLINE_EXCEEDED after `timeout`."""
+        """Call the node there. Raises what the server raised, `broken` when the connection broke, DEADLINE_EXCEEDED
+        after `timeout`."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         client = self._process
         server = client.world.process_at(address)
@@ -187,7 +188,8 @@ class Calls:
     async def heartbeat(
         self, address: str, requests: AsyncIterator[HeartbeatRequest]
     ) -> AsyncGenerator[HeartbeatResponse, None]:
-        """Coordinator.Heartbeat: both directions keep their order, and lose nothing before the stream breaks."""
+        """Coordinator.Heartbeat: messages keep their order in both directions, and none is lost before the stream
+        breaks."""
         answers: asyncio.Queue[HeartbeatResponse | MinkaError] = asyncio.Queue()
         pump = asyncio.get_running_loop().create_task(_Stream(self._process, address, answers).run(requests))
         try:

@@ -1,4 +1,4 @@
-"""Clients of the simulated key-value store: they write and read where they think that a partition is led."""
+"""Clients of the simulated key-value store: they write and read where they believe the partition's leader to be."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,7 @@ _MAX_READ: Final = 100
 
 
 class Clients:
-    """Each is at the node that it asks, and knows the table as some node does."""
+    """Each client is at the node that it asks, and knows the table as some node does."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -32,11 +32,11 @@ class Clients:
         self.under_way = 0
 
     def begin(self) -> None:
-        """From now on."""
+        """Write and read from now on."""
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """Nobody writes from now on."""
+        """Stop writing."""
         self._ended = True
 
     def _next(self) -> None:
@@ -60,7 +60,7 @@ class Clients:
             return None
         return process if self._world.now >= process.machine.stopped_until else None
 
-    # What they ask
+    # Requests
 
     async def _write(self, process: "Process", row: Partition) -> None:
         world = self._world
@@ -96,7 +96,7 @@ class Clients:
                 self.under_way -= 1
 
     async def _again(self, process: "Process", row: Partition, pairs: dict[bytes, bytes], body: bytes) -> None:
-        """Where a refusal has sent the client."""
+        """Write again at the leader to which a refusal has sent the client."""
         try:
             await self._ask(process, wire.Op.WRITE, row, body)
         except MinkaError as error:
@@ -107,7 +107,7 @@ class Clients:
                 self._world.data.acknowledges(process, row, pairs)
 
     async def _read(self, process: "Process", row: Partition) -> None:
-        """All that was acknowledged, and some of what may be there."""
+        """Read some of the keys that were acknowledged or may be there."""
         data, rng = self._world.data, self._world.rng
         expected, maybe = data.known_in(row), data.open_in(row)
         keys = [*expected, *maybe]
@@ -123,7 +123,7 @@ class Clients:
             data.reads(process, row, expected, maybe, dict(zip(keys, values, strict=True)))
 
     def new_key(self, row: Partition) -> bytes:
-        """Of the partition, and never used before."""
+        """A key of the partition that was never used before."""
         self._number += 1
         for _ in range(_TRIES):
             key = b"%02x-%d" % (self._world.rng.randrange(256), self._number)
@@ -133,13 +133,13 @@ class Clients:
 
     @staticmethod
     def _follow(row: Partition, error: MinkaError) -> Partition | None:
-        """The newer row that came with a refusal."""
+        """The newer row that came with the refusal."""
         newer = [one for one in error.partitions if one.id == row.id and one.partition_epoch > row.partition_epoch]
         return newer[0] if newer else None
 
     @staticmethod
     async def _ask(process: "Process", op: wire.Op, row: Partition, body: bytes) -> bytes:
-        """Raises MinkaError."""
+        """The answer's body. Raises MinkaError."""
         share = process.memory.share()
         try:
             group = wire.Group(op, row.id, row.generation, body)

@@ -1,4 +1,4 @@
-"""What clients wrote, what they were told of it, and where it has to be since. A key is written once."""
+"""What clients wrote, what they were told, and what replicas must have. Only keys of loads are written twice."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from tests.simulation.process import Machine, Process
 
 _BODY = 4  # where an entry's body begins, after its leader_epoch
-_MARK = b"\xc1"  # begins the body of what is no write
+_MARK = b"\xc1"  # begins the body of a mark
 
 
 @dataclass(slots=True)
 class _Group:
-    """The keys of a keyspace by ranges, or of one partition of another."""
+    """The keys of one keyspace by ranges, or of one partition of a keyspace by hash."""
 
-    known: dict[bytes, bytes]  # acknowledged, or read
-    open: dict[bytes, bytes]  # nobody was told, or it may be lost
+    known: dict[bytes, bytes]  # acknowledged or read
+    open: dict[bytes, bytes]  # the outcome is unknown, or a fault may have lost it
     refused: set[bytes]
-    rewritten: set[bytes]  # of what loads have brought
-    either: dict[bytes, bytes]  # what is to take the place of a known value, and may have
-    files: dict[bytes, bytes]  # by key: the file of a load that has brought it, whose name its mark has
-    doubtful: set[bytes]  # a power cut has taken them somewhere, so they may be lost whatever is said of them
+    rewritten: set[bytes]  # keys of loads that clients have written since
+    either: dict[bytes, bytes]  # values that are to replace a known one, and may have
+    files: dict[bytes, bytes]  # by key: the file of the load that has brought it; its name is in the mark
+    doubtful: set[bytes]  # a power cut came before they were synced, so they may be lost even if they are acknowledged
 
 
 class DataOracle:
-    """Raises Violation."""
+    """Compares what clients were told with what replicas have. Raises Violation."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
         self._groups: defaultdict[int, _Group] = defaultdict(lambda: _Group({}, {}, set(), set(), {}, {}, set()))
-        self._epochs: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: whose writes were acknowledged
-        self.acknowledged_at: dict[int, float] = {}  # by partition: when something last was
+        self._epochs: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: the node that led
+        self.acknowledged_at: dict[int, float] = {}  # by partition: the time of the last acknowledgement
         self.acknowledged = 0
 
     def _group(self, row: Partition) -> _Group:
@@ -56,14 +56,14 @@ class DataOracle:
         return self._keyspace(row).durability == Durability.DURABILITY_ASYNC
 
     def known_in(self, row: Partition) -> dict[bytes, bytes]:
-        """What was acknowledged of the partition's keys."""
+        """The partition's keys that were acknowledged."""
         return _within(self._group(row).known, range_of(row))
 
     def open_in(self, row: Partition) -> dict[bytes, bytes]:
-        """What may be there or not."""
+        """The partition's keys that may be there or not."""
         return _within(self._group(row).open, range_of(row))
 
-    # What clients do
+    # Events at clients
 
     def begins(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
         """A client asks for a write."""
@@ -76,25 +76,25 @@ class DataOracle:
                 group.open[key] = value
 
     def brings(self, row: Partition, pairs: Mapping[bytes, bytes], file: str) -> None:
-        """A load that is committed is to bring them."""
+        """A load that is committed will bring these pairs."""
         group = self._group(row)
         group.open.update(pairs)
         group.files.update(dict.fromkeys(pairs, file.encode()))
 
     def has_brought(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
-        """The load is taken in, so that whoever is in sync has it. What was written since stays."""
+        """The load is taken in, so each replica in sync has it. A value that was written since then stays."""
         group = self._group(row)
         self._know(row, {key: value for key, value in pairs.items() if key in group.open})
         for node in row.isr:
             self._check_has(self._world.machine(node), row, pairs.keys() & group.known.keys())
 
     def rewritable(self, row: Partition) -> list[bytes]:
-        """What loads have brought and nobody has written since."""
+        """Keys that loads have brought and no client has written since."""
         group = self._group(row)
         return [key for key in self.known_in(row) if key in group.files and key not in group.rewritten]
 
     def acknowledges(self, process: "Process", row: Partition, pairs: Mapping[bytes, bytes]) -> None:
-        """It is done: whoever is in sync has it, as durably as the keyspace asks."""
+        """The write is done: each replica in sync has it, as durably as the keyspace asks."""
         self._know(row, pairs)
         self.acknowledged += 1
         self.acknowledged_at[row.id] = self._world.now
@@ -112,7 +112,7 @@ class DataOracle:
                 group.known[key] = value
 
     def refuses(self, row: Partition, keys: Iterable[bytes]) -> None:
-        """Nothing was done, and never will be."""
+        """Nothing was done, and nothing will be."""
         group = self._group(row)
         for key in keys:
             if group.either.pop(key, None) is None and group.open.pop(key, None) is not None:
@@ -126,9 +126,8 @@ class DataOracle:
         maybe: Mapping[bytes, bytes],
         found: Mapping[bytes, bytes | None],
     ) -> None:
-        """A client was answered. Before it asked, `expected` was acknowledged, and `maybe` was there or not; it may see
-        a write that came meanwhile, or not.
-        """
+        """A client has its answer. When it asked, `expected` was acknowledged and `maybe` was there or not; it may see
+        a write that came meanwhile, or not."""
         group = self._group(row)
         for key, value in found.items():
             if value is not None:
@@ -142,19 +141,20 @@ class DataOracle:
                 text = f"{process.machine.id} serves partition {row.id} without {key!r}, which was acknowledged"
                 raise Violation("what was acknowledged stays", text)
 
-    # Where it is
+    # What replicas have
 
     def _in_sync(self, process: "Process", partition_id: int) -> list[str]:
-        """By what is recorded, and by what the leader acts on. Who is to delete its copy may have done so."""
+        """The nodes that are in sync by the table or by the leader's own row, without those that are told to delete
+        their copies, since they may have done so."""
         recorded = self._world.rows.get(partition_id)
         if recorded is None:
-            return []  # it is part of another one by now
+            return []  # it has been merged into another one
         kept = {*recorded.replicas} - {*recorded.removing_replicas}
         own = process.rows.get(partition_id)
         return sorted({*recorded.isr, *(own.isr if own is not None else ())} & kept)
 
     def check_in_sync(self, row: Partition) -> None:
-        """A row is recorded: whoever is in sync has everything that was acknowledged."""
+        """A row is recorded: each replica in sync has everything that was acknowledged."""
         keys = self.known_in(row)
         for node in row.isr:
             self._check_has(self._world.machine(node), row, keys)
@@ -169,7 +169,7 @@ class DataOracle:
             )
 
     def _check_leader(self, process: "Process", row: Partition, key: bytes) -> None:
-        """Nobody else ever led at the leader_epoch of an entry that was acknowledged."""
+        """No other node ever led at the leader_epoch of an entry that was acknowledged."""
         disk = process.machine.log_disk
         for entry in reversed(entry_keys(disk, row.id)):
             value = disk.get(entry) or b""
@@ -185,14 +185,14 @@ class DataOracle:
                 return
 
     def lose(self, row: Partition) -> None:
-        """An unclean election: what the new leader lacks may be gone, and what it has yet to sync."""
+        """An unclean election: what the new leader lacks may be lost, and so may what it has yet to sync."""
         group = self._group(row)
         there = _after_log(self._world.machine(row.leader), row.id, durably=not self._is_async(row))
         lost = (key for key in self.known_in(row) if key not in there and group.files.get(key) not in there)
         self._doubt(group, list(lost))
 
     def cut_power(self, machine: "Machine") -> None:
-        """What an `async` keyspace had not synced at this machine may be gone."""
+        """Writes to `async` keyspaces that this machine had not synced may be lost."""
         disk = machine.log_disk
         for row in self._world.rows.values():
             if machine.id in row.replicas and self._is_async(row):
@@ -207,7 +207,7 @@ class DataOracle:
                 group.open[key] = group.known.pop(key)
 
     def cut(self, machine: "Machine", start: bytes, end: bytes) -> None:
-        """Entries are on their way out of a log: what was acknowledged of them is flushed, or not needed here."""
+        """Entries are about to leave a log: those that were acknowledged are flushed, or this replica doesn't count."""
         id_ = partition_of(start)
         row = self._world.rows.get(id_)
         if row is None or machine.id not in row.isr or machine.id in row.removing_replicas:
@@ -226,7 +226,7 @@ class DataOracle:
     # The end
 
     def missing(self, state: State) -> str:
-        """What is not as it ought to be in the end, when nobody writes."""
+        """What is not as it should be at the end, when no client writes; "" if all is well."""
         for row in state.partitions.values():
             group = self._group(row)
             known, maybe, refused = self.known_in(row), self.open_in(row), group.refused
@@ -266,9 +266,8 @@ def _within(pairs: Mapping[bytes, bytes], range_: KeyRange) -> dict[bytes, bytes
 def _missing(
     machine: "Machine", row: Partition, keys: Collection[bytes], files: Mapping[bytes, bytes], *, durably: bool
 ) -> list[bytes]:
-    """The keys that neither the data on the machine's disk nor the log there has. While a partition is made by a split,
-    that of the one of which it is made counts.
-    """
+    """The keys that neither the data nor the log on the machine's disk has. While a split makes the partition, what its
+    parent has there counts, too."""
     missing = list(keys)
     for id_ in (row.id, row.split_from if row.splitting else 0):
         image = machine.data_disk.folders.get(id_)
@@ -281,13 +280,13 @@ def _missing(
 
 
 def _log(disk: "LogDisk", partition_id: int, *, durably: bool) -> bytes:
-    """All entries."""
+    """All entries in one piece."""
     keys = entry_keys(disk, partition_id)
     return b"".join([disk.get(key) or b"" for key in keys if not durably or disk.is_durable(key)])
 
 
 def _after_log(machine: "Machine", partition_id: int, *, durably: bool) -> set[bytes]:
-    """The keys that a replica has once it has applied its log, and the names of the files in it."""
+    """The keys that a replica has once it has applied its log, and the names of the files that the log's marks name."""
     image, disk = machine.data_disk.folders.get(partition_id), machine.log_disk
     keys = set(image.rows) if image is not None else set[bytes]()
     applied = image.applied.offset if image is not None else 0
@@ -320,7 +319,7 @@ def _pairs_in(entry: bytes) -> list[tuple[bytes, bytes | None]]:
 
 
 def _content(machine: "Machine", partition_id: int) -> Mapping[bytes, bytes]:
-    """What a replica has applied."""
+    """The rows that a replica has applied."""
     process = machine.process
     data = process.store.open.get(partition_id) if process is not None and process.built else None
     if data is not None and data.is_open:

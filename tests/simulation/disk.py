@@ -1,4 +1,4 @@
-"""The simulated disk: a crash takes what was not synced. One write is atomic, as a write batch of RocksDB is."""
+"""The simulated disk: a crash loses what was not synced. One write is atomic, as a write batch of RocksDB is."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,7 +10,7 @@ BOOTSTRAP_INDEX: Final = 1
 
 
 class RaftDisk:
-    """What the node sees, and what is durable of it. Written to as `minkad.storage.raft_log` is."""
+    """What the node sees, and how much of it is durable. It has the interface of `minkad.storage.raft_log`."""
 
     def __init__(self) -> None:
         self.seen = MemoryStorage()
@@ -18,7 +18,7 @@ class RaftDisk:
         self._staged: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
     def bootstrap(self, conf_state: ConfState) -> None:
-        """As if an entry had made this configuration."""
+        """Begin with this configuration, as if an entry had made it."""
         snapshot = Snapshot(metadata=SnapshotMetadata(index=BOOTSTRAP_INDEX, term=1, conf_state=conf_state))
         self._write(MemoryStorage.apply_snapshot, snapshot)
         self._write(MemoryStorage.set_hard_state, HardState(term=1, commit=BOOTSTRAP_INDEX))
@@ -47,18 +47,18 @@ class RaftDisk:
         self._staged.append((operation, arguments))
 
     def sync(self) -> None:
-        """Everything written so far is durable."""
+        """Make everything written so far durable."""
         for operation, arguments in self._staged:
             operation(self._durable, *arguments)
         self._staged.clear()
 
     def has(self, index: int, term: int) -> bool:
-        """Whether the entry is durable, or a snapshot that has it."""
+        """Whether the entry, or a snapshot that covers it, is durable."""
         durable = self._durable
         return index < durable.first_index() or (durable.last_index() >= index and durable.term(index) == term)
 
     def crash(self) -> None:
-        """What is not durable is gone."""
+        """Lose what is not durable."""
         self._staged.clear()
         self.seen = MemoryStorage()
         self.seen.__dict__.update(self._durable.__dict__)

@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
 _A: Final = AssignmentState
 _MAY_HAVE: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED, _A.ASSIGNMENT_STATE_RELEASING)
-_LOOK: Final = 0.25  # seconds between looks at what is nowhere
-_LATE: Final = 0.02  # seconds: a timer of the process's loop
+_LOOK: Final = 0.25  # seconds between two checks for duties that no shard has
+_LATE: Final = 0.02  # seconds by which a timer of the process's loop may be late
 _INDEXES_EVERY: Final = 25  # changes of the tables
 
 
 class DutyChecks:
-    """Sees what is recorded, and what delegates do. Raises Violation."""
+    """Watches what is recorded and what delegates do. Raises Violation."""
 
     def __init__(self, world: "DutyWorld") -> None:
         self._world = world
-        self.duties = DutyState()  # the newest that any replica has applied
-        self._attached: dict[tuple[int, str], tuple[int, str]] = {}  # by duty: the newest epoch, and whose
-        self._unattached: dict[int, float] = {}  # by duty: since when nobody has it although somebody could
-        self.recorded_at: dict[bytes, int] = {}  # by payload id: with which entry it came into the tables
+        self.duties = DutyState()  # the newest state that any replica has applied
+        self._attached: dict[tuple[int, str], tuple[int, str]] = {}  # by duty: the newest epoch, and its process
+        self._unattached: dict[int, float] = {}  # by duty: since when no shard has it although one could
+        self.recorded_at: dict[bytes, int] = {}  # by payload id: the index of the entry that brought it into the tables
         self._revisions = 0
-        self._kept: dict[int, tuple[str, int]] = {}  # by duty that is kept for a shard that is away, and until when
+        self._kept: dict[int, tuple[str, int]] = {}  # by duty: the shard that is away, and the end of its grace
         self._settled_since: tuple[object, float] = (None, 0.0)
 
     def begin(self) -> None:
-        """Look from now on."""
+        """Check from now on."""
         self._world.after(_LOOK, self._look)
 
     # At each step
 
     def applied(self, duties: DutyState, index: int) -> None:
-        """A command of this entry was applied for the first time."""
+        """An entry's command was applied for the first time."""
         changed = duties is not self.duties or duties.revision != self._revisions
         self.duties = duties
         if not changed:
@@ -56,7 +56,7 @@ class DutyChecks:
             check_indexes(duties)
 
     def looked(self, process: ShardProcess) -> None:
-        """A shard's process has done something."""
+        """A shard's process has taken a step."""
         self._check_records(process)
         self._check_in_time(process)
         self._check_assigned(process)
@@ -84,12 +84,12 @@ class DutyChecks:
         self._attached[key] = duty.epoch, process.core.shard.incarnation
 
     def stopped(self, process: ShardProcess) -> None:
-        """It has stopped by itself."""
+        """The SDK has stopped the shard."""
         if process.delegate.acting:
             raise Violation("who stops has released everything", f"{process.id} has {process.delegate.acting}")
 
     def _check_assigned(self, process: ShardProcess) -> None:
-        """What is held is assigned by what is recorded: nothing is given away that may be held."""
+        """What the process holds is assigned to it by the table: nothing is given away that a shard may hold."""
         for number in process.delegate.acting:
             if not (epoch := process.holds(number)):
                 continue
@@ -104,7 +104,7 @@ class DutyChecks:
                 )
 
     def _check_kept(self, duties: DutyState) -> None:
-        """What is kept for a shard nobody else gets within its grace."""
+        """While the grace lasts, a duty that is kept for a shard goes to no other one."""
         now_ms = self._world.unix_ms()
         for number, (shard, until_ms) in self._kept.items():
             others = [one for one in duties.of_duty.get(number, ()) if one.shard != shard]
@@ -127,7 +127,7 @@ class DutyChecks:
         return duties.nowhere.get(row.pallet, {}) if row is not None else {}
 
     def _check_records(self, process: ShardProcess) -> None:
-        """What the SDK takes for attached and what the delegate acts for are the same, but for what has ended."""
+        """The SDK and the delegate agree on what is attached, apart from lazy duties that the delegate has ended."""
         live = {number for number, record in process.core.hosting.records.items() if record.live}
         acting = process.delegate.acting
         over = {number for number in live - set(acting) if process.delegate.told[number].lazy}
@@ -135,7 +135,7 @@ class DutyChecks:
             raise Violation("the SDK knows what is held", f"{process.id}: {sorted(live)}, and {sorted(acting)}")
 
     def _check_in_time(self, process: ShardProcess) -> None:
-        """Who isn't stopped has released everything before its clearance ends, or ends."""
+        """A process that isn't stopped has released everything when its clearance ends, or has ended itself."""
         awake = self._world.now - process.slept_at > self._world.controller_settings.shards.clearance
         over = process.now() > process.core.until + _LATE
         if process.delegate.acting and over and awake and process.machine.ends_process and process.core.may_connect:
@@ -145,11 +145,11 @@ class DutyChecks:
                 f"{process.now() - process.core.until:.2f} s ago",
             )
 
-    # In the calm: nothing is nowhere for long while there is room
+    # In the calm: no duty is without a shard for long while there is room
 
     @property
     def bound(self) -> float:
-        """Seconds: who had it is taken for dead, and what follows."""
+        """Seconds: a dead process's failure timeout, and time for what follows."""
         return self._world.controller_settings.shards.failure_timeout + 3.0
 
     def _look(self) -> None:
@@ -173,7 +173,7 @@ class DutyChecks:
                 )
 
     def _settled(self) -> object:
-        """Who controls, if that hasn't changed, and all nodes are there."""
+        """The controller and its term if they haven't changed since the last look and all nodes are up; else None."""
         world, active = self._world, self._world.active()
         if not world.is_calm or active is None:
             return None
@@ -203,11 +203,11 @@ class DutyChecks:
         if row.was_attached and pallet.on_failure == OnFailure.ON_FAILURE_LEAVE:
             return []
         found = [shard for shard in self.duties.shards.values() if self._takes(shard, row)]
-        if pallet.HasField("canary"):  # its share is on shards of its version alone
+        if pallet.HasField("canary"):  # duties of the canary go to shards of its version alone
             chosen = is_canary(row, pallet.canary)
             with_version = [(shard.version == pallet.canary.version) == chosen for shard in found]
             if not all(with_version):
-                return []  # it depends on which of them there are
+                return []  # it depends on which shards there are
         pinned = self.duties.shards.get(row.pinned_to)
         if pinned is not None and pinned.state == ShardState.SHARD_STATE_LIVE and not self._is_emptied(pinned):
             return [shard for shard in found if shard is pinned]
@@ -219,7 +219,7 @@ class DutyChecks:
         return node is not None and node.emptied
 
     def _takes(self, shard: Shard, row: Duty) -> bool:
-        """Whether it is there, and has room for the duty beside what it has."""
+        """Whether the shard is there, and has room for the duty besides those that it has."""
         process = self._world.shards.process_named(shard.name)
         is_there = process is not None and process.core.shard.incarnation == shard.incarnation
         if not is_there or shard.state != ShardState.SHARD_STATE_LIVE:
@@ -245,7 +245,7 @@ class DutyChecks:
     # The end
 
     def missing(self, duties: DutyState) -> str:
-        """What is not as it ought to be in the end."""
+        """What is not as it should be at the end; "" if all is well."""
         if duties.deleting:
             return f"duty {next(iter(duties.deleting))} is not deleted"
         for host in self._world.shards.hosts:
@@ -289,12 +289,12 @@ class DutyChecks:
 
 
 def is_quarantined(shard: Shard, row: Duty) -> bool:
-    """Whether the shard couldn't attach the duty, and is what it was."""
+    """Whether this version of the shard has failed to attach the duty."""
     return any(one.shard == shard.name and one.shard_version == shard.version for one in row.quarantines)
 
 
 def check_indexes(duties: DutyState) -> None:
-    """What follows from the rows is as if it were found from them alone."""
+    """The indexes are equal to those that are computed from the rows alone."""
     numbers = {(row.pallet, row.id): row.number for row in duties.duties.values()}
     pallets, synthetic, nowhere = (defaultdict[str, set[int]](set) for _ in range(3))
     on_shard: defaultdict[str, dict[int, Assignment]] = defaultdict(dict)

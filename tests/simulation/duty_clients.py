@@ -1,4 +1,4 @@
-"""What clients and people ask of pallets and duties, and what they were told."""
+"""What clients and people ask about pallets and duties, and what they were told."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -44,7 +44,7 @@ _REFUSALS: Final = (
     *(Code.UNKNOWN_SHARD, Code.VERSION_MISMATCH, Code.INVALID_DUTY, Code.INVALID_ARGUMENT),
 )
 _TRY_AGAIN: Final = 0.3  # seconds after an answer that leaves the outcome open
-_MAX_DUTIES: Final = 12  # of a pallet
+_MAX_DUTIES: Final = 12  # in a pallet
 _LEVELS: Final = (
     Consistency.CONSISTENCY_UNSPECIFIED,
     Consistency.CONSISTENCY_QUORUM,
@@ -56,11 +56,12 @@ _LEVELS: Final = (
 _PENALTIES_FADE_MS: Final = 500
 
 Name = tuple[str, str]
-NOTHING: Final = b""  # of a duty: it isn't there
+NOTHING: Final = b""  # the payload id of a duty that isn't there
 
 
 class DutyClients:
-    """One change of a name at a time, repeated until its outcome is known; then it is there, or it isn't."""
+    """One change of a name at a time, repeated until its outcome is known; from then on the duty must be as the client
+    was told."""
 
     def __init__(self, world: "DutyWorld") -> None:
         self._world = world
@@ -71,8 +72,8 @@ class DutyClients:
         self._specs = {name: self._spec(name) for name in self._names}
         self._expected: dict[Name, set[bytes]] = {name: {NOTHING} for name in self._names}  # payload ids
         self._busy: set[Name] = set()
-        self._over: set[Name] = set()  # lazy ones that a delegate has ended at least once
-        self._pallets: dict[str, tuple[int, int]] = {}  # when the pallet was created, the last version acknowledged
+        self._over: set[Name] = set()  # lazy duties that a delegate has ended at least once
+        self._pallets: dict[str, tuple[int, int]] = {}  # its creation, and the last version acknowledged
         self._ended = False
 
     def _spec(self, name: Name) -> DutySpec:
@@ -93,18 +94,18 @@ class DutyClients:
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """No more load; nothing stays paused."""
+        """End the load, and resume what is paused."""
         self._ended = True
         self._world.after(0.5, self._resume_all)
 
     def ends(self, duty: HeldDuty) -> None:
-        """A delegate ceases to report a lazy duty."""
+        """A delegate no longer reports a lazy duty."""
         self._over.add((duty.pallet, duty.id))
 
-    # Asking
+    # Requests
 
     def _doors(self) -> tuple[Process, ShardDoors] | None:
-        """Those of somebody who may be the controller."""
+        """The doors of a process that may be the controller."""
         world, processes = self._world, self._world.processes()
         active = world.active()
         process = active if active is not None and self._rng.random() < 0.9 else None
@@ -120,7 +121,7 @@ class DutyClients:
         ask: Callable[[Process, ShardDoors], Awaitable[object]],
         told: Callable[[MinkaError | None], None] = lambda _: None,
     ) -> None:
-        """`told` hears once of the outcome; None: it is done."""
+        """Call `told` once with the outcome: None if it is done."""
         found = self._doors()
         is_told = False
 
@@ -147,7 +148,7 @@ class DutyClients:
                     tell(None)
 
         def give_up() -> None:
-            """Only when whoever was asked can no longer do it."""
+            """Give up only once the process that was asked can no longer answer."""
             if process.alive and process.machine.process is process and not is_told:
                 self._world.after(1.0, give_up)
             else:
@@ -212,13 +213,13 @@ class DutyClients:
         self._ask(lambda _, to: to.duty_requests.change_duties(ChangeDutiesRequest(changes=[DutyChange(pin=pin)])))
 
     def _change(self, changes: list[DutyChange], payloads: dict[Name, bytes]) -> None:
-        """All of them or none; asked again until it is known."""
+        """Make all of the changes or none: the request is repeated until its outcome is known."""
         if not changes:
             return
         request = ChangeDutiesRequest(changes=changes, consistency=self._rng.choice(_LEVELS))
         before = {name: set(self._expected[name]) for name in payloads}
         self._busy |= set(payloads)
-        is_open = False  # whether some try may have had its way
+        is_open = False  # whether one of the tries may have been carried out
 
         def told(error: MinkaError | None) -> None:
             nonlocal is_open
@@ -261,7 +262,7 @@ class DutyClients:
         return {*conf_state.voters, *(conf_state.learners if everybody else ())}
 
     def _check_durable(self, members: list[int], payloads: list[bytes]) -> None:
-        """Whoever was to have it has it on its disk."""
+        """All `members` have the payloads on their disks."""
         world = self._world
         for payload_id in payloads:
             index = world.checks.recorded_at.get(payload_id)
@@ -319,7 +320,7 @@ class DutyClients:
         self._ask(change)
 
     def _delete_pallet(self) -> None:
-        """One that has duties is refused; it comes back in any case."""
+        """Delete a pallet, which is refused while it has duties; it is created again in any case."""
         pallet = self._rng.choice(self._world.pallets)
         request = ChangePalletsRequest(changes=[PalletChange(delete=pallet)])
         self._ask(lambda _, to: to.duty_requests.change_pallets(request), lambda _: self._create_pallet(pallet))
@@ -364,7 +365,7 @@ class DutyClients:
         self._ask(resume)
 
     def _look(self) -> None:
-        """What people look at is found in any state of things."""
+        """Ask for what people look at: the controller can answer in any state."""
         pallet, rng = self._rng.choice(self._world.pallets), self._rng
         duties = list(self._world.checks.duties.duties.values())
 
@@ -383,7 +384,7 @@ class DutyClients:
     # The end
 
     def missing(self, state: State) -> str:
-        """What a client was told and is not so, and what is out of balance."""
+        """What contradicts what a client was told, and what is out of balance; "" if all is well."""
         if self._busy:
             return f"the change of {sorted(self._busy)[0]} has no outcome"
         for pallet in self._world.pallets:
@@ -416,8 +417,9 @@ class DutyClients:
             return ""
         last = next((one for one in reversed(state.operations.values()) if one.rebalance.pallet == pallet), None)
         if last is not None and last.state == OperationState.OPERATION_STATE_CANCELLED:
-            return ""  # nobody moves what a person has just told to stay
-        # Penalties fade, and with them what decides between shards that are equal: balanced is what once was.
+            return ""  # a person has just told the duties to stay where they are
+        # As penalties fade, shards that were equal may no longer be: what was balanced at an earlier time counts as
+        # balanced.
         request, moves = PlanRebalanceRequest(pallet=pallet), 0
         for at_ms in range(now_ms, FIRST_UNIX_MS, -_PENALTIES_FADE_MS):
             moves = len(plan_rebalance(state, request, at_ms).moves)

@@ -21,15 +21,15 @@ from tests.simulation.shard_stream import ShardDoors
 from tests.simulation.shards import Shards
 from tests.simulation.trace import Outcome, Trace
 
-_HALF_LIFE_MS: Final = 2000  # of a shard's penalty, so that one is trusted again before the run ends
+_HALF_LIFE_MS: Final = 2000  # the half-life of a shard's penalty, so that it is trusted again before the run ends
 _FORGOTTEN_AFTER_MS: Final = 3000
 _KEYSPACES: Final = 3
 _BALANCE_INTERVAL: Final = 0.1  # seconds
-_SETTLED: Final = 0.2  # the same: something always changes here
+_SETTLED: Final = 0.2  # seconds, short since something always changes here
 
 
 class DutyWorld(FullWorld):
-    """What it adds is drawn by a generator of its own."""
+    """It draws what it adds from a random generator of its own."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)
@@ -64,7 +64,7 @@ class DutyWorld(FullWorld):
             return super().run()
 
     def wire(self, process: Process) -> None:
-        check_indexes(process.coordinator.state.duties)  # as a snapshot had them
+        check_indexes(process.coordinator.state.duties)  # as the snapshot left them
         process.doors = ShardDoors(self, process)
 
     def planning_time(self) -> float:
@@ -83,7 +83,7 @@ class DutyWorld(FullWorld):
         self.clients.end()
 
     def crash(self, process: Endpoint) -> None:
-        if not isinstance(process, ShardProcess):  # its end has been seen to
+        if not isinstance(process, ShardProcess):  # `Shards.end` has dealt with its death
             super().crash(process)
 
     def applied(self, process: Process, position: tuple[int, int], digest: int) -> None:

@@ -1,4 +1,5 @@
-"""What every simulated process has: a loop on its machine's clock, and what arrives from other processes."""
+"""What every simulated process has: a loop on its machine's clock, and the messages that arrive from other
+processes."""
 
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -27,7 +28,7 @@ class Endpoint:
     def __init__(self, world: "FullWorld") -> None:
         self.world = world
         self.alive = True
-        self.built = False  # it takes what others send
+        self.built = False  # it takes messages from others
         self.wake: float | None = None
         self.loop = ProcessLoop(self.now, self.loop_wake)
 
@@ -36,14 +37,14 @@ class Endpoint:
         return self.machine.clock.at(self.world.now)
 
     def loop_wake(self, local: float) -> None:
-        """Its loop has something to do when its clock shows this."""
+        """The process's loop has something to do when its clock shows `local`."""
         self.world.wake(self, self.machine.clock.true_at(local))
 
     def turned(self) -> None:
-        """Its loop had a turn."""
+        """The process's loop has had a turn."""
 
     async def pause(self, seconds: float) -> None:
-        """So long by its own clock."""
+        """Wait so many seconds by the process's own clock."""
         future = self.loop.create_future()
         self.loop.call_later(seconds, lambda: None if future.done() else future.set_result(None))
         await future
@@ -53,14 +54,14 @@ class Endpoint:
         self.loop.create_task(coroutine)
 
     def die(self) -> None:
-        """Nothing that this process does has any effect from here on."""
+        """End the process: from here on nothing that it does has any effect."""
         self.alive = False
         self.loop.halted = True
 
     # The network
 
     def if_alive(self, act: Callable[[], object]) -> None:
-        """Something arrives at this process; one that is stopped takes it in when it goes on."""
+        """Something arrives at this process; if it is stopped, it takes it in when it goes on."""
         if self.alive:
             self.loop.call_soon(act)
 
@@ -70,10 +71,10 @@ class Endpoint:
         act: Callable[[], object],
         broken: Callable[[], object] | None = None,
     ) -> None:
-        """Let `act` happen there after some time; `broken` here if that process has died meanwhile.
+        """Let `act` happen at `to` after some time, or `broken` here if that process has died meanwhile.
 
-        What is on a link that is cut waits, so the caller hears nothing for long, and what it said may come late.
-        """
+        A message on a link that is cut waits, so the caller may hear nothing for long, and the message may arrive
+        late."""
         world, here, there = self.world, self.machine.number, to.machine.number
 
         def break_off() -> None:
@@ -81,16 +82,16 @@ class Endpoint:
                 self.if_alive(broken)
 
         def arrive() -> None:
-            if to.alive and (to.built or broken is None):  # who joins gets answers only
+            if to.alive and (to.built or broken is None):  # a process that is joining gets answers only
                 to.if_alive(act)
-            else:  # the other machine says that nobody listens
+            else:  # the other machine says that no process listens
                 world.after(world.network.delay(), world.through, (there, here), break_off, break_off)
 
         if self.alive:
             world.after(world.network.delay(), world.through, (here, there), arrive, break_off)
 
     def refused(self, address: str, broken: Callable[[], object]) -> None:
-        """No process listens at the address, as the machine there says if it is reached."""
+        """No process listens at the address: its machine says so if the network reaches it."""
         world, machine = self.world, self.world.machine_at(address)
         back = (machine.number, self.machine.number) if machine is not None else (0, 0)
         world.after(0.01, world.through, back, partial(self.if_alive, broken), partial(self.if_alive, broken))

@@ -25,18 +25,17 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-MAX_KEYSPACES: Final = 10  # tries
-_SOON: Final = 2  # keyspaces, before anything else is asked
+MAX_KEYSPACES: Final = 10  # how many it tries to create
+_SOON: Final = 2  # so many keyspaces are asked for before anything else
 LAST: Final = "last"
-_BY_RANGES: Final = (0.5, 0.5, 1.0)  # of the keyspaces of a run
-_MAX_BYTES: Final = (0, 0, 200, 400)  # of a partition
-_QUEUED: Final = 0.3  # of what is asked is queued where it can't begin
+_BY_RANGES: Final = (0.5, 0.5, 1.0)  # the share of a run's keyspaces
+_MAX_BYTES: Final = (0, 0, 200, 400)  # a partition's maximum
+_QUEUED: Final = 0.3  # the share of requests that are queued where they can't begin
 
 
 class Admin:
-    """Creates keyspaces, reassigns, splits and merges partitions, drains nodes, elects leaders, changes the voters,
-    hands over leadership: in each run some of these, in its own mixture and pace.
-    """
+    """Creates keyspaces, reassigns, splits and merges partitions, drains nodes, elects leaders, changes the voters, and
+    hands over leadership: each run does some of these, in its own mixture and at its own pace."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -68,7 +67,7 @@ class Admin:
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """No more load but the writes, and one last keyspace; nobody is drained from now on."""
+        """End the load except for the writes and one last keyspace; no node is drained from now on."""
         self._ended = True
         self._world.after(1.0, self._undrain_all)
         self._world.after(1.0, self._create_last)
@@ -135,7 +134,7 @@ class Admin:
             self._created.add(name)
 
     def _reassign(self, process: Process) -> None:
-        """Spread over some nodes, or take everything from one."""
+        """Spread partitions over some nodes, or take everything from one."""
         rng = self._world.rng
         nodes = [machine.id for machine in self._world.machines]
         some = sorted(rng.sample(nodes, rng.randint(1, len(nodes))))
@@ -144,7 +143,7 @@ class Admin:
         self._plan(process, request)
 
     def _assign(self, process: Process) -> None:
-        """Exactly these replicas for some partitions, all at once."""
+        """Give some partitions exactly these replicas, all at once."""
         rng = self._world.rng
         nodes = [machine.id for machine in self._world.machines]
         ids = sorted(process.coordinator.state.partitions) if process.built else []
@@ -164,7 +163,7 @@ class Admin:
         self._ask(process, "", apply)
 
     def _split(self, process: Process) -> None:
-        """At one or two keys, which may be bounds already."""
+        """Split at one or two keys, which may be bounds already."""
         rng = self._world.rng
         if keyspace := self._by_ranges(process):
             keys = [b"%02x" % rng.randrange(256) for _ in range(rng.randint(1, 2))]
@@ -173,7 +172,7 @@ class Admin:
             self._ask(process, "", lambda to: to.admin_requests.split(request))
 
     def _merge(self, process: Process) -> None:
-        """At one or two bounds."""
+        """Merge at one or two bounds."""
         rng = self._world.rng
         if keyspace := self._by_ranges(process):
             rows = [row for row in process.coordinator.state.partitions.values() if row.keyspace_id == keyspace.id]
@@ -240,7 +239,7 @@ class Admin:
     # The end
 
     def missing(self, state: State) -> str:
-        """What a client was told and is not so."""
+        """What contradicts what a client was told."""
         names = {keyspace.name for keyspace in state.keyspaces.values()}
         assert self._created <= names, f"acknowledged, and gone: {self._created - names}"
         assert not self._refused & names, f"refused, and there: {self._refused & names}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Nemesis:
-    """Each run has some of the faults, in its own mixture and pace."""
+    """Each run has some of the faults, in its own mixture and at its own pace."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -36,19 +36,19 @@ class Nemesis:
         self._faults = [fault for fault, weight in zip(faults, weights, strict=True) for _ in range(weight)]
         self._pause = rng.choice((0.3, 0.8, 2.0))
         self._kills_leaders = rng.random() < 0.2
-        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # of the moments at which replicas change
+        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of the moments at which replicas change
         self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # seconds, the mean
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
         self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
 
     def begin(self) -> None:
-        """Faults from now on."""
+        """Start the faults."""
         if self._faults:
             self._world.after(1.5, self._next)
 
     def end(self) -> None:
-        """No more faults; everything that was broken works."""
+        """End the faults, and repair everything that was broken."""
         self._ended = True
         self._world.availability.heal()
         self._world.network.calm()
@@ -75,9 +75,8 @@ class Nemesis:
             process.kill_after = self._world.rng.randint(2, 60)
 
     def changed(self, before: Partition, row: Partition) -> None:
-        """A partition has another leader or successor, a replica has come into sync, a split begins or ends: those who
-        have a part in that go at this moment, or soon after.
-        """
+        """A partition has a new leader or successor, a replica has come into sync, or a split begins or ends: a node
+        that has a part in that may be struck, at this moment or soon after."""
         rng = self._world.rng
         moved = before.leader != row.leader or before.successor != row.successor or before.splitting != row.splitting
         if not self._strikes or self._ended or not (moved or set(row.isr) - set(before.isr)):
@@ -87,7 +86,7 @@ class Nemesis:
             self._world.after(rng.expovariate(1 / self._strikes_after), self._strike, victim)
 
     def _strike(self, node_id: str) -> None:
-        """At a node; "" is the active controller."""
+        """Strike a node; "" is the active controller's."""
         if self._ended:
             return
         machine = self._world.machine(node_id) if node_id else None
@@ -100,7 +99,7 @@ class Nemesis:
     # The network
 
     def _part_off(self, process: Process) -> None:
-        """From all others."""
+        """Cut the node off from all others."""
         number = process.machine.number
         others = {machine.number for machine in self._world.machines} - {number}
         self._block(f"{process.machine.id} from all", between({number}, others, both=self._world.rng.random() < 0.7))
@@ -112,7 +111,7 @@ class Nemesis:
             self._block(name, links)
 
     def _part_controller(self) -> None:
-        """The active controller, maybe with one other node, from the rest."""
+        """Cut off the active controller, perhaps with one other node, from the rest."""
         world, active = self._world, self._world.active()
         if active is None:
             return
@@ -165,7 +164,7 @@ class Nemesis:
         self._stop_machine(process.machine)
 
     def _stop_machine(self, machine: Machine) -> None:
-        """As SIGSTOP does: when it goes on, its clock has jumped."""
+        """Stop the machine as SIGSTOP does: when it goes on, its clock has jumped."""
         world = self._world
         pause = world.rng.expovariate(1 / 1.0)
         world.say("nemesis", "stop", f"{machine.id} for {pause:.2f}")
@@ -190,7 +189,7 @@ class Nemesis:
         world.after(world.rng.expovariate(1 / 2), recover)
 
     def _drift(self) -> None:
-        """A clock runs at another rate, within the bound."""
+        """Let a clock run at another rate, within the bound."""
         world, machine = self._world, self._any()
         machine.clock.drift(world.now, world.rng.choice((1 - world.drift, 1 + world.drift)))
 

@@ -34,10 +34,10 @@ from tests.simulation.trace import Outcome, Trace, Violation
 
 FAULTS_END: Final = 8.0  # seconds
 PATIENCE: Final = 60.0
-UNACKNOWLEDGED: Final = 0.3  # seconds for which something is sent on although nothing comes back
-RETRANSMIT: Final = 0.2  # seconds until what was not acknowledged is sent again; then each time twice as long
+UNACKNOWLEDGED: Final = 0.3  # seconds for which something is still sent although no acknowledgement comes back
+RETRANSMIT: Final = 0.2  # seconds until what was not acknowledged is sent again; the pause doubles each time
 MAX_STEPS: Final = 300_000
-_POWER_CUTS: Final = 0.5  # of the worlds have some
+_POWER_CUTS: Final = 0.5  # the share of the worlds that have some
 _DRIFT: Final = 0.045  # two clocks differ by less than the tenth that the configuration demands as a margin
 
 
@@ -52,16 +52,16 @@ class FullWorld:
         self.steps = 0
         self.oracle = RaftOracle(BOOTSTRAP_INDEX)
         self.network = Network(rng, _network_profile(rng))
-        # Whether Raft's messages wait, too, until a link that was cut is whole again.
+        # Whether Raft's messages, too, wait until a link that was cut is whole again.
         self.hangs = random.Random(f"{seed} hangs").random() < 0.7
         self.cut_at: dict[Link, float] = {}
         founders = self._draw_settings(rng)
         self.rows: dict[int, Partition] = {}  # the newest that any replica of the state has applied
-        self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch served, and by whom
+        self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch, and the node
         self.keyspaces: dict[int, Keyspace] = {}  # the same
         self._nodes: dict[str, Node] = {}  # by the newest state that any replica has applied
-        self._newest_epochs: dict[int, int] = {}  # by partition, of those too that are gone
-        self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and the number of a command in it
+        self._newest_epochs: dict[int, int] = {}  # by partition, including those that are gone
+        self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and number of the command
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._scheduled = 0
         self.machines = self._machines(founders, rng.choice((1, 2, 3)))
@@ -80,7 +80,7 @@ class FullWorld:
         self.availability = Availability(self)
 
     def _draw_settings(self, rng: random.Random) -> int:
-        """How many nodes found the cluster."""
+        """Draw the settings; returns how many nodes found the cluster."""
         self.heartbeat = 0.15
         self.clearance = rng.choice((0.4, 0.6))
         self.tick = 0.1
@@ -128,9 +128,8 @@ class FullWorld:
     def through(
         self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
     ) -> None:
-        """As TCP does: what is on a link that is cut is sent again until the link is whole, or the connection is given
-        up. Where only the way back is cut nothing more is sent, once enough is not acknowledged.
-        """
+        """Send as TCP does: what is on a link that is cut is sent again until the link is whole, or the connection is
+        given up. If only the way back is cut, nothing more is sent once too much is not acknowledged."""
         back = (link[1], link[0])
         acknowledged = self.network.connected(*back) or self.now - self.cut_at.get(back, 0.0) < UNACKNOWLEDGED
         if self.network.connected(*link) and acknowledged:
@@ -142,11 +141,11 @@ class FullWorld:
             give_up()
 
     def say(self, who: str, what: str, detail: str = "") -> None:
-        """Into the trace."""
+        """Add an event to the trace."""
         self.trace.add(self.now, who, what, detail)
 
     def run(self) -> Outcome:
-        """Faults and load, then calm, until everything is as it ought to be."""
+        """Run faults and load, then calm, until everything is as it should be."""
         logger = logging.getLogger("minkad")
         level = logger.level
         logger.setLevel(logging.CRITICAL + 1)
@@ -166,7 +165,7 @@ class FullWorld:
                     machine.process.loop.kill()
 
     def wire(self, process: Process) -> None:
-        """A daemon is built; what else it serves."""
+        """Wire what else the daemon serves, once it is built."""
 
     def load_sources(self, process: Process) -> LoadSources | None:
         """The node's spool, in a world with loads."""
@@ -181,14 +180,14 @@ class FullWorld:
         return 0.0
 
     def begin(self) -> None:
-        """Faults and load from now on."""
+        """Start faults and load."""
         self.admin.begin()
         self.data_clients.begin()
         self.nemesis.begin()
         self.availability.begin()
 
     def end(self) -> None:
-        """No more faults, and only the load that shows that everything works."""
+        """End the faults; only the load that shows that everything works goes on."""
         self.nemesis.end()
         self.admin.end()
 
@@ -219,7 +218,7 @@ class FullWorld:
                 return
 
     def unix_ms(self) -> int:
-        """Of no importance to anything but what people read, and to how long a voter has been gone."""
+        """The wall clock: it matters only to people who read times, and to how long a voter has been gone."""
         return FIRST_UNIX_MS + int(self.now * 1000)
 
     # Processes
@@ -231,7 +230,7 @@ class FullWorld:
             machine.process = Process(self, machine)
 
     def wake(self, process: Endpoint, when: float) -> None:
-        """The process has something to do then."""
+        """Give the process a turn at `when`."""
         when = max(when, self.now)
         if process.wake is None or when < process.wake:
             process.wake = when
@@ -269,7 +268,7 @@ class FullWorld:
         process.die()
         machine.process = None
         process.loop.kill()
-        for stream in process.streams:  # also those whose first message it had yet to take in
+        for stream in process.streams:  # also streams whose first message the process has yet to take in
             stream.died(process)
         if self._cuts_power and self.rng.random() < 0.5:
             self.say(machine.id, "power cut")
@@ -285,34 +284,34 @@ class FullWorld:
         self.after(self.rng.expovariate(1 / 0.7), self.start, machine)
 
     def process_at(self, address: str) -> Process | None:
-        """Who listens there."""
+        """The process that listens at the address."""
         machine = self.by_address.get(address)
         return machine.process if machine is not None else None
 
     def machine_at(self, address: str) -> Machine | None:
-        """Whose address it is."""
+        """The machine that has the address."""
         return self.by_address.get(address)
 
     def machine(self, node_id: str) -> Machine:
-        """Where the node is."""
+        """The node's machine."""
         return self._by_id[node_id]
 
     def machine_with(self, raft_id: int | None) -> Machine | None:
-        """Which of them is this member of the Raft group."""
+        """The machine of this member of the Raft group."""
         return next((machine for machine in self.machines if raft_id and machine.raft_id == raft_id), None)
 
     def addresses(self, but: Machine) -> list[str]:
-        """Of all other machines."""
+        """The addresses of all other machines."""
         return [machine.address for machine in self.machines if machine is not but]
 
     def processes(self) -> list[Process]:
-        """Those that run and have joined."""
+        """The processes that run and have joined."""
         return [p for m in self.machines if (p := m.process) is not None and p.alive and p.built]
 
     # Invariants
 
     def observe(self, process: Process) -> None:
-        """The process's core has done something."""
+        """The process's Raft core may have taken a step."""
         leaders = len(self.oracle.leaders)
         self.oracle.observe(process.driver.raw.raft)
         if len(self.oracle.leaders) > leaders:
@@ -320,7 +319,7 @@ class FullWorld:
             self.nemesis.elected(process)
 
     def applied(self, process: Process, position: tuple[int, int], digest: int) -> None:
-        """The state after this command: all replicas' are equal."""
+        """A process has applied this command: the state after it is the same at all replicas."""
         if position not in self._digests:
             self._digests[position] = digest
             before, self._nodes = self._nodes, dict(process.coordinator.state.nodes)
@@ -337,13 +336,13 @@ class FullWorld:
             )
 
     def restored(self, process: Process, index: int, digest: int) -> None:
-        """The state after a snapshot's index."""
+        """A process has taken in a snapshot: its state is the one that others had after the same index."""
         position = max((p for p in self._digests if p[0] <= index), default=None)
         if position is not None and self._digests[position] != digest:
             raise Violation("equal states", f"{process.machine.id} has another state after the snapshot at {index}")
 
     def _check_clearance(self, process: Process) -> None:
-        """Only the present process of a node that is up may hold clearance: what it serves is nobody else's."""
+        """Only the present process of a node that is up may hold clearance."""
         if not process.member.has_clearance():
             return
         node = self._nodes.get(process.machine.id)
@@ -355,9 +354,8 @@ class FullWorld:
             )
 
     def check_holder(self, process: Process, partition_id: int) -> None:
-        """A process that serves a partition: nobody else may do so now, and nobody else may ever have at this
-        leader_epoch.
-        """
+        """The process serves a partition: no other process may do so now, and none on another node may ever have done
+        so at this leader_epoch."""
         mine, epoch = process.machine.id, process.rows[partition_id].leader_epoch
         newest, holder = self._served.get(partition_id, (0, mine))
         if epoch < newest or (epoch == newest and holder != mine):
@@ -374,7 +372,8 @@ class FullWorld:
                 )
 
     def _check_rows(self, state: State) -> None:
-        """Of the rows that have changed: the leader is in sync, and who is in sync is assigned and has everything."""
+        """In each row that has changed the leader is in sync, and each replica in sync is assigned and has
+        everything."""
         for id_ in self.rows.keys() - state.partitions.keys():
             del self.rows[id_]
         for id_, row in state.partitions.items():
@@ -395,9 +394,8 @@ class FullWorld:
                 self.nemesis.changed(before, row)
 
     def adopted(self, process: Process, row: Partition) -> None:
-        """A node acts on what it was told of a partition: it must be recorded. What a split makes may be ahead of its
-        row.
-        """
+        """A node acts on a partition's row that it was told of: the row must be recorded. The child that a split makes
+        may come before its row."""
         if not row.partition_epoch:
             return
         newest = self._newest_epochs.get(row.id, 0)
@@ -423,7 +421,7 @@ class FullWorld:
         return max(active, key=lambda p: p.driver.raw.basic_status().term, default=None)
 
     def missing(self) -> str:
-        """What is not as it ought to be in the end."""
+        """What is not as it should be at the end; "" if all is well."""
         active = self.active()
         if active is None:
             return "no active controller"

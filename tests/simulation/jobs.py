@@ -1,4 +1,4 @@
-"""What runs in processes of their own: many seeds, and the search for each mutation."""
+"""Work for several processes: many seeds, and the search for each mutation."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def map_jobs(function: Callable[[J], R], jobs: Sequence[J], processes: int, chunk: int) -> Iterator[R]:
-    """The results in order."""
+    """The results in the order of the jobs."""
     if processes == 1:
         yield from map(function, jobs)
         return

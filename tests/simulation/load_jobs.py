@@ -25,23 +25,23 @@ _S = LoadState
 
 
 class LoadJobs:
-    """Any job may be asked for anything at any node, once or again, by who had no answer or by a second run."""
+    """Any job may ask any node for anything, once or again, since it had no answer or since it is a second run."""
 
     def __init__(self, world: "LoadWorld") -> None:
         self._world = world
         self._names: list[str] = []
         self._ended = False
-        self._committed: set[str] = set()  # a job was told so
-        self._aborted: set[str] = set()  # the same
-        self._files: dict[str, tuple[int, dict[bytes, bytes]]] = {}  # by name: for which partition, and its rows
-        self._rows: dict[int, dict[int, dict[bytes, bytes]]] = {}  # by load and partition, of those that are committed
+        self._committed: set[str] = set()  # a job was told that they are
+        self._aborted: set[str] = set()  # a job was told that they are
+        self._files: dict[str, tuple[int, dict[bytes, bytes]]] = {}  # by name: its partition and its rows
+        self._rows: dict[int, dict[int, dict[bytes, bytes]]] = {}  # by load and partition, for loads that are committed
 
     def begin(self) -> None:
-        """From now on."""
+        """Start jobs from now on."""
         self._world.after(1.5, self._next)
 
     def end(self) -> None:
-        """No new ones; what nobody commits is abandoned."""
+        """Start no more jobs; a load that no job commits is abandoned."""
         self._ended = True
 
     def _next(self) -> None:
@@ -74,7 +74,7 @@ class LoadJobs:
         await requests.begin_load(request)
 
     async def _commit(self, process: "Process", requests: LoadRequests) -> None:
-        """With a file for each partition or for some; now and then one is cut for another slot."""
+        """Commit with a file for each partition or for some; a file may be made for another slot."""
         state, rng = process.coordinator.state, self._world.load_rng
         load = state.loads.with_id(rng.choice(self._names))
         if load is None:
@@ -88,13 +88,13 @@ class LoadJobs:
                     content = encode_rows(self._files[file.name][1])
                     self._world.machine(node).spool_disk.keep(load.number, file, content)
         if rng.random() < 0.3:
-            await process.pause(rng.random())  # what was cut for the table as it was then
+            await process.pause(rng.random())  # the table may have changed since the files were made
         await requests.commit_load(CommitLoadRequest(load_id=load.id, files=files))
         if process.alive:
             self._committed.add(load.id)
 
     def _file(self, row: Partition) -> LoadFile:
-        """Of new keys."""
+        """A file of new keys."""
         rng = self._world.load_rng
         rows = {self._world.data_clients.new_key(row): b"loaded" for _ in range(rng.randint(1, 3))}
         rows = {key: value for key, value in rows.items() if range_of(row).contains(key)}
@@ -123,21 +123,21 @@ class LoadJobs:
         if process.alive:
             self._aborted.add(name)
 
-    # What must be so
+    # What must hold
 
     def recorded(self, state: State, load: Load) -> None:
-        """The commit is in the table: its files are to be taken in, and no others."""
+        """The commit is in the table: the load's files are to be taken in, and no others."""
         parts = state.loads.parts[load.number]
         self._rows[load.number] = {id_: self._files[part.name][1] for id_, part in parts.items()}
         for id_, part in parts.items():
             self._world.data.brings(state.partitions[id_], self._files[part.name][1], part.name)
 
     def rows_of(self, load: Load) -> Mapping[int, dict[bytes, bytes]]:
-        """What the partitions get of it."""
+        """The rows that each partition gets from the load."""
         return self._rows.get(load.number, {})
 
     def check(self, state: State) -> None:
-        """In the end what jobs were told is so."""
+        """At the end, loads are as jobs were told."""
         for load in state.loads.rows.values():
             if load.id in self._committed and load.state != _S.LOAD_STATE_DONE:
                 raise Violation("what a job was told stays", f"{load.id} was committed, and is {load}")

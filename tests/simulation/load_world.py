@@ -22,7 +22,7 @@ _S = LoadState
 
 
 class LoadWorld(FullWorld):
-    """What it adds is drawn by a generator of its own."""
+    """It draws what it adds from a random generator of its own."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)
@@ -30,11 +30,11 @@ class LoadWorld(FullWorld):
         self.admin.most = _KEYSPACES
         self.controller_settings = replace(self.controller_settings, abandon_loads_after=_ABANDONED_AFTER_S)
         self.loads: dict[int, Load] = {}  # the newest rows that any replica of the state has applied
-        self._done: set[tuple[int, int]] = set()  # loads and partitions
+        self._done: set[tuple[int, int]] = set()  # load and partition
         self.jobs = LoadJobs(self)
 
     def run(self) -> Outcome:
-        """As `FullWorld.run`. A commit is of several pieces also where there are few partitions."""
+        """As `FullWorld.run`. A commit has several pieces even where there are few partitions."""
         with (
             mock.patch.object(load_requests, "unix_ms", self.unix_ms),
             mock.patch.object(controller_loads, "_PARTS_A_RECORD", 1),
@@ -79,12 +79,12 @@ class LoadWorld(FullWorld):
                 self._check_done(state, load)
 
     def _check_done(self, state: State, load: Load) -> None:
-        """What is done is in the logs of all that are in sync."""
+        """A part that is done is in the logs of all replicas that are in sync."""
         for partition_id, rows in self.jobs.rows_of(load).items():
             if load.number in state.loads.due.get(partition_id, ()) or (load.number, partition_id) in self._done:
                 continue
             self._done.add((load.number, partition_id))
-            if not state.keyspaces[load.keyspace_id].unclean_election:  # which may lose it, as all else
+            if not state.keyspaces[load.keyspace_id].unclean_election:  # else its part may be lost
                 self.data.has_brought(state.partitions[partition_id], rows)
 
     def missing(self) -> str:

@@ -1,7 +1,6 @@
 """The simulated log database of the replicas: what a machine's disk keeps of it, and what a process makes of that.
 
-The end of a process keeps what was written; a power cut takes what was not synced, from some batch on.
-"""
+The end of a process keeps what was written; a power cut loses all unsynced batches from some batch on."""
 
 import asyncio
 from bisect import bisect_left, insort
@@ -16,25 +15,25 @@ if TYPE_CHECKING:
 
     from tests.simulation.process import Process
 
-# What `write` acknowledged is synced after so long, and so long may that take: see LogDatabase.
+# After these times a write that was acknowledged is synced, and a sync may take so long: see LogDatabase.
 _SYNC_DUE_S: Final = 0.05
 _SYNC_MAY_TAKE_S: Final = 0.05
 
-_Operation = tuple[bytes, bytes | None, bytes | None]  # key, value, None; or start, None, end of what is deleted
-_Undo = list[tuple[bytes, bytes | None]]  # keys and what they had
+_Operation = tuple[bytes, bytes | None, bytes | None]  # key, value, None; or start, None, end of a range to delete
+_Undo = list[tuple[bytes, bytes | None]]  # keys and their former values
 
 
 class LogDisk:
-    """What outlives a process."""
+    """The disk, which outlives a process."""
 
     def __init__(self) -> None:
         self._keys: list[bytes] = []
         self._values: dict[bytes, bytes] = {}
         self._unsynced: list[_Undo] = []  # by batch
-        self._volatile: set[bytes] = set()  # keys that a batch has put which is not synced
+        self._volatile: set[bytes] = set()  # keys whose last put is not synced
 
     def write(self, batch: list[_Operation]) -> None:
-        """From here on only a power cut takes it."""
+        """Write a batch: from here on only a power cut can take it."""
         undo: _Undo = []
         for key, value, end in batch:
             if end is not None:
@@ -65,7 +64,7 @@ class LogDisk:
         self._volatile.clear()
 
     def cut_power(self, rng: "Random") -> None:
-        """Some of the last batches are gone that were not synced."""
+        """Lose some of the last batches that were not synced."""
         kept = rng.randint(0, len(self._unsynced))
         for undo in reversed(self._unsynced[kept:]):
             for key, old in reversed(undo):
@@ -73,11 +72,11 @@ class LogDisk:
         self.sync()
 
     def get(self, key: bytes) -> bytes | None:
-        """What was written last."""
+        """The value that was written last."""
         return self._values.get(key)
 
     def keys(self, start: bytes, end: bytes) -> list[bytes]:
-        """Those with start <= key < end, in order."""
+        """The keys with start <= key < end, in order."""
         return self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]
 
     def is_durable(self, key: bytes) -> bool:
@@ -86,9 +85,8 @@ class LogDisk:
 
 
 class SimLogDatabase:
-    """What `minkad.replication` asks of `LogDatabase`; calls of `on_put` tell of each key and value that is staged,
-    those of `on_delete` of each range that is to be deleted.
-    """
+    """What `minkad.replication` uses of `LogDatabase`. It calls `on_put` with each key and value that is staged, and
+    `on_delete` with each range that is to be deleted."""
 
     def __init__(
         self,
@@ -107,40 +105,40 @@ class SimLogDatabase:
         self._batch: list[_Operation] = []
         self._next: Sync | None = None
         self._next_written: Sync | None = None
-        self._futures: dict[Sync, None] = {}  # that are not done
+        self._futures: dict[Sync, None] = {}  # those that are not done
         self._is_busy = False
         self._asked_at: float | None = None
         self._unsynced_since: float | None = None
         self._last_sync_s = 0.0
 
     def die(self) -> None:
-        """The process ends: nobody waits from now on."""
+        """End the process: its tasks no longer wait."""
         for future in self._futures:
             asyncio.Future.cancel(future)
 
-    # What LogDatabase has
+    # The interface of LogDatabase
 
     @property
     def stalled(self) -> bool:
-        """Whether the disk owes an answer for longer than a slow one takes."""
+        """Whether the disk has owed an answer for longer than a slow one takes."""
         return self._asked_at is not None and self._process.now() - self._asked_at > STALLED_S
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Stage."""
+        """Stage a put."""
         self._batch.append((key, value, None))
         self._on_put(key, value)
 
     def delete(self, key: bytes) -> None:
-        """Stage."""
+        """Stage a delete."""
         self._batch.append((key, None, None))
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        """Stage."""
+        """Stage the delete of a range."""
         self._batch.append((start, None, end))
         self._on_delete(start, end)
 
     def sync(self) -> asyncio.Future[None]:
-        """Done when everything staged so far, and in the rest of this loop turn, is durable."""
+        """Done when everything staged so far, and in the rest of this turn of the loop, is durable."""
         if self._next is None:
             self._next = self._new_future()
         return self._next
@@ -152,7 +150,7 @@ class SimLogDatabase:
         return self._next_written
 
     def get(self, key: bytes) -> bytes | None:
-        """What was written."""
+        """The value that was written last."""
         return self._disk.get(key)
 
     def scan(
@@ -176,17 +174,17 @@ class SimLogDatabase:
         return found
 
     def count(self, start: bytes, end: bytes) -> int:
-        """How many keys there are."""
+        """The number of keys with start <= key < end."""
         return len(self._disk.keys(start, end))
 
     def damaged(self, what: str) -> MinkaError:
-        """Something is missing."""
+        """Fail, since something is missing; returns the error."""
         error = MinkaError(Code.CORRUPT_DATA, f"the log database is damaged: {what}")
         self.fail(error)
         return error
 
     def fail(self, error: MinkaError) -> None:
-        """No later sync succeeds."""
+        """Let every later sync fail with this error."""
         if self.error is None and self._process.alive:
             self.error = error
             if self.on_failure is not None:

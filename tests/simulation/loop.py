@@ -1,6 +1,5 @@
-"""An event loop for one simulated process: real asyncio code runs on it, on the process's own clock, without a thread,
-a socket or a wait. The world says when it runs.
-"""
+"""An event loop for one simulated process: real asyncio code runs on it, by the process's own clock, without a thread,
+a socket or a wait. The world says when it runs."""
 
 import asyncio
 import contextvars
@@ -12,11 +11,11 @@ from typing import Any, Final, cast
 
 from minka.errors import MinkaError
 
-_MAX_TURNS: Final = 10_000  # of one moment: more means that something spins
+_MAX_TURNS: Final = 10_000  # in one moment; more of them mean that something spins
 
 
 class DriftingClock:
-    """Monotonic seconds of one machine; `rate` of its seconds pass in one of true time."""
+    """Monotonic seconds of one machine; `rate` of its seconds pass in one second of true time."""
 
     def __init__(self, offset: float, rate: float) -> None:
         self._true = 0.0
@@ -24,20 +23,20 @@ class DriftingClock:
         self._rate = rate
 
     def at(self, true: float) -> float:
-        """What it shows at this true time."""
+        """The clock's time at this true time."""
         return self._local + (true - self._true) * self._rate
 
     def true_at(self, local: float) -> float:
-        """When it shows this, if its rate stays."""
+        """The true time at which the clock shows `local`, if its rate stays."""
         return self._true + (local - self._local) / self._rate
 
     def drift(self, true: float, rate: float) -> None:
-        """From now on it runs at this rate."""
+        """Let the clock run at this rate from now on."""
         self._local, self._true, self._rate = self.at(true), true, rate
 
 
 class ProcessLoop:
-    """As much of `asyncio.AbstractEventLoop` as tasks, futures, timers and what is built of them need.
+    """What tasks, futures, timers and code built on them need of `asyncio.AbstractEventLoop`.
 
     `now` answers the process's clock; `wake_at` asks the world to call `turn` when that clock shows a time."""
 
@@ -50,10 +49,10 @@ class ProcessLoop:
         self._numbers = 0
         self._running = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self.error: Exception | None = None  # what the code raised where nothing is to be raised
+        self.error: Exception | None = None  # what the code raised in a callback or a task that nobody awaits
         self.halted = False  # the process died in the middle of a turn
 
-    # What asyncio asks of a loop
+    # The interface that asyncio needs
 
     def time(self) -> float:
         return self._now()
@@ -106,30 +105,30 @@ class ProcessLoop:
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is dropped when its time comes."""
+        """Do nothing: the timer is dropped when its time comes."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if isinstance(error := context.get("exception"), Exception):
             self._note(error)
 
     def _note(self, error: Exception) -> None:
-        if not isinstance(error, MinkaError):  # those are answers
+        if not isinstance(error, MinkaError):  # a MinkaError is an answer
             self.error = self.error or error
 
     def fail(self, error: Exception) -> None:
-        """The process can't go on: the next turn raises this."""
+        """Let the next turn raise this error: the process can't go on."""
         self.error = self.error or error
 
-    # What the world asks
+    # The interface that the world needs
 
     def next_due(self) -> float | None:
-        """When there is something to do, by the process's clock."""
+        """When the next timer is due, by the process's clock; None if there is none."""
         while self._timers and self._timers[0][2].cancelled():
             heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
     def turn(self) -> None:
-        """Run everything that is due. Raises what the code raised where nothing is to be raised."""
+        """Run everything that is due. Raises what a callback, or a task that nobody awaits, has raised."""
         now = self._now()
         while self._timers and self._timers[0][0] <= now + 1e-9:
             timer = heappop(self._timers)[2]
@@ -155,7 +154,7 @@ class ProcessLoop:
         raise AssertionError("the process spins")
 
     def kill(self) -> None:
-        """End every task, whatever it does meanwhile; its outputs must be cut before."""
+        """End every task, whatever it does meanwhile; cut its outputs before."""
         self.halted = False
         for _ in range(10):
             for task in list(self._tasks):

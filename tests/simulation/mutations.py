@@ -18,7 +18,7 @@ from tests.simulation import mutations_loads as loads
 from tests.simulation import mutations_replication as replication
 from tests.simulation.mutations_full import Patch
 
-MAX_SEEDS: Final = 500  # within which each is to be found
+MAX_SEEDS: Final = 500  # within so many seeds each has to be found
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Mutation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The bug is in the code meanwhile."""
+        """Put the bug into the code for the length of the block."""
         patches = self.patches()
         originals = [(where, name, getattr(where, name)) for where, name, _ in patches]
         for where, name, value in patches:
@@ -129,7 +129,7 @@ def _rejection_counts() -> Sequence[Patch]:
 
 
 def m_type(handler: object) -> int:
-    """Of which message type this is the leader's handler."""
+    """The message type that this handler of the leader is for."""
     return next(type_ for type_, known in leader._FROM_PEER.items() if known is handler)
 
 

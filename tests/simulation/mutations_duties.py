@@ -24,7 +24,7 @@ _A = AssignmentState
 
 
 def confirm_nothing() -> Sequence[Patch]:
-    """What all voters were to have counts as acknowledged when a majority has it."""
+    """A change that all voters were to have is acknowledged when a majority has it."""
 
     async def confirmed_by(_: DutyRequests, _consistency: Any) -> None:
         pass
@@ -33,7 +33,7 @@ def confirm_nothing() -> Sequence[Patch]:
 
 
 def fail_the_late() -> Sequence[Patch]:
-    """A shard whose heartbeat is late may hold its clearance still."""
+    """A shard is failed when its heartbeat is late, although it may still hold its clearance."""
     original = ShardControl.__init__
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
@@ -44,7 +44,7 @@ def fail_the_late() -> Sequence[Patch]:
 
 
 def no_wait_after_failover() -> Sequence[Patch]:
-    """What a former controller has granted is forgotten."""
+    """A new controller ignores what the former one has granted."""
     original = ShardControl.__init__
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
@@ -57,7 +57,7 @@ def no_wait_after_failover() -> Sequence[Patch]:
 
 
 def grant_unconfirmed() -> Sequence[Patch]:
-    """The whole clearance, although nobody has confirmed for a while that this node leads."""
+    """The whole clearance is granted, although nobody has confirmed for a while that this node leads."""
     original = ShardControl.heartbeats
 
     def heartbeats(self: ShardControl, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
@@ -80,12 +80,12 @@ def _no_chance() -> Sequence[Patch]:
 
 
 def take_the_name() -> Sequence[Patch]:
-    """Who comes under a name has it at once."""
+    """A process that registers under a name has it at once, though another one may hold it."""
     return [(ShardControl, "is_alive", lambda *_: False)]
 
 
 def same_epoch_again() -> Sequence[Patch]:
-    """What was kept is attached again at the epoch that it had."""
+    """A duty that was kept is attached again at its old epoch."""
     original = DutyState._assignment
 
     def assignment(
@@ -99,7 +99,7 @@ def same_epoch_again() -> Sequence[Patch]:
 
 
 def give_away_at_once() -> Sequence[Patch]:
-    """What is to be released counts as released."""
+    """A duty that is to be released counts as released."""
     original = rows.in_state
 
     def in_state(
@@ -124,7 +124,7 @@ def any_epoch() -> Sequence[Patch]:
 
 
 def no_grace() -> Sequence[Patch]:
-    """What is kept for a shard is given away before its grace ends."""
+    """A duty that is kept for a shard is given away before its grace ends."""
     original = distribution._tidy_shard
 
     def tidy_shard(state: Any, shard: Shard, now_ms: int) -> Iterator[Record]:
@@ -162,7 +162,7 @@ def forget_next_epoch() -> Sequence[Patch]:
 
 
 def lagging_nodes() -> Sequence[Patch]:
-    """Whoever comes to a node is told what it knows, though the shard knows more."""
+    """A shard is told what its node knows, though the shard knows more."""
 
     async def settled(self: ShardSessions, index: int) -> None:
         pass
@@ -188,7 +188,7 @@ def lagging_nodes() -> Sequence[Patch]:
 
 
 def count_from_receipt() -> Sequence[Patch]:
-    """A clearance is counted from when it was heard of."""
+    """A clearance is counted from when the shard hears of it."""
     original = ShardMachine._on_grant
 
     def on_grant(self: ShardMachine, grant: ShardGrant, now: float) -> None:
@@ -204,12 +204,12 @@ def release_too_late() -> Sequence[Patch]:
 
 
 def report_once() -> Sequence[Patch]:
-    """What was said on a session that broke is not said again."""
+    """What was reported on a session that broke is not reported again."""
     return [(Reports, "again", lambda _: None)]
 
 
 def same_incarnation() -> Sequence[Patch]:
-    """Whom the cluster took for dead comes back as the process that it was."""
+    """A process that the cluster took for dead comes back with the same incarnation."""
     original = ShardMachine._renew
 
     def renew(self: ShardMachine) -> None:

@@ -1,4 +1,4 @@
-"""Bugs in what is around the Raft core: the driver, the controller, the clearance, the state."""
+"""Bugs around the Raft core: in the driver, the controller, the clearance, the state."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
@@ -34,7 +34,7 @@ from minkad.core.controller.selectors import Live, Selection
 from minkad.core.raft import Ready
 from minkad.core.state import State, is_up
 
-Patch = tuple[Any, str, Any]  # where, the attribute's name, its new value
+Patch = tuple[Any, str, Any]  # the object, the attribute's name, its new value
 
 
 # The driver
@@ -116,11 +116,12 @@ def fail_too_early() -> Sequence[Patch]:
     return [(FailureDetector, "deadline", deadline)]
 
 
-# Who is failed
+# Failed nodes
 
 
 def judge_at_once() -> Sequence[Patch]:
-    """By a silence in which it may have stood still itself, and before it knows that it still leads."""
+    """The controller judges by a silence in which it may have stood still itself, before it knows that it still
+    leads."""
 
     async def keep_leading(self: ActiveController) -> None:
         while True:
@@ -158,7 +159,7 @@ def no_chance() -> Sequence[Patch]:
 
 
 def wait_for_the_silent() -> Sequence[Patch]:
-    """In calls and in heartbeats, also when Raft names another leader meanwhile."""
+    """Calls and heartbeats wait for a silent controller, even when Raft names another leader meanwhile."""
     patience = 2.0
 
     @asynccontextmanager
@@ -174,7 +175,7 @@ def wait_for_the_silent() -> Sequence[Patch]:
 
 
 def one_after_the_other() -> Sequence[Patch]:
-    """The controller takes who failed out of in-sync sets, in the order of a loop."""
+    """The controller takes failed nodes out of in-sync sets one by one, in the order of a loop."""
     original = membership.fail
 
     def without(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> Partition | None:

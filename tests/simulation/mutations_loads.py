@@ -1,4 +1,4 @@
-"""Bugs in loads: what is decided, what the table says, and what data remembers of them."""
+"""Bugs in loads: in what is decided, what the table says, and what data remembers of them."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ from tests.simulation.mutations_full import Patch
 
 
 def shrink_before_recorded() -> Sequence[Patch]:
-    """The in-sync set that was asked for counts at once."""
+    """The in-sync set that was proposed counts at once."""
     original = Leader._propose
 
     def propose(self: Leader, isr: list[str]) -> None:
@@ -31,7 +31,7 @@ def shrink_before_recorded() -> Sequence[Patch]:
 
 
 def watermark_ahead() -> Sequence[Patch]:
-    """One of the in-sync set need not have it."""
+    """One replica of the in-sync set need not have a write."""
 
     def in_sync_end(self: Leader) -> int:
         matched = sorted(progress.matched for progress in self.counted)
@@ -41,7 +41,7 @@ def watermark_ahead() -> Sequence[Patch]:
 
 
 def durable_when_staged() -> Sequence[Patch]:
-    """A follower says that it has what is not on its disk yet."""
+    """A follower acknowledges what is not on its disk yet."""
     original = Follower.append
 
     def append(self: Follower, append: Append, stream: LeaderStream, known_at: float) -> None:
@@ -57,7 +57,7 @@ def durable_when_staged() -> Sequence[Patch]:
 
 
 def cut_committed() -> Sequence[Patch]:
-    """Followers give up a little more than what isn't their leader's, whether it is committed or not."""
+    """Followers truncate a little more than what their leader lacks, whether it is committed or not."""
 
     def replicate(self: Progress, offset: int) -> None:
         original(self, max(self.state.log.base, offset - 2))
@@ -72,7 +72,7 @@ def cut_committed() -> Sequence[Patch]:
 
 
 def accept_stale_epoch() -> Sequence[Patch]:
-    """A follower takes entries of a leadership that is over, and that one takes its word."""
+    """A follower takes entries of a leadership that is over, and the former leader counts its answer."""
 
     def take(self: ReplicationReceiver, append: Append, stream: IncomingStream, known_at: float) -> None:
         replica = self._replicas.get(append.partition_id)
@@ -92,7 +92,7 @@ def accept_stale_epoch() -> Sequence[Patch]:
 
 
 def serve_unready() -> Sequence[Patch]:
-    """A leader serves before it has applied what it began with."""
+    """A leader serves before it has applied the log with which it began."""
     return [(ReplicaState, "is_ready", property(lambda self: self.role is Role.LEADER and self.damage is None))]
 
 
@@ -105,7 +105,7 @@ def read_while_handing_over() -> Sequence[Patch]:
 
 
 def skip_markers() -> Sequence[Patch]:
-    """A follower goes past the marker of a split, and makes nothing."""
+    """A follower goes past the marker of a split without making the child."""
     original = Splitting._make
 
     async def make(self: Splitting, parent: Replica, entry: Pending) -> None:

@@ -14,7 +14,7 @@ class NetworkProfile:
     delay: float  # the mean
     loss: float = 0.0
     duplication: float = 0.0
-    straggling: float = 0.0  # how many messages take up to 50 times as long, and so are overtaken
+    straggling: float = 0.0  # the share of messages that take up to 50 times as long, so that others overtake them
 
 
 class Network:
@@ -39,7 +39,7 @@ class Network:
         return delays
 
     def delay(self) -> float:
-        """How long one message takes."""
+        """The delay of one message."""
         if self._calm:
             return self.profile.delay
         delay = self.profile.delay * (0.5 + self._random())
@@ -48,28 +48,28 @@ class Network:
         return delay
 
     def connected(self, sender: int, to: int) -> bool:
-        """Whether anything gets through."""
+        """Whether messages get through."""
         return (sender, to) not in self._blocked
 
     def calm(self) -> None:
-        """From now on nothing that isn't blocked is lost, doubled, late or overtaken, as on a stream of gRPC."""
+        """From now on, no message on an open link is lost, doubled, late or overtaken, as on a stream of gRPC."""
         self._calm = True
         self.profile = NetworkProfile(self.profile.delay)
 
     # Partitions
 
     def heal(self) -> set[Link]:
-        """Nothing is blocked from now on; answers what was."""
+        """Unblock all links; returns those that were blocked."""
         healed, self._blocked = self._blocked, set()
         return healed
 
     def block(self, links: Iterable[Link]) -> None:
-        """Block these links too."""
+        """Block these links, too."""
         self._blocked.update(links)
 
 
 def partition(rng: random.Random, nodes: Sequence[int]) -> tuple[str, list[Link]]:
-    """Some way for a network to fall apart, with its name."""
+    """A way for a network to fall apart, with its name."""
     shuffled = list(nodes)
     rng.shuffle(shuffled)
     one, rest = shuffled[0], shuffled[1:]
@@ -88,7 +88,7 @@ def partition(rng: random.Random, nodes: Sequence[int]) -> tuple[str, list[Link]
             links = between(shuffled[:cut], shuffled[cut:], both=False)
         case "ring":
             links = _all_but_neighbours(shuffled)
-        case "bridge":  # `one` reaches both halves, which do not reach each other
+        case "bridge":  # `one` reaches both halves, which don't reach each other
             links = between(rest[: len(rest) // 2], rest[len(rest) // 2 :], both=True)
         case _:
             links = [(one, rest[0])] if rest else []
@@ -96,7 +96,7 @@ def partition(rng: random.Random, nodes: Sequence[int]) -> tuple[str, list[Link]
 
 
 def between(left: Collection[int], right: Collection[int], *, both: bool) -> list[Link]:
-    """The links from each of `left` to each of `right`, and back too if `both`."""
+    """The links from each of `left` to each of `right`; if `both`, those back, too."""
     links = [(a, b) for a in sorted(left) for b in sorted(right)]
     return links + [(b, a) for a, b in links] if both else links
 

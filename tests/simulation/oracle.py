@@ -1,7 +1,7 @@
-"""What must hold for a Raft group as a whole, checked as each node's every step is seen.
+"""What must hold for a Raft group as a whole, checked at every step of each node.
 
-Source: Raft, figure 3 (election safety, leader append-only, log matching, leader completeness, state machine safety).
-"""
+Source: Raft, figure 3 (election safety, leader append-only, log matching, leader completeness, state machine
+safety)."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -21,29 +21,28 @@ from minkad.core.raft import NONE, Role
 from minkad.core.raft.raft import Raft
 from tests.simulation.trace import Violation
 
-_FUTURE_TERMS: Final = (MSG_PRE_VOTE, MSG_PRE_VOTE_RESP)  # of a term that the sender need not be in
+_FUTURE_TERMS: Final = (MSG_PRE_VOTE, MSG_PRE_VOTE_RESP)  # their term is one that the sender need not be in
 
 _Seen = tuple[int, int, int, Role]  # term, vote, commit, role
-_Content = tuple[int, int, bytes]  # of an entry: its predecessor's term, type, data
+_Content = tuple[int, int, bytes]  # an entry's: its predecessor's term, its type, its data
 
 
 class RaftOracle:
     """Sees every step of every node, every message and every entry; raises Violation.
 
-    `bootstrap_index`: the group begins with a snapshot there, of term 1.
-    """
+    `bootstrap_index`: the group begins with a snapshot at this index, in term 1."""
 
     def __init__(self, bootstrap_index: int = 1) -> None:
         self.leaders: dict[int, int] = {}  # by term
-        self.terms: list[int] = [1] * (bootstrap_index + 1)  # of the committed entries, by index
+        self.terms: list[int] = [1] * (bootstrap_index + 1)  # the terms of the committed entries, by index
         self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # the term of the node that committed it first
         self._entries: dict[tuple[int, int], _Content] = {}  # by index, term
         self._seen: dict[int, _Seen] = {}
-        self._promised: dict[int, int] = {}  # by node: the newest term it has told others that it is in
-        self._votes: dict[tuple[int, int], int] = {}  # node, term → whom it told that it votes for
-        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: term, last index it said it has
+        self._promised: dict[int, int] = {}  # by node: the newest term in which it has told others to be
+        self._votes: dict[tuple[int, int], int] = {}  # by node and term: the candidate that it told of its vote
+        self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: a term, and the last index that it had then
         self._states: dict[int, int] = {}  # digest of the state by applied index
-        self._configurations: list[tuple[int, bytes]] = []  # since which applied index, in its order
+        self._configurations: list[tuple[int, bytes]] = []  # by the applied index since which each holds
 
     @property
     def committed(self) -> int:
@@ -51,13 +50,13 @@ class RaftOracle:
         return len(self.terms) - 1
 
     def data(self, index: int) -> bytes:
-        """What was committed there."""
+        """The committed entry's data."""
         return self._entries[index, self.terms[index]][2]
 
     # Nodes
 
     def restarted(self, id_: int, state: HardState, last_index: int) -> None:
-        """A node comes back with what its disk kept."""
+        """A node has started again with what its disk kept."""
         promised = self._promised.get(id_, 0)
         if state.term < promised:
             raise Violation("term is monotonic", f"node {id_} spoke in term {promised} and comes back in {state.term}")
@@ -76,7 +75,7 @@ class RaftOracle:
         self._seen.pop(id_, None)
 
     def observe(self, raft: Raft) -> None:
-        """A node has done something."""
+        """A node has taken a step."""
         log = raft.raft_log
         now = (raft.term, raft.vote, log.committed, raft.role)
         before = self._seen.get(raft.id)
@@ -102,7 +101,7 @@ class RaftOracle:
         other = self.leaders.setdefault(raft.term, raft.id)
         if other != raft.id:
             raise Violation("one leader a term", f"{other} and {raft.id} both lead term {raft.term}")
-        # Committed in an earlier term, so every later leader has it (and, as logs match, all before it).
+        # An entry committed in an earlier term: every later leader has it (and, as logs match, all before it).
         index = bisect_left(self._committed_in, raft.term) - 1
         log = raft.raft_log
         if index >= log.first_index() and log.term_or_zero(index) != self.terms[index]:
@@ -130,7 +129,7 @@ class RaftOracle:
     # Messages, entries, state
 
     def sent(self, message: Message) -> None:
-        """A node lets a message out."""
+        """A node sends a message."""
         sender, term, type_ = message.from_id, message.term, message.type
         if type_ in _FUTURE_TERMS or not term:
             return
@@ -146,7 +145,7 @@ class RaftOracle:
                 raise Violation("one vote a term", f"node {sender} votes in term {term} for {other} and {message.to}")
 
     def appended(self, id_: int, entries: Sequence[Entry], term_before: int) -> None:
-        """A node writes entries to its log, after one of `term_before`."""
+        """A node appends entries to its log, after one of `term_before`."""
         for entry in entries:
             index, term = entry.index, entry.term
             content = (term_before, entry.type, entry.data)
@@ -170,8 +169,7 @@ class RaftOracle:
     def configured(self, id_: int, index: int, conf_state: ConfState, *, changed: bool) -> None:
         """A node that has applied `index`, and no configuration change since, runs with this configuration.
 
-        `changed`: the entry at `index` made it.
-        """
+        `changed`: the entry at `index` made it."""
         conf, known = conf_state.SerializeToString(deterministic=True), self._configurations
         if changed and (not known or index > known[-1][0]):
             known.append((index, conf))

@@ -13,7 +13,7 @@ _FIRST_KEY: Final = b"\x00"
 
 
 def is_served(process: "Process", row: Partition) -> bool:
-    """Ask for a key. An answer that doesn't come at once is none."""
+    """Read a key: an answer that doesn't come at once counts as none."""
     body = wire.encode([row.start_key or _FIRST_KEY])
     request = wire.Request(0, 0, [wire.Group(wire.Op.READ, row.id, row.generation, body)])
     share = process.memory.share()
@@ -24,7 +24,7 @@ def is_served(process: "Process", row: Partition) -> bool:
         asking.send(None)
     except StopIteration as answered:
         return answered.value.results[0].error is None
-    except RuntimeError:  # it would wait, which only a task can
+    except RuntimeError:  # it would wait, which only a task can do
         return False
     finally:
         asking.close()

@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from tests.simulation.spools import NodeSpool
     from tests.simulation.streams import ByteStream
 
-JOIN_PAUSE: Final = 0.3  # seconds between tries to join
+JOIN_PAUSE: Final = 0.3  # seconds between two tries to join
 KEEPALIVE: Final = 4.0  # seconds without an answer after which a connection is given up
-SHUTDOWN: Final = 2.0  # seconds for others to take over the partitions that a node leads
-_DRAIN: Final = 1.0  # seconds to answer what was begun
-_CLOSES: Final = 0.5  # of those that stop gracefully have the time to close their databases
+SHUTDOWN: Final = 2.0  # seconds for other nodes to take over the partitions that this node leads
+_DRAIN: Final = 1.0  # seconds to answer the requests that were begun
+_CLOSES: Final = 0.5  # the share of graceful stops with enough time to close the databases
 _MEMORY: Final = 256 * 1024 * 1024  # bytes
 _CHUNK_BYTES: Final = 100
 
@@ -76,7 +76,7 @@ class Killed(BaseException):
 
 @dataclass(slots=True)
 class Machine:
-    """What outlives a process."""
+    """The disks, clock and address, which outlive a process."""
 
     number: int
     id: str
@@ -95,7 +95,7 @@ class Machine:
 
 
 class Process(Endpoint):
-    """From a start to a crash."""
+    """A daemon's process, from its start to its end."""
 
     machine: Machine
     coordinator: Coordinator
@@ -107,22 +107,22 @@ class Process(Endpoint):
     requests: NodeRequests
     admin_requests: AdminRequests
     doors: "ShardDoors | None" = None  # in a world with shards
-    spool: "NodeSpool | None" = None  # in one with loads
+    spool: "NodeSpool | None" = None  # in a world with loads
 
     def __init__(self, world: "FullWorld", machine: Machine) -> None:
         super().__init__(world)
         self.machine = machine
         self.built_at = 0.0
-        self.kill_after = 0  # so many points of persist, send and apply from now it dies; 0: it doesn't
+        self.kill_after = 0  # it dies after so many points of persist, send and apply; 0: it doesn't
         self.writing_since: float | None = None
-        self.stalled_until = 0.0  # the disk was last too slow to be waited for
-        self.works: list[float] = []  # since when each of the threads has something to do with the disk
-        self.worked_until = 0.0  # one of them was last that slow
+        self.stalled_until = 0.0  # until then the disk was too slow to be waited for
+        self.works: list[float] = []  # the time at which each thread began its work with the disk
+        self.worked_until = 0.0  # until then one of them was that slow
         self.stopping = False
         self.rng = random.Random(world.rng.random())
         self.rows: dict[int, Partition] = {}  # what this process acts on
-        self.proposed: dict[int, frozenset[str]] = {}  # by partition: the in-sync set that it has asked for last
-        self.served: dict[int, int] = {}  # by partition: the leader_epoch at which it was seen to serve last
+        self.proposed: dict[int, frozenset[str]] = {}  # by partition: the in-sync set that it proposed last
+        self.served: dict[int, int] = {}  # by partition: the leader_epoch at which it was last seen to serve
         self.streams: dict[ByteStream, None] = {}
         self.memory = Memory(_MEMORY, self.now)
         machine.starts += 1
@@ -254,14 +254,14 @@ class Process(Endpoint):
         self.spawn(self.driver.run())
         self._membership = self.loop.create_task(self._member())
 
-    # What the data plane does
+    # The data plane
 
     async def update_replicas(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
-        """The controller tells rows."""
+        """Take the rows that the controller sends."""
         return await self.manager.update_replicas(request)
 
     def _staged(self, key: bytes, value: bytes) -> None:
-        """Something is on its way to the log database: with a replica's meta comes the row on which it acts."""
+        """A put is staged in the log database: a replica's meta contains the row on which the replica acts."""
         if key.startswith(META):
             row = row_in(value)
             if self.alive and (row.id not in self.rows or self.rows[row.id].partition_epoch < row.partition_epoch):
@@ -270,21 +270,21 @@ class Process(Endpoint):
                 self.world.adopted(self, row)
 
     def _deleted(self, start: bytes, end: bytes) -> None:
-        """Entries of a log are on their way out."""
+        """The delete of a range is staged: these may be a log's entries."""
         if self.alive and start.startswith(ENTRY):
             self.world.cut(self, start, end)
 
     def _failed(self, error: MinkaError) -> None:
-        """Nothing in these worlds damages a disk."""
+        """End the run: nothing in these worlds damages a disk."""
         self.loop.fail(AssertionError(f"{self.machine.id} can't go on: {error}"))
 
     def sync_time(self) -> float:
-        """How long the disk takes for a sync now."""
+        """Seconds that the disk takes for a sync now."""
         mean = self.machine.sync_time
         return self.rng.expovariate(1 / mean) if mean else 0.0
 
     async def disk_work(self) -> None:
-        """A thread has something to do with the disk."""
+        """Wait for as long as a thread works with the disk."""
         began = self.world.now
         self.works.append(began)
         try:
@@ -299,7 +299,7 @@ class Process(Endpoint):
         return self.world.spooled(self, file)
 
     async def _in_thread(self, plan: Callable[..., Any], *arguments: Any) -> Any:
-        """Meanwhile everything goes on."""
+        """Plan, then wait for as long as a thread would take, while everything else goes on."""
         planned = plan(*arguments)
         await self.pause(self.world.planning_time())
         return planned
@@ -320,7 +320,7 @@ class Process(Endpoint):
             self.world.after(0.0, self.world.crash, self)
 
     async def stop(self) -> None:
-        """Gracefully: let others lead, stop serving, say so, end."""
+        """Stop gracefully: let others lead, stop serving, say goodbye, end."""
         if self.stopping:
             return
         self.stopping = True
@@ -351,7 +351,7 @@ class Process(Endpoint):
         self.driver.receive([message])
 
     def point(self) -> None:
-        """One step of persist, send or apply. Raises Killed if it is the last."""
+        """Take one step of persist, send or apply. Raises Killed if it is the last."""
         if self.kill_after:
             self.kill_after -= 1
             if not self.kill_after:
@@ -360,7 +360,7 @@ class Process(Endpoint):
 
     @property
     def disk_stalled(self) -> bool:
-        """Whether the disk takes longer than what is waited for."""
+        """Whether the disk takes too long to be waited for."""
         if self.writing_since is not None and self.world.now - self.writing_since > STALLED_S:
             return True
         return self.log_db is not None and self.log_db.stalled
@@ -376,7 +376,7 @@ class Process(Endpoint):
             self.log_db.die()
 
     def serves(self, partition_id: int) -> bool:
-        """Whether it would answer a read of the partition now."""
+        """Whether this process would answer a read of the partition now."""
         row = self.rows.get(partition_id)
         if not self.alive or not self.built or row is None or row.leader != self.machine.id:
             return False
@@ -387,7 +387,7 @@ class Process(Endpoint):
 
 
 class _Controller(ControllerCalls):
-    """Remembers which in-sync sets were proposed last."""
+    """Remembers the in-sync sets that were proposed last."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(lambda: process.member)
@@ -400,22 +400,22 @@ class _Controller(ControllerCalls):
 
 
 async def _at_once(plan: Callable[..., Plan], *arguments: Any) -> Plan:
-    """There are no threads here."""
+    """Plan at once, since there are no threads here."""
     return plan(*arguments)
 
 
 class _Disk:
-    """As `DiskWatch`: there is room."""
+    """As `DiskWatch`, with room at all times."""
 
     is_low = False
     space = DiskSpace()
 
     def check_room(self, size: int) -> None:
-        """There is."""
+        """Do nothing: there is room."""
 
 
 class _Log:
-    """The log and its database in one: what RaftDriver asks of `RaftStorage` and of `LogDatabase`."""
+    """The log and its database in one: what RaftDriver uses of `RaftStorage` and of `LogDatabase`."""
 
     def __init__(self, process: Process, disk: RaftDisk) -> None:
         self._process = process
@@ -464,11 +464,11 @@ class _Log:
 
 
 class Transport:
-    """Raft messages: lost, doubled and overtaken as the network does."""
+    """Sends Raft messages, which the network loses, doubles and lets overtake each other."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self.heard: dict[int, str] = {}  # by raft id: where its messages say that it is
+        self.heard: dict[int, str] = {}  # by raft id: the address from which its last message came
 
     def _where(self, raft_id: int) -> str:
         node = self._process.coordinator.node_with(raft_id)
@@ -504,18 +504,18 @@ class Transport:
         return lambda: self._process.driver.report_snapshot(raft_id, ok)
 
     def _report_unreachable(self, raft_id: int) -> Callable[[], None]:
-        """Sometimes the transport says, rightly or not, that it has died."""
+        """A report that the node has died or can't be reached, which may be wrong."""
         driver = self._process.driver
         report = driver.report_gone if self._process.world.rng.random() < 0.5 else driver.report_unreachable
         return lambda: report(raft_id)
 
 
 class _Machine:
-    """The coordinator's state machine, watched."""
+    """The coordinator's state machine, each step of which the world checks."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._position = (0, 0)  # index, commands of it
+        self._position = (0, 0)  # the index, and the number of commands applied of it
 
     def apply(self, data: bytes) -> None:
         process = self._process

@@ -30,7 +30,8 @@ _TRANSITIONS: Final = (
 
 
 class Nemesis:
-    """Each run has some of the faults, in its own mixture and pace, so that rare combinations come up too."""
+    """Each run has some of the faults, in its own mixture and at its own pace, so that rare combinations come up
+    too."""
 
     def __init__(self, world: "RaftWorld") -> None:
         self._world = world
@@ -62,12 +63,12 @@ class Nemesis:
         self._parts_configurations = rng.random() < 0.7
 
     def begin(self) -> None:
-        """Faults from now on."""
+        """Start the faults."""
         if self._faults:
             self._world.after(self._pause, self._next)
 
     def end(self) -> None:
-        """No more faults."""
+        """End the faults."""
         self._ended = True
 
     def _next(self) -> None:
@@ -93,7 +94,7 @@ class Nemesis:
         self._block(name, links)
 
     def _part_leader(self) -> None:
-        """The leader, maybe with one other node, from the rest."""
+        """Cut off the leader, perhaps with one other node, from the rest."""
         world = self._world
         leader = world.leader()
         if leader is None or len(world.nodes) < 2:
@@ -108,14 +109,14 @@ class Nemesis:
             self._part_configuration(leader)
 
     def _part_configuration(self, leader: RaftNode) -> None:
-        """Those who vote in the incoming half of a joint configuration from all others."""
+        """Cut off the voters of a joint configuration's incoming half from all other nodes."""
         if not leader.conf_state.voters_outgoing:
             return
         incoming = set(leader.conf_state.voters)
         others = self._world.nodes.keys() - incoming
         self._block(f"incoming voters {sorted(incoming)}", between(incoming, others, both=True))
         if self._world.rng.random() < 0.5:
-            for id_ in sorted(others):  # they come back knowing less of what is committed
+            for id_ in sorted(others):  # when they are back, they know less of what is committed
                 self._world.after(0.0, self._world.crash, self._world.nodes[id_])
 
     def _block(self, name: str, links: list[Link]) -> None:
@@ -139,7 +140,7 @@ class Nemesis:
             self._world.crash(leader)
 
     def _crash_in_the_middle(self) -> None:
-        """At some point of persist, send and apply."""
+        """Crash a node at some point of persist, send and apply."""
         node = self._world.leader() if self._world.rng.random() < 0.5 else None
         (node or self._any()).kill_after = self._world.rng.randint(1, 12)
 
@@ -154,7 +155,7 @@ class Nemesis:
         rng = self._world.rng
         match rng.randrange(3):
             case 0:
-                node.kill_after = 3  # its first entry is durable, and nobody else has it
+                node.kill_after = 3  # its first entry is durable, and no other node has it
             case 1:
                 node.kill_after = rng.randint(2, 30)
             case _:
@@ -166,7 +167,7 @@ class Nemesis:
                 self._world.crash(node)
 
     def _stop(self) -> None:
-        """As SIGSTOP does: it misses ticks, and what is sent to it waits."""
+        """Stop a node as SIGSTOP does: it misses ticks, and what is sent to it waits."""
         world, node = self._world, self._any()
         pause = world.rng.expovariate(1 / 8)
         self._say("stop", f"{node.id} for {pause:.1f}")
@@ -193,7 +194,7 @@ class Nemesis:
             self._world.work(leader)
 
     def leave_joint(self, leader: RaftNode) -> None:
-        """Propose it where the leader does not do so itself."""
+        """Propose the end of a joint configuration if the leader does not do so itself."""
         if leader.conf_state.voters_outgoing and not leader.conf_state.auto_leave:
             self._propose(leader, ConfChangeV2())
 
@@ -209,7 +210,7 @@ class Nemesis:
             self._propose(leader, change)
 
     def _change(self, leader: RaftNode) -> ConfChange | ConfChangeV2 | None:
-        """Some change that leaves a voter; of more than one voter only by way of a joint configuration."""
+        """A change that leaves at least one voter; one of several nodes goes by way of a joint configuration."""
         rng, conf = self._world.rng, leader.conf_state
         voters, learners = set(conf.voters), set(conf.learners)
         singles: list[ConfChangeSingle] = []

@@ -12,18 +12,18 @@ from tests.simulation.disk import RaftDisk
 
 
 class RaftNode:
-    """`raw` is None while the process is down."""
+    """A node; `raw` is None while its process is down."""
 
     def __init__(self, id_: int, rng: random.Random, settings: dict[str, Any]) -> None:
         self.id = id_
         self.disk = RaftDisk()
         self.raw: RawNode | None = None
         self.inbox: deque[Message] = deque()
-        self.waiting: dict[int, tuple[int, bytes]] = {}  # index → term, payload of what a client proposed here
+        self.waiting: dict[int, tuple[int, bytes]] = {}  # by index: term and payload of a client's proposal
         self.writing: Ready | None = None
         self.stopped_until = 0.0
         self.sync_time = 0.0  # the mean; 0: at once
-        self.kill_after = 0  # so many points of persist, send and apply from now the process dies; 0: it doesn't
+        self.kill_after = 0  # the process dies after so many points of persist, send and apply; 0: it doesn't
         self.kill_behind_commit = 0  # the process dies as soon as it has committed more than this; 0: it doesn't
         self.tick_length = 1.0
         self.incarnation = 0
@@ -34,7 +34,7 @@ class RaftNode:
         self._settings = settings
 
     def start(self) -> None:
-        """Come up with what the disk has."""
+        """Start with what the disk has."""
         snapshot = self.disk.seen.snapshot()
         self.restore(snapshot)
         self.incarnation += 1
@@ -48,7 +48,7 @@ class RaftNode:
         self.raw = RawNode(config)
 
     def crash(self, *, write_survives: bool) -> None:
-        """The process is gone; a write under way may have become durable."""
+        """End the process; a write under way may have become durable."""
         if write_survives:
             self.disk.sync()
         self.disk.crash()
@@ -59,13 +59,13 @@ class RaftNode:
 
     @property
     def raft(self) -> Raft:
-        """The core, while the process is up."""
+        """The core; its process must be up."""
         assert self.raw is not None
         return self.raw.raft
 
     @property
     def leads(self) -> bool:
-        """Whether it is up and believes to lead."""
+        """Whether it is up and believes that it leads."""
         return self.raw is not None and self.raft.role is Role.LEADER
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -85,6 +85,6 @@ class RaftNode:
             self.conf_state = self.raw.apply_conf_change(change)
 
     def take_snapshot(self, keep: int) -> None:
-        """Of the state as it is."""
+        """Snapshot the present state, and trim the log up to `keep` entries before it."""
         self.disk.stage_snapshot(self.applied, self.conf_state, self.state.to_bytes(4, "big"))
         self.disk.compact(self.applied - keep)

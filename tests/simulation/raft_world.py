@@ -23,7 +23,7 @@ FAULTS_END: Final = 150.0  # ticks
 TICKS_TO_CONVERGE: Final = 400.0
 TICKS_TO_CATCH_UP: Final = 3.0  # an entry: some runs send one at a time
 MAX_INBOX: Final = 256
-MAX_STEPS: Final = 200_000  # a run has some 3,000
+MAX_STEPS: Final = 200_000  # a run has about 3,000
 _LAST_PAYLOAD: Final = b"last"
 
 
@@ -32,7 +32,7 @@ class Killed(Exception):
 
 
 class RaftWorld:
-    """One seed's world. `run` raises Violation, or AssertionError out of the core."""
+    """One seed's world. `run` raises Violation, or an AssertionError of the core."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         self.rng = rng = random.Random(seed)
@@ -73,17 +73,18 @@ class RaftWorld:
         heappush(self._events, (self.now + delay, self._scheduled, function, arguments))
 
     def run(self) -> Outcome:
-        """Faults and load, then calm, until all nodes agree again."""
+        """Run faults and load, then calm, until all nodes agree again."""
         self.clients.begin()
         self.nemesis.begin()
-        # Where messages overtake each other for long, answers can beget messages faster than they are handled.
+        # If messages overtake each other for long, answers can cause messages faster than they are handled.
         self._run_until(FAULTS_END, lambda: self.steps > MAX_STEPS // 2)
         self._calm_down()
         backlog = max(node.disk.seen.last_index() for node in self.nodes.values())
         patience = TICKS_TO_CONVERGE + TICKS_TO_CATCH_UP * backlog
         self._run_until(FAULTS_END + patience, self._converged)
         # Without pre-vote a member that missed the change of the voters can ask the former ones again and again, always
-        # in a newer term than the one who could win; nobody promises an end then (Ongaro's thesis, section 4.2.3).
+        # in a newer term than that of the node that could win; no end is promised then (Ongaro's thesis, section
+        # 4.2.3).
         if not self._converged() and self._settings["pre_vote"]:
             raise Violation("liveness", f"no agreement {patience:.0f} ticks after the last fault: {self._where()}")
         return Outcome(self.steps, self.trace.digest())
@@ -217,7 +218,7 @@ class RaftWorld:
         delays = self.network.deliveries(node.id, to)
         for delay in delays:
             self.after(delay, self._deliver, message)
-            if len(delays) > 1:  # who receives a message owns it
+            if len(delays) > 1:  # the node that receives a message owns it
                 message = _copy(message)
         if message.type == MSG_SNAP:
             self.after(2.0, self._report, node, node.incarnation, to, bool(delays))
@@ -225,7 +226,7 @@ class RaftWorld:
             self.after(0.5, self._report, node, node.incarnation, to, None)
 
     def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
-        """The transport knows the fate of a snapshot, or (None) that a node can't be reached."""
+        """The transport reports the fate of a snapshot, or (None) that a node can't be reached."""
         if node.raw is None or node.incarnation != incarnation:
             return
         if snapshot is None:
@@ -268,7 +269,7 @@ class RaftWorld:
         self.oracle.observe(node.raft)
 
     def leader(self) -> RaftNode | None:
-        """The node that leads the newest term."""
+        """The node that leads in the newest term."""
         leading = [node for node in self.nodes.values() if node.leads]
         return max(leading, key=lambda node: node.raft.term, default=None)
 
@@ -289,7 +290,7 @@ class RaftWorld:
         self._finish_load()
 
     def _finish_load(self) -> None:
-        """Until a last proposal is committed: leave what is joint, stop who was removed, propose."""
+        """Until a last proposal is committed: leave a joint configuration, stop removed nodes, propose."""
         self.after(5.0, self._finish_load)
         leader = self.leader()
         if leader is not None:
@@ -306,9 +307,9 @@ class RaftWorld:
             self.work(leader)
 
     def _stop_removed(self, leader: RaftNode) -> None:
-        """Who was removed may not know it, and lead on or disturb the others with elections. But a member that doesn't
-        know of it may need its vote, and what the leader has yet to apply may take it in again.
-        """
+        """Stop nodes that were removed: a removed node may not know it, and lead on or disturb the others with
+        elections. But a member that doesn't know of the removal may need its vote, and an entry that the leader has yet
+        to apply may take it in again."""
         members = self._members(leader.conf_state)
         knows = all(self._members(self.nodes[id_].conf_state) == members for id_ in members)
         if not knows or leader.applied < leader.raft.raft_log.last_index():
@@ -358,7 +359,7 @@ def _network_profile(rng: random.Random) -> NetworkProfile:
 
 
 def _settings(rng: random.Random) -> dict[str, Any]:
-    """Of the core; most runs are as in the daemon."""
+    """Settings of the core; in most runs they are as in the daemon."""
     as_in_daemon = rng.random() < 0.6
     size = rng.choice((0, 0, 60, 1 << 20))
     return {

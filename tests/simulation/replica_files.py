@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 META: Final = b"m"
 ENTRY: Final = b"p"
-_ID_END: Final = 5  # of a key: the letter, and 4 bytes for the partition
+_ID_END: Final = 5  # in a key: after the letter, and 4 bytes for the partition
 _EPOCH_BYTES: Final = 4  # before the body of an entry
 
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -27,12 +27,12 @@ def row_in(meta: bytes) -> Partition:
 
 
 def partition_of(key: bytes) -> int:
-    """Whose meta or entry it is."""
+    """The partition whose meta or entry has this key."""
     return int.from_bytes(key[1:_ID_END], "big")
 
 
 def offset_of(key: bytes) -> int:
-    """Where the entry is in its log."""
+    """The entry's offset in its log."""
     return int.from_bytes(key[_ID_END:], "big")
 
 
@@ -48,12 +48,12 @@ def mark_in(value: bytes) -> WriteBody | Mark | None:
 
 
 def entry_keys(disk: "LogDisk", partition_id: int) -> list[bytes]:
-    """All entries of a log, in their order."""
+    """The keys of all entries of a log, in their order."""
     return disk.keys(ENTRY + partition_id.to_bytes(4, "big"), ENTRY + (partition_id + 1).to_bytes(4, "big"))
 
 
 def partitions_in(disk: "LogDisk") -> Iterator[int]:
-    """Those of which there is a meta or an entry."""
+    """The partitions that have a meta or an entry."""
     return iter(dict.fromkeys(map(partition_of, [*disk.keys(META, b"n"), *disk.keys(ENTRY, b"q")])))
 
 

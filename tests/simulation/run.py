@@ -18,7 +18,7 @@ class World(Protocol):
     """Everything that a seed decides."""
 
     def run(self) -> Outcome:
-        """To its end. Raises Violation, or what the real code raised."""
+        """Run to the end. Raises Violation, or what the real code raised."""
 
 
 WORLDS: Final[dict[str, Callable[[int, Trace], World]]] = {
@@ -47,7 +47,7 @@ class Failure:
 
 
 def run(world: str, seed: int, echo: Callable[[str], None] | None = None) -> Outcome | Failure:
-    """One seed. What the real code asserts is checked here too; `echo` gets every event."""
+    """Run one seed. The assertions in the real code are checks, too; `echo` gets every event."""
     trace = Trace(echo)
     try:
         return WORLDS[world](seed, trace).run()

@@ -46,28 +46,28 @@ SETTINGS: Final = MachineSettings(
     first_answer=1.0,
     silence=0.3,
 )
-LEAVE_S: Final = 2.0  # then what is left is released in any case
+LEAVE_S: Final = 2.0  # seconds after which a shard that leaves releases whatever is left
 _LOOK_S: Final = 0.1  # as in minka.duties._session
 _PRECISION: Final = 1e-6  # seconds: a sum of two times may be less than it should be
-_PAUSE_S: Final = 0.05  # between two sessions
-_CANCEL_S: Final = 0.1  # after which a coroutine that was cancelled counts as one that can't be ended
+_PAUSE_S: Final = 0.05  # seconds between two sessions
+_CANCEL_S: Final = 0.1  # seconds after which a coroutine that was cancelled counts as one that can't be ended
 
 
 @dataclass(slots=True)
 class Manners:
     """How a delegate behaves."""
 
-    mean: float  # seconds of a call
+    mean: float  # seconds that a call takes
     raises: float = 0.0
     hangs: float = 0.0
     is_coroutine: bool = True
-    ends_lazy: float = 0.0  # each time it is asked what it has
-    jitter: float = 0.0  # of the weights that it reports
+    ends_lazy: float = 0.0  # the probability, each time it is asked what it has
+    jitter: float = 0.0  # the share by which the weights that it reports vary
 
 
 @dataclass(slots=True)
 class ShardHost:
-    """What outlives a process: its machine, and how it is started."""
+    """The shard's machine and how its process is started, which outlive the process."""
 
     number: int
     id: str
@@ -85,7 +85,7 @@ class ShardHost:
     starts: int = 0
 
     def row(self) -> Shard:
-        """What its next process says of itself."""
+        """What the next process says of itself when it registers."""
         return Shard(
             name=self.name,
             node=self.node,
@@ -95,12 +95,12 @@ class ShardHost:
         )
 
     def capacities(self) -> list[PalletCapacity]:
-        """As its shards state them."""
+        """The capacities that the shard's process states."""
         return [PalletCapacity(pallet=name, capacity=most) for name, most in sorted(self.pallets.items())]
 
 
 class ShardProcess(Endpoint):
-    """From a start to its end."""
+    """A shard's process, from its start to its end."""
 
     world: "DutyWorld"
     machine: ShardHost
@@ -123,8 +123,8 @@ class ShardProcess(Endpoint):
         )
         self.delegate = Delegate(self)
         self.is_leaving = False
-        self.slept_at = float("-inf")  # by true time: it was last stopped until then
-        self.stops_after_beat = 0.0  # seconds for which it is stopped when it has sent its next heartbeat; 0: it isn't
+        self.slept_at = float("-inf")  # the true time until which it was last stopped
+        self.stops_after_beat = 0.0  # seconds for which it stops after its next heartbeat; 0: it doesn't
         self._stream: ShardStream | None = None
         self._place = self.rng.randrange(100)
         self._known: list[str] = []
@@ -138,7 +138,7 @@ class ShardProcess(Endpoint):
     # The state machine
 
     def handle(self, event: Event, at: float = 0.0) -> None:
-        """Something has happened; `at` is the moment at which it was due."""
+        """Handle an event; `at` is the moment at which it was due."""
         if not self.alive:
             return
         for instruction in self.core.handle(event, max(self.now(), at)):
@@ -177,11 +177,11 @@ class ShardProcess(Endpoint):
                 self.world.shards.end(self)
 
     def resize(self) -> None:
-        """It states other capacities while it runs."""
+        """State other capacities while the process runs."""
         self.if_alive(lambda: self.handle(Resized(tuple(self.machine.capacities()))))
 
     def leave_soon(self) -> None:
-        """It is asked to stop: SIGTERM."""
+        """Ask the process to stop, as SIGTERM does."""
         self.if_alive(self._leave)
 
     def _leave(self) -> None:
@@ -194,7 +194,7 @@ class ShardProcess(Endpoint):
         super().die()
         self._close()
 
-    # Sessions, as `minka.duties._session.Session`
+    # Sessions, as in `minka.duties._session.Session`
 
     def _close(self) -> None:
         stream, self._stream = self._stream, None
@@ -218,17 +218,17 @@ class ShardProcess(Endpoint):
         self.handle(Connected())
 
     def ended(self, stream: ShardStream) -> None:
-        """It broke, or the node has ended it."""
+        """The session broke, or the node has ended it."""
         if self.alive and self._stream is stream:
             self._stream = None
             self._connect_later()
 
     def welcome(self, endpoints: list[str]) -> None:
-        """A node has named the others."""
+        """The node has named the other nodes."""
         self._known = endpoints
 
     def holds(self, number: int) -> int:
-        """The epoch at which the delegate acts for the duty now, under clearance; 0: it doesn't."""
+        """The epoch at which the delegate acts for the duty now, under clearance; 0 if it doesn't."""
         if not self.alive or self.now() >= self.core.until:
             return 0
         return self.delegate.acting.get(number, 0)
@@ -242,21 +242,21 @@ class _Call:
 
 
 class Delegate:
-    """Takes its time, raises, and hangs."""
+    """A delegate that takes its time, raises, and hangs."""
 
     def __init__(self, process: ShardProcess) -> None:
-        self.acting: dict[int, int] = {}  # epochs by duty: it may do something for them
+        self.acting: dict[int, int] = {}  # by duty: the epoch at which it may act for it
         self.told: dict[int, HeldDuty] = {}
         self._process = process
         self._calls: dict[int, _Call] = {}
 
     @property
     def manners(self) -> Manners:
-        """They may change."""
+        """The machine's, which may change."""
         return self._process.machine.manners
 
     def begin(self, call: CallDelegate) -> None:
-        """One of its methods is called."""
+        """Call one of the delegate's methods."""
         process, manners, rng = self._process, self.manners, self._process.rng
         process.world.say(process.id, call.method.value, " ".join(f"{d.id}@{d.epoch}" for d in call.duties))
         if call.method is Method.ATTACH:
@@ -273,7 +273,7 @@ class Delegate:
             one.timers.append(process.loop.call_later(call.timeout, self._limit, call.call))
 
     def cancel(self, number: int) -> None:
-        """A coroutine is cancelled; a function on a thread goes on."""
+        """Cancel a coroutine; a function on a thread goes on."""
         if number in self._calls and self.manners.is_coroutine:
             self._cancel(self._calls[number], "cancelled")
 
@@ -288,7 +288,7 @@ class Delegate:
         one.error = error
         if self._process.rng.random() < 0.9:
             one.timers.append(loop.call_later(0.005, self._end, number))
-        else:  # it doesn't let itself be ended
+        else:  # the coroutine ignores it
             one.timers.append(loop.call_later(_CANCEL_S, self._overdue, number))
 
     def _overdue(self, number: int) -> None:

@@ -1,6 +1,5 @@
-"""A shard's session with a node, on the simulated network: both directions keep their order, and lose nothing before
-the stream breaks. At the node the real `ShardSessions` serves it.
-"""
+"""A shard's session with a node, on the simulated network: messages keep their order in both directions, and none is
+lost before the stream breaks. At the node the real `ShardSessions` serves it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -50,12 +49,12 @@ class ShardDoors:
 
 
 def payload_of(payload_id: bytes) -> bytes:
-    """What is stored under the id."""
+    """The payload that is stored under the id."""
     return payload_id[::-1]
 
 
 class _Payloads:
-    """They are there; to read them takes time, and fails sometimes."""
+    """All payloads are there; reading them takes time, and fails sometimes."""
 
     def __init__(self, process: "Process", rng: Random) -> None:
         self._process = process
@@ -69,7 +68,7 @@ class _Payloads:
 
 
 class ShardStream:
-    """From when the shard asks for it until it is over for both."""
+    """One session, from when the shard asks for it until it is over for both."""
 
     def __init__(self, client: "ShardProcess", address: str) -> None:
         self._client = client
@@ -81,22 +80,22 @@ class ShardStream:
             self._back = Way(self._server, client, self._closed)
         self._heard: asyncio.Queue[ShardMessage] = asyncio.Queue()
         self._serving: asyncio.Task[None] | None = None
-        self.is_open = True  # for the client
-        self._is_closed = False  # for the node
+        self.is_open = True  # at the client
+        self._is_closed = False  # at the node
 
     # The shard's end
 
     def say(self, message: ShardMessage) -> None:
-        """To the node."""
+        """Send to the node."""
         if self._server is None:
             self._client.refused(self._address, self._broken)
             return
         copy = ShardMessage()
-        copy.CopyFrom(message)  # as it is now
+        copy.CopyFrom(message)  # the sender may change it
         self._there.send(partial(self._take, copy))
 
     def close(self) -> None:
-        """The shard's, or its machine's when the process is gone: the node hears of it."""
+        """Close the session: the shard does, or its machine if the process is gone. The node hears of it."""
         self.is_open = False
         if self._server is not None:
             server, world = self._server, self._client.world
@@ -150,7 +149,7 @@ class ShardStream:
         self._back.send(lambda: self._receive(copy))
 
     def _closed(self) -> None:
-        """The task of the call is ended by gRPC."""
+        """The session is over for the node: gRPC ends the task of the call."""
         self._is_closed = True
         if self._serving is not None:
             self._serving.cancel()

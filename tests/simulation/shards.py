@@ -12,12 +12,12 @@ from tests.simulation.shard_process import Manners, ShardHost, ShardProcess
 if TYPE_CHECKING:
     from tests.simulation.duty_world import DutyWorld
 
-_FIRST_NUMBER: Final = 101  # in the network
-_HEALTHY: Final = 0.01  # seconds that a delegate takes in the end
+_FIRST_NUMBER: Final = 101  # on the network
+_HEALTHY: Final = 0.01  # seconds that a delegate takes at the end
 
 
 class Shards:
-    """Each run has some of the faults, in its own mixture and pace."""
+    """Each run has some of the faults, in its own mixture and at its own pace."""
 
     def __init__(self, world: "DutyWorld") -> None:
         self._world = world
@@ -78,22 +78,22 @@ class Shards:
     # Processes
 
     def processes(self) -> list[ShardProcess]:
-        """Those that live."""
+        """The processes that live."""
         return [host.process for host in self.hosts if host.process is not None]
 
     def process_named(self, name: str) -> ShardProcess | None:
-        """The one that has started under this name."""
+        """The process that has started under this name."""
         return next((process for process in self.processes() if process.name == name), None)
 
     def begin(self) -> None:
-        """They start, and things go wrong from now on."""
+        """Start the shards and the faults."""
         for host in self.hosts:
             self._world.after(0.3 + self._rng.random(), self._start, host)
         if self._faults:
             self._world.after(2.0, self._next)
 
     def end_faults(self) -> None:
-        """Delegates do what they are told, and everybody runs, from now on."""
+        """End the faults: from now on delegates do what they are told, and all shards run."""
         self._ended = True
         newest = f"v{self._versions}"
         for host in self.hosts:
@@ -101,7 +101,7 @@ class Shards:
             host.stopped_until = min(host.stopped_until, self._world.now)
             if host.process is not None:
                 host.process.stops_after_beat = 0.0
-            if self._rng.random() < 0.8 and host.version != newest:  # else a deploy stays half done
+            if self._rng.random() < 0.8 and host.version != newest:  # else the deploy stays half done
                 host.version = newest
                 if host.process is not None:
                     self._world.after(self._rng.random(), host.process.leave_soon)
@@ -114,7 +114,7 @@ class Shards:
             self._world.say(host.id, "start", said)
 
     def end(self, process: ShardProcess, pause: float = 0.3) -> None:
-        """It is gone; another one comes."""
+        """End the process; another one starts later."""
         process.die()
         process.machine.process = None
         self._world.after(self._rng.expovariate(1 / pause), self._start, process.machine)
@@ -150,7 +150,7 @@ class Shards:
                 self._kill_process(host)
 
     def _stop(self) -> None:
-        """As SIGSTOP does."""
+        """Stop a shard as SIGSTOP does."""
         host = self._any()
         pause = self._rng.expovariate(1 / self._rng.choice((0.3, 1.5)))
         if host.process is not None and self._rng.random() < 0.5:
@@ -159,14 +159,14 @@ class Shards:
             self.stop(host, pause)
 
     def stop(self, host: ShardHost, pause: float) -> None:
-        """It does nothing for so many seconds."""
+        """Stop the shard for so many seconds."""
         self._world.say("nemesis", "stop", f"{host.id} for {pause:.2f}")
         host.stopped_until = max(host.stopped_until, self._world.now + pause)
         if host.process is not None:
             host.process.slept_at = host.stopped_until
 
     def _cut(self) -> None:
-        """From some nodes, or all of them, in one direction or both."""
+        """Cut off a shard from some nodes or all of them, in one direction or both."""
         world, rng = self._world, self._rng
         host = self._any()
         numbers = [machine.number for machine in world.machines]
@@ -179,7 +179,7 @@ class Shards:
         world.after(rng.expovariate(1 / 1.0), world.availability.heal)
 
     def _split(self) -> None:
-        """The active controller with some shards, from all other nodes and shards."""
+        """Cut off the active controller with some shards from all other nodes and shards."""
         world, rng = self._world, self._rng
         active = world.active()
         one = (active.machine if active is not None else rng.choice(world.machines)).number
@@ -199,13 +199,13 @@ class Shards:
             process.leave_soon()
 
     def _rename(self) -> None:
-        """The next process of the machine is another shard."""
+        """Let the machine's next process be another shard."""
         host = self._any()
         host.name = f"s{host.id[1:]}{self._rng.choice('abc')}"
         self._again(host)
 
     def _upgrade(self) -> None:
-        """Another version of the application, on one after the other."""
+        """Deploy another version of the application, on one shard at a time."""
         host = self._any()
         if host.version == f"v{self._versions}" and self._versions < 3:
             self._versions += 1
@@ -213,7 +213,7 @@ class Shards:
         self._again(host)
 
     def _change_capacities(self) -> None:
-        """The running process says so, or the next one."""
+        """Change a shard's capacities: the running process says so, or the next one does."""
         host = self._any()
         host.pallets = self._capacities()
         if host.process is not None and self._rng.random() < 0.5:
@@ -232,6 +232,6 @@ class Shards:
             self._kill_process(host)
 
     def _drift(self) -> None:
-        """A clock runs at another rate, within the bound."""
+        """Let a clock run at another rate, within the bound."""
         world = self._world
         self._any().clock.drift(world.now, self._rng.choice((1 - world.drift, 1 + world.drift)))

@@ -29,12 +29,12 @@ _decode: Final = msgspec.msgpack.Decoder(dict[bytes, bytes]).decode
 
 @dataclass(slots=True)
 class SpoolDisk:
-    """What outlives a process: files and their contents by load and name."""
+    """Files and their contents by load and name, which outlive a process."""
 
     files: dict[int, dict[str, tuple[LoadFile, bytes]]] = field(default_factory=dict)
 
     def keep(self, number: int, file: LoadFile, content: bytes) -> None:
-        """It is there."""
+        """Store a file, whole and durable."""
         self.files.setdefault(number, {})[file.name] = (file, content)
 
 
@@ -52,7 +52,7 @@ class NodeSpool:
         self.fetching = Fetching(process.machine.id, cast("Spool", self.files), self._fetch, self._all_nodes)
 
     def sources(self) -> LoadSources:
-        """For the data plane."""
+        """What the data plane uses of the spool."""
         process = self._process
         return LoadSources(
             cast("Spool", self.files),
@@ -66,7 +66,7 @@ class NodeSpool:
         await self._process.member.finish_load_parts(request)
 
     def begin(self) -> None:
-        """Collect what nobody needs, from now on."""
+        """Collect files that no load needs, from now on."""
         process = self._process
         assert process.manager.ingesting is not None
         is_in_log = process.manager.ingesting.is_in_log
@@ -97,7 +97,7 @@ async def _send(request: FetchRequest, server: "Process", _: AsyncIterator[bytes
 
 
 class SimSpool:
-    """As much of `Spool` as taking in, fetching and collecting need."""
+    """What taking in, fetching and collecting files use of `Spool`."""
 
     def __init__(self, process: "Process", disk: SpoolDisk) -> None:
         self._process = process
@@ -106,7 +106,7 @@ class SimSpool:
         self._numbers = count(1)
 
     def numbers(self) -> list[int]:
-        """The loads of which something is here."""
+        """The loads that have files here."""
         return [number for number, files in self._disk.files.items() if files]
 
     def files(self, number: int) -> list[LoadFile]:
@@ -114,7 +114,7 @@ class SimSpool:
         return [file for file, _ in self._disk.files.get(number, {}).values()]
 
     def find(self, number: int, name: str) -> tuple[LoadFile, bytes]:
-        """Raises UNKNOWN_FILE."""
+        """The file and its content. Raises UNKNOWN_FILE."""
         found = self._disk.files.get(number, {}).get(name)
         if found is None:
             raise MinkaError(Code.UNKNOWN_FILE, f"load {number} has no file {name} here")
@@ -128,7 +128,7 @@ class SimSpool:
     async def receive(
         self, number: int, file: LoadFile, chunks: AsyncIterator[bytes], *, is_checked: bool = False
     ) -> None:
-        """Take a file in, durably."""
+        """Store a file, durably."""
         content = b"".join([chunk async for chunk in chunks])
         if len(content) != file.bytes:
             raise MinkaError(Code.INVALID_ARGUMENT, f"{file.name}: {len(content)} of {file.bytes} bytes came")
@@ -139,13 +139,13 @@ class SimSpool:
         self._process.point()
 
     async def verify(self, number: int, name: str, checksum: int) -> None:
-        """It is whole. Raises UNKNOWN_FILE."""
+        """Check that the file is whole. Raises UNKNOWN_FILE."""
         await self._process.disk_work()
         file, _ = self.find(number, name)
         assert file.checksum == checksum, file
 
     async def link(self, number: int, name: str, checksum: int) -> Path:
-        """For who takes it over. Raises UNKNOWN_FILE."""
+        """A link to the file, for the caller to take over. Raises UNKNOWN_FILE."""
         await self.verify(number, name, checksum)
         link = Path("spool") / str(next(self._numbers))
         self._links[link] = self.find(number, name)[1]
@@ -156,11 +156,10 @@ class SimSpool:
         return _decode(self._links[link])
 
     async def discard(self, link: Path) -> None:
-        """It is no longer needed."""
+        """Remove a link that is no longer needed."""
         self._links.pop(link, None)
 
     async def remove(self, number: int, names: Iterable[str]) -> None:
-        """Remove files."""
         for name in names:
             if self._process.alive:
                 self._disk.files.get(number, {}).pop(name, None)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _PARTITIONS: Final = Path("partitions")
 _ROWS_A_FILE: Final = 16
 _MAX_PASSED: Final = 0
-_AT_ONCE: Final = 0.5  # of the work that threads do takes no time that matters
-_MEAN_S: Final = 0.004  # the rest, on a disk that is quick
-_HEAD: Final = "CURRENT"  # a checkpoint's file with what is no row
+_AT_ONCE: Final = 0.5  # the share of the threads' work that takes next to no time
+_MEAN_S: Final = 0.004  # the rest, on a fast disk
+_HEAD: Final = "CURRENT"  # a checkpoint's file with everything but rows
 
 
 @dataclass(slots=True)
@@ -41,13 +41,13 @@ class Image:
     loads: TakenLoads = field(default_factory=TakenLoads)
 
     def copy(self) -> "Image":
-        """As it is now."""
+        """A copy of its present state."""
         return Image(dict(self.rows), self.applied, self.loads)
 
 
 @dataclass(slots=True)
 class DataDisk:
-    """What outlives a process: the folders of partitions. `SimReplicaStore.remove_leftovers` would remove the rest."""
+    """The folders of partitions, which outlive a process: those that `SimReplicaStore.remove_leftovers` keeps."""
 
     folders: dict[int, Image] = field(default_factory=dict)
 
@@ -59,16 +59,16 @@ class SimReplicaStore:
         self._process = process
         self._disk = disk
         self._incoming: dict[int, dict[str, bytes]] = {}
-        self.open: dict[int, SimDataDatabase] = {}  # the newest of each partition
+        self.open: dict[int, SimDataDatabase] = {}  # by partition: the newest
 
     async def remove_leftovers(self) -> None:
-        """There are none: what a process received, or took, is in its memory here."""
+        """Remove nothing: here a checkpoint that was received or taken is in the process's memory."""
         await self._process.disk_work()
 
     def data(
         self, partition_id: int, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
     ) -> "SimDataDatabase":
-        """The data database of a partition, not open yet."""
+        """The data database of a partition, which is not open yet."""
         made = self.open[partition_id] = SimDataDatabase(self._process, self._disk, partition_id, size, on_damage)
         return made
 
@@ -86,7 +86,7 @@ class SimReplicaStore:
 
     async def take(self, data: "SimDataDatabase", purpose: Purpose, name: str) -> "SimCheckpoint":
         """A checkpoint with at least what is applied now."""
-        await self._process.disk_work()  # what had this name before is removed
+        await self._process.disk_work()  # a checkpoint that had this name before is removed
         await data.flush()
         data.open()
         return SimCheckpoint(self._process, self._disk, Path(purpose.value) / name, await data.checkpointed())
@@ -98,7 +98,7 @@ class SimReplicaStore:
 
 
 async def remove_folder(process: "Process", disk: DataDisk, partition_id: int) -> None:
-    """Durably."""
+    """Remove the partition's folder, durably."""
     await process.disk_work()
     if process.alive:
         disk.folders.pop(partition_id, None)
@@ -106,7 +106,7 @@ async def remove_folder(process: "Process", disk: DataDisk, partition_id: int) -
 
 
 class SimDataDatabase:
-    """As `DataDatabase`: what is written is in memory until it is flushed."""
+    """As `DataDatabase`: what is written stays in memory until it is flushed."""
 
     def __init__(
         self,
@@ -135,13 +135,13 @@ class SimDataDatabase:
         return self.is_open or self._id in self._disk.folders
 
     def condemn(self, error: MinkaError) -> None:
-        """It is damaged."""
+        """Mark the data as damaged."""
         if self.damage is None:
             self.damage = error
             self._on_damage()
 
     def open(self) -> None:
-        """Open, or create where there is nothing."""
+        """Open the database, or create it if there is none."""
         self._check()
         if self.is_open:
             return
@@ -155,11 +155,11 @@ class SimDataDatabase:
         self._size = _size_of(self.rows)
 
     def is_stalled(self) -> bool:
-        """Never."""
+        """Whether writes are stalled, which they never are here."""
         return False
 
     def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
-        """In memory: durable with the next flush."""
+        """Write in memory: it is durable with the next flush."""
         self.open()
         for write in writes:
             for key, value in zip(write.keys, write.values, strict=True):
@@ -183,7 +183,7 @@ class SimDataDatabase:
         return [self.rows.get(key) for key in keys]
 
     async def get_many(self, keys: list[bytes], max_bytes: int = 0) -> list[bytes | None]:
-        """The same on another thread."""
+        """The values in the order of the keys, read on another thread."""
         found = self.get(keys)
         await self._process.disk_work()
         return found
@@ -198,7 +198,7 @@ class SimDataDatabase:
         max_passed: int = _MAX_PASSED,
         max_seconds: float = inf,
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """See `rocks.page`."""
+        """As `rocks.page`."""
         if not self._is_there():
             return [], [], True
         self.open()
@@ -212,18 +212,18 @@ class SimDataDatabase:
         return keys, [self.rows[key] for key in keys], True
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """Nothing is in the way."""
+        """Return the whole range, since deleted keys are never in the way here."""
         return wanted
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = 0) -> Size:
-        """Exactly the keys and bytes there are."""
+        """The exact numbers of keys and bytes."""
         if not self._is_there():
             return Size()
         self.open()
         return _size_of({key: value for key, value in self.rows.items() if wanted.contains(key)})
 
     def keep(self, kept: KeyRange, applied: Applied) -> bool:
-        """Remove all keys but these; whether there were any."""
+        """Remove all keys outside of the range; returns whether there were any."""
         self.open()
         outside = [key for key in self.rows if not kept.contains(key)]
         for key in outside:
@@ -232,7 +232,7 @@ class SimDataDatabase:
         return bool(outside)
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
-        """The rows are durable at once; that they are taken in, with the next flush."""
+        """Take in a file: the rows are durable at once, and that they are taken in is durable with the next flush."""
         self.open()
         await self.flush()
         rows = self._process.spooled(file)
@@ -247,27 +247,27 @@ class SimDataDatabase:
         self.applied = applied
 
     async def compact_outside(self, kept: KeyRange) -> None:
-        """It frees room, of which there is enough; and flushes."""
+        """Flush; there is no room to free."""
         await self.flush()
 
     async def compact(self) -> Size:
-        """The same."""
+        """Flush; returns the size."""
         self.open()
         await self.flush()
         return self.size()
 
     def tables(self) -> list[Table]:
-        """One file."""
+        """The rows on disk as one table."""
         self._check()
         rows = self._disk.folders[self._id].rows
         return [Table(1, max(1, _size_of(rows).bytes), min(rows), max(rows))] if rows else []
 
     def size(self) -> Size:
-        """Exact."""
+        """The size, which is exact."""
         return Size(self._size.bytes, self._size.keys)
 
     def size_error(self) -> float:
-        """It is exact."""
+        """The error of the size: none."""
         return 0.0
 
     def share(self, part: KeyRange) -> float:
@@ -278,16 +278,16 @@ class SimDataDatabase:
         return sum(len(key) + len(value) for key, value in self.rows.items() if part.contains(key)) / total
 
     def size_at_most(self) -> Size:
-        """Exact."""
+        """The size, which is exact."""
         return self.size()
 
     async def flush(self) -> Applied:
-        """Make what is applied durable; how far that is, at least."""
+        """Make what is applied durable; returns how far that is, at least."""
         if not self.is_open:
             return self.applied
         async with self._disk_lock:
             before, image = self.applied, self._image()
-            is_quick = self._process.rng.random() < 0.5  # it is durable before anybody hears of it
+            is_quick = self._process.rng.random() < 0.5  # it is durable before the caller hears of it
             if is_quick:
                 self._store(image)
             await self._process.disk_work()
@@ -297,7 +297,7 @@ class SimDataDatabase:
         return before
 
     async def checkpointed(self) -> Image:
-        """What a checkpoint has that is taken now: it flushes, too."""
+        """The content of a checkpoint that is taken now, after a flush."""
         async with self._disk_lock:
             self._check()
             image = self._image()
@@ -348,7 +348,7 @@ _decode_rows: Final = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
 def files_of(image: Image) -> dict[str, bytes]:
-    """The same rows make the same files."""
+    """The files of a checkpoint: the same rows make the same files."""
     rows = sorted(image.rows.items())
     parts = [_encode(rows[start : start + _ROWS_A_FILE]) for start in range(0, len(rows), _ROWS_A_FILE)]
     head = _encode((image.applied.offset, image.applied.leader_epoch, image.loads.encode()))
@@ -356,7 +356,7 @@ def files_of(image: Image) -> dict[str, bytes]:
 
 
 def image_of(files: Mapping[str, bytes]) -> Image:
-    """What the files have."""
+    """The content of a checkpoint's files."""
     offset, epoch, loads = _decode_head(files[_HEAD])
     rows = {key: value for name, part in files.items() if name != _HEAD for key, value in _decode_rows(part)}
     return Image(rows, Applied(offset, epoch), TakenLoads.decode(loads))
@@ -375,7 +375,7 @@ class SimCheckpoint:
 
     @property
     def size(self) -> int:
-        """All files together, in bytes."""
+        """The size of all files, in bytes."""
         return sum(file.size for file in self.files)
 
     async def read(self, chunk_bytes: int, skip: Collection[str] = ()) -> AsyncIterator[tuple[bytes, int | None]]:
@@ -393,15 +393,15 @@ class SimCheckpoint:
         return zlib.crc32(self._content[file.name])
 
     async def verify(self) -> None:
-        """It is whole."""
+        """Check the files, which are always whole here."""
         await self._process.disk_work()
 
     async def move(self, path: Path) -> None:
-        """Move it to where the database is opened, durably; what was there is removed."""
+        """Move the checkpoint to where the database is opened, durably; what was there before is removed."""
         await _put_in_place(self._process, self._disk, int(path.name), self._image)
 
     async def remove(self) -> None:
-        """Its room is free."""
+        """Remove the checkpoint."""
         await self._process.disk_work()
 
 
@@ -437,11 +437,11 @@ class SimIncoming:
 
     @property
     def complete(self) -> bool:
-        """Whether all content is there."""
+        """Whether all of the content is there."""
         return self.received == self._bytes
 
     async def write(self, chunks: AsyncIterator[bytes]) -> list[int]:
-        """Take the content of the files that come; the CRC-32 of all."""
+        """Store the content of the files that come; returns the CRC-32 of all."""
         for name in self._there.keys() - self._kept.keys():
             del self._there[name]
         buffer, found = b"", dict(self._kept)
@@ -461,7 +461,7 @@ class SimIncoming:
         return [found[file.name] for file in self._files]
 
     def finished(self) -> dict[str, int]:
-        """The CRC-32 of the files that are there whole and durable."""
+        """The CRC-32 of each file that is whole and durable."""
         return {name: zlib.crc32(content) for name, content in self._there.items()}
 
     def check(self, expected: Sequence[int], found: Sequence[int]) -> None:
@@ -470,25 +470,25 @@ class SimIncoming:
             raise MinkaError(Code.CORRUPT_DATA, "other checksums than the sender's")
 
     async def verify(self) -> None:
-        """Raises CORRUPT_DATA where somebody has removed files meanwhile."""
+        """Raises CORRUPT_DATA if files were removed meanwhile."""
         await self._process.disk_work()
         if not {file.name for file in self._files} <= self._there.keys():
             raise MinkaError(Code.CORRUPT_DATA, "files are missing")
 
     async def install(self, path: Path) -> None:
-        """Move it to where the database is opened, durably; what was there is removed."""
+        """Move the checkpoint to where the database is opened, durably; what was there before is removed."""
         image = image_of({file.name: self._there[file.name] for file in self._files})
         self._there.clear()
         await _put_in_place(self._process, self._disk, int(path.name), image)
 
     async def discard(self) -> None:
-        """Remove what came."""
+        """Remove the files that came."""
         self._there.clear()
         await self._process.disk_work()
 
 
 async def disk_work(process: "Process") -> None:
-    """What a thread does with the disk: see `minkad.storage.threads.on_thread`."""
+    """Wait for as long as a thread works with the disk: see `minkad.storage.threads.on_thread`."""
     if process.rng.random() < _AT_ONCE:
         await asyncio.sleep(0)
         return

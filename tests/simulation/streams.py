@@ -1,4 +1,5 @@
-"""Streams between simulated processes: both directions keep their order, and lose nothing before the stream breaks."""
+"""Streams between simulated processes: messages keep their order in both directions, and none is lost before the stream
+breaks."""
 
 import asyncio
 from collections import deque
@@ -47,7 +48,7 @@ class Way:
 
 
 class ByteStream:
-    """A call of one node at another: messages there, and back, until it is over for both."""
+    """A call from one node to another: messages there and back, until it is over for both."""
 
     def __init__(self, client: "Process", address: str, handler: Handler) -> None:
         self._client = client
@@ -57,15 +58,15 @@ class ByteStream:
         self._answers: asyncio.Queue[bytes | MinkaError] = asyncio.Queue()
         self._heard: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._serving: asyncio.Task[None] | None = None
-        self._is_over = False  # for the server
+        self._is_over = False  # at the server
         if server is not None:
             self._there = Way(client, server, self._break)
             self._back = Way(server, client, self._abandoned)
 
-    # The client
+    # The client's side
 
     async def run(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Send, and yield what comes back. Raises what the server raised; UNREACHABLE when the stream broke."""
+        """Send, and yield the answers. Raises what the server raised; UNREACHABLE if the stream broke."""
         pump = asyncio.get_running_loop().create_task(self._pump(messages))
         self._client.streams[self] = None
         try:
@@ -78,7 +79,7 @@ class ByteStream:
                 yield answer
         finally:
             pump.cancel()
-            if self._client.alive:  # else the server hears of the death
+            if self._client.alive:  # else the server hears that the client died
                 self._client.streams.pop(self, None)
             self._hang_up()
 
@@ -103,7 +104,7 @@ class ByteStream:
         if self._server is not None and not self._is_over:
             _tell(self._client, self._server, self._abandoned)
 
-    # The server
+    # The server's side
 
     def _take(self, message: bytes | None) -> None:
         if self._is_over:
@@ -123,7 +124,7 @@ class ByteStream:
             last = error
         finally:
             self._is_over = True
-            if server.alive:  # else its client hears of the death
+            if server.alive:  # else its client hears that the server died
                 server.streams.pop(self, None)
         self._back.send(partial(self._answers.put_nowait, last))
 
@@ -132,13 +133,13 @@ class ByteStream:
             yield message
 
     def _abandoned(self) -> None:
-        """GRPC cancels the task of a call whose client is gone."""
+        """The client is gone: gRPC cancels the task of its call."""
         self._is_over = True
         if self._serving is not None:
             self._serving.cancel()
 
     def died(self, process: "Process") -> None:
-        """One of both has: the other one's machine hears of it."""
+        """One of the two processes has died: its machine tells the other one."""
         if self._server is None:
             return
         if process is self._client:
@@ -148,7 +149,7 @@ class ByteStream:
 
 
 def _tell(sender: Endpoint, to: Endpoint, act: Callable[[], None]) -> None:
-    """By the machine, also where the process is gone."""
+    """Tell the other process through the machine, so also if the sender's process is gone."""
     world = sender.world
     arrive = partial(to.if_alive, act)
     world.after(world.network.delay(), world.through, (sender.machine.number, to.machine.number), arrive, arrive)

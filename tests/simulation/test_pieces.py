@@ -1,4 +1,5 @@
-"""Whole simulated runs in which each piece of a command is one row: what is cut up in a large cluster is so here."""
+"""Whole simulated runs in which each piece of a command has one row, so that what is divided in a large cluster is
+divided here."""
 
 import pytest
 

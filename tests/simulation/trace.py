@@ -1,4 +1,4 @@
-"""What happened in a simulated run: the last events for a reader, and one number for all of them."""
+"""What happened in a simulated run: the last events for a reader, and one digest of all of them."""
 
 import zlib
 from collections import deque
@@ -31,7 +31,7 @@ class Outcome:
 
 
 class Trace:
-    """Every event goes into the digest; the last ones are kept, and made readable only when somebody looks."""
+    """Every event goes into the digest; the last ones are kept, and formatted only when somebody looks."""
 
     def __init__(self, echo: Callable[[str], None] | None = None) -> None:
         self.events = 0
@@ -40,7 +40,7 @@ class Trace:
         self._echo = echo
 
     def add(self, now: float, who: int | str, what: str, detail: Detail = "") -> None:
-        """At `now` (seconds or ticks of true time), `what` happened at `who`."""
+        """Record that `what` happened at `who` at `now` (seconds or ticks of true time)."""
         self.events += 1
         content = detail.encode() if isinstance(detail, str) else detail.SerializeToString(deterministic=True)
         head = b"%s %d %s" % (what.encode(), int(now * 1e6), str(who).encode())
@@ -51,11 +51,11 @@ class Trace:
             self._echo(_line(event))
 
     def digest(self) -> str:
-        """Equal for equal runs."""
+        """A digest of all events; equal for equal runs."""
         return f"{self._crc:08x}"
 
     def tail(self, count: int) -> str:
-        """The last events, a line each."""
+        """The last events, one per line."""
         return "\n".join(_line(event) for event in list(self._kept)[-count:])
 
 

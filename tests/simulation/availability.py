@@ -1,5 +1,6 @@
 """No node that lives is failed, and what could be served is served: judged from outside, with the true state of all
-nodes."""
+nodes.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -47,7 +48,8 @@ class Availability:
 
     def _well_since(self, machine: Machine) -> float:
         """The time since which its process has run without a stop, on a disk that answers; infinite if it doesn't
-        now."""
+        now.
+        """
         process, now = machine.process, self._world.now
         if process is None or not process.alive or not process.built or process.stopping:
             return float("inf")

@@ -157,7 +157,8 @@ class Calls:
 
     async def _call(self, address: str, serve: Callable[["Process"], Awaitable[R]], timeout: float, broken: Code) -> R:
         """Call the node there. Raises what the server raised, `broken` when the connection broke, DEADLINE_EXCEEDED
-        after `timeout`."""
+        after `timeout`.
+        """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         client = self._process
         server = client.world.process_at(address)
@@ -189,7 +190,8 @@ class Calls:
         self, address: str, requests: AsyncIterator[HeartbeatRequest]
     ) -> AsyncGenerator[HeartbeatResponse, None]:
         """Coordinator.Heartbeat: messages keep their order in both directions, and none is lost before the stream
-        breaks."""
+        breaks.
+        """
         answers: asyncio.Queue[HeartbeatResponse | MinkaError] = asyncio.Queue()
         pump = asyncio.get_running_loop().create_task(_Stream(self._process, address, answers).run(requests))
         try:

@@ -127,7 +127,8 @@ class DataOracle:
         found: Mapping[bytes, bytes | None],
     ) -> None:
         """A client has its answer. When it asked, `expected` was acknowledged and `maybe` was there or not; it may see
-        a write that came meanwhile, or not."""
+        a write that came meanwhile, or not.
+        """
         group = self._group(row)
         for key, value in found.items():
             if value is not None:
@@ -145,7 +146,8 @@ class DataOracle:
 
     def _in_sync(self, process: "Process", partition_id: int) -> list[str]:
         """The nodes that are in sync by the table or by the leader's own row, without those that are told to delete
-        their copies, since they may have done so."""
+        their copies, since they may have done so.
+        """
         recorded = self._world.rows.get(partition_id)
         if recorded is None:
             return []  # it has been merged into another one
@@ -267,7 +269,8 @@ def _missing(
     machine: "Machine", row: Partition, keys: Collection[bytes], files: Mapping[bytes, bytes], *, durably: bool
 ) -> list[bytes]:
     """The keys that neither the data nor the log on the machine's disk has. While a split makes the partition, what its
-    parent has there counts, too."""
+    parent has there counts, too.
+    """
     missing = list(keys)
     for id_ in (row.id, row.split_from if row.splitting else 0):
         image = machine.data_disk.folders.get(id_)

@@ -61,7 +61,8 @@ NOTHING: Final = b""  # the payload id of a duty that isn't there
 
 class DutyClients:
     """One change of a name at a time, repeated until its outcome is known; from then on the duty must be as the client
-    was told."""
+    was told.
+    """
 
     def __init__(self, world: "DutyWorld") -> None:
         self._world = world

@@ -1,5 +1,6 @@
 """What every simulated process has: a loop on its machine's clock, and the messages that arrive from other
-processes."""
+processes.
+"""
 
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -74,7 +75,8 @@ class Endpoint:
         """Let `act` happen at `to` after some time, or `broken` here if that process has died meanwhile.
 
         A message on a link that is cut waits, so the caller may hear nothing for long, and the message may arrive
-        late."""
+        late.
+        """
         world, here, there = self.world, self.machine.number, to.machine.number
 
         def break_off() -> None:

@@ -35,7 +35,8 @@ _QUEUED: Final = 0.3  # the share of requests that are queued where they can't b
 
 class Admin:
     """Creates keyspaces, reassigns, splits and merges partitions, drains nodes, elects leaders, changes the voters, and
-    hands over leadership: each run does some of these, in its own mixture and at its own pace."""
+    hands over leadership: each run does some of these, in its own mixture and at its own pace.
+    """
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world

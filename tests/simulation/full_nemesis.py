@@ -76,7 +76,8 @@ class Nemesis:
 
     def changed(self, before: Partition, row: Partition) -> None:
         """A partition has a new leader or successor, a replica has come into sync, or a split begins or ends: a node
-        that has a part in that may be struck, at this moment or soon after."""
+        that has a part in that may be struck, at this moment or soon after.
+        """
         rng = self._world.rng
         moved = before.leader != row.leader or before.successor != row.successor or before.splitting != row.splitting
         if not self._strikes or self._ended or not (moved or set(row.isr) - set(before.isr)):

@@ -129,7 +129,8 @@ class FullWorld:
         self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
     ) -> None:
         """Send as TCP does: what is on a link that is cut is sent again until the link is whole, or the connection is
-        given up. If only the way back is cut, nothing more is sent once too much is not acknowledged."""
+        given up. If only the way back is cut, nothing more is sent once too much is not acknowledged.
+        """
         back = (link[1], link[0])
         acknowledged = self.network.connected(*back) or self.now - self.cut_at.get(back, 0.0) < UNACKNOWLEDGED
         if self.network.connected(*link) and acknowledged:
@@ -355,7 +356,8 @@ class FullWorld:
 
     def check_holder(self, process: Process, partition_id: int) -> None:
         """The process serves a partition: no other process may do so now, and none on another node may ever have done
-        so at this leader_epoch."""
+        so at this leader_epoch.
+        """
         mine, epoch = process.machine.id, process.rows[partition_id].leader_epoch
         newest, holder = self._served.get(partition_id, (0, mine))
         if epoch < newest or (epoch == newest and holder != mine):
@@ -373,7 +375,8 @@ class FullWorld:
 
     def _check_rows(self, state: State) -> None:
         """In each row that has changed the leader is in sync, and each replica in sync is assigned and has
-        everything."""
+        everything.
+        """
         for id_ in self.rows.keys() - state.partitions.keys():
             del self.rows[id_]
         for id_, row in state.partitions.items():
@@ -395,7 +398,8 @@ class FullWorld:
 
     def adopted(self, process: Process, row: Partition) -> None:
         """A node acts on a partition's row that it was told of: the row must be recorded. The child that a split makes
-        may come before its row."""
+        may come before its row.
+        """
         if not row.partition_epoch:
             return
         newest = self._newest_epochs.get(row.id, 0)

@@ -1,6 +1,7 @@
 """The simulated log database of the replicas: what a machine's disk keeps of it, and what a process makes of that.
 
-The end of a process keeps what was written; a power cut loses all unsynced batches from some batch on."""
+The end of a process keeps what was written; a power cut loses all unsynced batches from some batch on.
+"""
 
 import asyncio
 from bisect import bisect_left, insort
@@ -86,7 +87,8 @@ class LogDisk:
 
 class SimLogDatabase:
     """What `minkad.replication` uses of `LogDatabase`. It calls `on_put` with each key and value that is staged, and
-    `on_delete` with each range that is to be deleted."""
+    `on_delete` with each range that is to be deleted.
+    """
 
     def __init__(
         self,

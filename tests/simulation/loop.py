@@ -1,5 +1,6 @@
 """An event loop for one simulated process: real asyncio code runs on it, by the process's own clock, without a thread,
-a socket or a wait. The world says when it runs."""
+a socket or a wait. The world says when it runs.
+"""
 
 import asyncio
 import contextvars
@@ -38,7 +39,8 @@ class DriftingClock:
 class ProcessLoop:
     """What tasks, futures, timers and code built on them need of `asyncio.AbstractEventLoop`.
 
-    `now` answers the process's clock; `wake_at` asks the world to call `turn` when that clock shows a time."""
+    `now` answers the process's clock; `wake_at` asks the world to call `turn` when that clock shows a time.
+    """
 
     def __init__(self, now: Callable[[], float], wake_at: Callable[[float], None]) -> None:
         self._self = cast("asyncio.AbstractEventLoop", self)

@@ -121,7 +121,8 @@ def fail_too_early() -> Sequence[Patch]:
 
 def judge_at_once() -> Sequence[Patch]:
     """The controller judges by a silence in which it may have stood still itself, before it knows that it still
-    leads."""
+    leads.
+    """
 
     async def keep_leading(self: ActiveController) -> None:
         while True:

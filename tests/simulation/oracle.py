@@ -1,7 +1,8 @@
 """What must hold for a Raft group as a whole, checked at every step of each node.
 
 Source: Raft, figure 3 (election safety, leader append-only, log matching, leader completeness, state machine
-safety)."""
+safety).
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -30,7 +31,8 @@ _Content = tuple[int, int, bytes]  # an entry's: its predecessor's term, its typ
 class RaftOracle:
     """Sees every step of every node, every message and every entry; raises Violation.
 
-    `bootstrap_index`: the group begins with a snapshot at this index, in term 1."""
+    `bootstrap_index`: the group begins with a snapshot at this index, in term 1.
+    """
 
     def __init__(self, bootstrap_index: int = 1) -> None:
         self.leaders: dict[int, int] = {}  # by term
@@ -169,7 +171,8 @@ class RaftOracle:
     def configured(self, id_: int, index: int, conf_state: ConfState, *, changed: bool) -> None:
         """A node that has applied `index`, and no configuration change since, runs with this configuration.
 
-        `changed`: the entry at `index` made it."""
+        `changed`: the entry at `index` made it.
+        """
         conf, known = conf_state.SerializeToString(deterministic=True), self._configurations
         if changed and (not known or index > known[-1][0]):
             known.append((index, conf))

@@ -31,7 +31,8 @@ _TRANSITIONS: Final = (
 
 class Nemesis:
     """Each run has some of the faults, in its own mixture and at its own pace, so that rare combinations come up
-    too."""
+    too.
+    """
 
     def __init__(self, world: "RaftWorld") -> None:
         self._world = world

@@ -309,7 +309,8 @@ class RaftWorld:
     def _stop_removed(self, leader: RaftNode) -> None:
         """Stop nodes that were removed: a removed node may not know it, and lead on or disturb the others with
         elections. But a member that doesn't know of the removal may need its vote, and an entry that the leader has yet
-        to apply may take it in again."""
+        to apply may take it in again.
+        """
         members = self._members(leader.conf_state)
         knows = all(self._members(self.nodes[id_].conf_state) == members for id_ in members)
         if not knows or leader.applied < leader.raft.raft_log.last_index():

@@ -1,5 +1,6 @@
 """A shard's session with a node, on the simulated network: messages keep their order in both directions, and none is
-lost before the stream breaks. At the node the real `ShardSessions` serves it."""
+lost before the stream breaks. At the node the real `ShardSessions` serves it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable

@@ -1,5 +1,6 @@
 """Streams between simulated processes: messages keep their order in both directions, and none is lost before the stream
-breaks."""
+breaks.
+"""
 
 import asyncio
 from collections import deque

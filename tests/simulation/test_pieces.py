@@ -1,5 +1,6 @@
 """Whole simulated runs in which each piece of a command has one row, so that what is divided in a large cluster is
-divided here."""
+divided here.
+"""
 
 import pytest
 

@@ -68,12 +68,12 @@ def led(node: "TestNode", partition_id: int = 1) -> Leader:
 
 
 def share() -> Share:
-    """Of a client that is alone."""
+    """The share of a client that is alone."""
     return Memory(256 * 1024 * 1024, time.monotonic).share()
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port on which no process listens."""
     return int(free_addresses(1)[0].rpartition(":")[2])
 
 
@@ -86,7 +86,7 @@ class Refused(Exception):
 
 
 class TestedLinks(GrpcLinks):
-    """While it is cut, nothing gets to other nodes."""
+    """Links of a node from which nothing gets to other nodes while `whole` is not set."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -103,19 +103,19 @@ class TestedLinks(GrpcLinks):
 
 
 class TestedManager(ReplicaManager):
-    """While it is mute, it acknowledges nothing of what its leaders send."""
+    """A manager that acknowledges nothing of what leaders send while it is mute."""
 
     mute = False
 
     async def follow(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for data in super().follow(frames):
             answer = decode_answer(data)
-            acks = [ack for ack in answer.acks if ack.lineage is not None]  # it says where it stands
+            acks = [ack for ack in answer.acks if ack.lineage is not None]  # only answers to a leader's probes have one
             yield encode(Answer(acks, answer.stamp)) if self.mute else data
 
 
 class TestNode:
-    """A replica manager behind a gRPC server; `stop` and `start` restart it, `crash` loses what no sync has saved."""
+    """A replica manager behind a gRPC server. `stop` and `start` restart it; `kill` ends it as kill -9 does."""
 
     __test__ = False
 
@@ -127,10 +127,10 @@ class TestNode:
         self.running = False
         self.port = free_port()
         self.write_pauses: list[float] = []
-        self.asking: set[asyncio.Task[Any]] = set()  # tasks of the test that wait for an answer
+        self.asking: set[asyncio.Task[Any]] = set()  # the test's tasks that wait for an answer
 
     async def start(self) -> None:
-        """Open, and listen."""
+        """Open the databases, and listen."""
         self.log_db = LogDatabase.open(self.path / "log")
         self.disk = DiskWatch(self.path, 0)  # never low by itself
         telemetry = self.telemetry = Telemetry()
@@ -165,7 +165,7 @@ class TestNode:
         await self.server.start()
         self.cluster.ports[self.id] = self.port
 
-    # What the data plane gets of the rest of the node
+    # What the data plane needs of the rest of the node
 
     def has_clearance(self) -> bool:
         return self.clearance
@@ -198,7 +198,7 @@ class TestNode:
         self.telemetry.damage_found()
 
     async def stop(self) -> None:
-        """Gracefully."""
+        """Stop gracefully."""
         if not self.running:
             return
         self.running = False
@@ -209,8 +209,8 @@ class TestNode:
         self.log_db.close()
 
     async def kill(self) -> None:
-        """As by kill -9: what is on disk is what was written until now. `start` brings it back."""
-        # From the copy on it must say nothing to anybody: neither as a leader to clients, nor as a follower to leaders.
+        """Stop as kill -9 does: the disk has what was written until now. `start` brings the node back."""
+        # After the copy it must say nothing: neither to clients as a leader, nor to leaders as a follower.
         self.clearance = False
         await self.server.stop(0)
         left = crashed_copy(self.path, self.path.with_name(f"{self.id}-killed"))
@@ -220,15 +220,15 @@ class TestNode:
         self.clearance = True
 
     def replica(self, partition_id: int = 1) -> Replica:
-        """As it is in memory."""
+        """The node's replica of the partition, as it is in memory."""
         return self.manager.replicas[partition_id]
 
     async def tell(self, *rows: Partition, term: int = 1) -> UpdateReplicasResponse:
-        """What the controller says."""
+        """Tell the node these rows, as the controller does."""
         return await self.manager.update_replicas(UpdateReplicasRequest(controller_term=term, partitions=rows))
 
     async def ask(self, op: wire.Op, partition_id: int, generation: int, body: bytes, timeout_ms: int = 5000) -> bytes:
-        """One group. Raises Refused."""
+        """Send one group, and return the answer's body. Raises Refused."""
         group = wire.Group(op, partition_id, generation, body)
         task = asyncio.current_task()
         assert task is not None
@@ -250,24 +250,24 @@ class TestNode:
     async def put(
         self, partition_id: int, pairs: Mapping[bytes, bytes | None], generation: int = 1, timeout_ms: int = 5000
     ) -> None:
-        """Write a batch; a value of None deletes. Raises Refused."""
+        """Write a batch; a value of None deletes its key. Raises Refused."""
         body = wire.encode(wire.WriteBody(list(pairs), list(pairs.values())))
         await self.ask(wire.Op.WRITE, partition_id, generation, body, timeout_ms)
 
     async def get(
         self, partition_id: int, *keys: bytes, generation: int = 1, timeout_ms: int = 5000
     ) -> list[bytes | None]:
-        """Read. Raises Refused."""
+        """Read keys. Raises Refused."""
         body = await self.ask(wire.Op.READ, partition_id, generation, wire.encode(list(keys)), timeout_ms)
         return wire.decode_values(body)
 
     async def get_stale(self, partition_id: int, *keys: bytes, generation: int = 1) -> wire.StaleResult:
-        """Read what this replica has. Raises Refused."""
+        """Read what this replica has of the keys. Raises Refused."""
         body = await self.ask(wire.Op.READ_STALE, partition_id, generation, wire.encode(list(keys)))
         return wire.decode_stale(body)
 
     async def count(self) -> dict[int, int]:
-        """Keys on disk, by partition."""
+        """The number of keys on disk, by partition."""
         return {count.partition_id: count.keys for count in await self.manager.inventory.count_keys([])}
 
 
@@ -286,18 +286,18 @@ class Cluster:
         self.keyspace = Keyspace(min_insync=1, durability=Durability.DURABILITY_SYNC)
         self.low_disks: set[str] = set()
         self.dead: set[str] = set()  # nodes that the controller does not take into an in-sync set
-        self.failed: set[str] = set()  # of those, whom the table says to be gone
+        self.failed: set[str] = set()  # those that the table says are FAILED
         self.requests = 0  # to change in-sync sets
         self.isr_changes: list[IsrChange] = []
-        self.before_alter_isr: list[MinkaError] = []  # raised instead, one a request
-        self.after_alter_isr: list[MinkaError] = []  # raised although it was recorded
+        self.before_alter_isr: list[MinkaError] = []  # raised instead of recording a change, one for each request
+        self.after_alter_isr: list[MinkaError] = []  # raised although the change was recorded, one for each request
         self.hand_overs: list[HandOverRequest] = []
-        self.before_hand_over: list[MinkaError] = []  # raised instead, one a request
+        self.before_hand_over: list[MinkaError] = []  # raised instead of recording, one for each request
         self.after_hand_over: list[MinkaError] = []  # raised although it was recorded
         self.proposed: list[ProposeSplitRequest] = []
-        self.before_finish_split: list[MinkaError] = []  # raised instead, one a request
-        self.gone: dict[int, Partition] = {}  # what was merged into another one: the last rows
-        self.before_finish_merge: list[MinkaError] = []  # raised instead, one a request
+        self.before_finish_split: list[MinkaError] = []  # raised instead of recording, one for each request
+        self.gone: dict[int, Partition] = {}  # the last rows of partitions that were merged into others
+        self.before_finish_merge: list[MinkaError] = []  # raised instead of recording, one for each request
         self.after_finish_merge: list[MinkaError] = []  # raised although it was recorded
         self._channels: dict[int, grpc.aio.Channel] = {}
 
@@ -309,11 +309,11 @@ class Cluster:
         return [self.nodes[node_id] for node_id in node_ids]
 
     def hold_hand_over(self) -> None:
-        """Refuse, until `before_hand_over` is cleared."""
+        """Refuse hand-overs until `before_hand_over` is cleared."""
         self.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not yet")] * 100_000
 
     def folders(self) -> set[str]:
-        """What there is of partitions on the nodes' disks."""
+        """The partitions' folders on the nodes' disks."""
         return {
             f"{node}/{kind}/{entry.name}"
             for node in self.nodes
@@ -323,7 +323,7 @@ class Cluster:
         }
 
     def channel_to(self, node_id: str) -> grpc.aio.Channel:
-        """One channel a port."""
+        """The channel to the node, one for each port."""
         port = self.ports[node_id]
         if port not in self._channels:
             options = [*channel_options(CONNECT_TIMEOUT), *OPTIONS, ("grpc.max_reconnect_backoff_ms", 50)]
@@ -331,7 +331,7 @@ class Cluster:
         return self._channels[port]
 
     def standing(self) -> str:
-        """Where everybody stands, a line each."""
+        """The state of all rows, nodes and replicas, one per line."""
         lines = [f"row {row}" for row in map(_one_line, self.rows.values())]
         for node in self.nodes.values():
             lines.append(f"{node.id} {'runs' if node.running else 'has stopped'}: {node.log_db.error}")
@@ -342,14 +342,14 @@ class Cluster:
         return "\n".join(lines)
 
     async def close(self) -> None:
-        """Stop what runs."""
+        """Stop all nodes, and close the channels."""
         for node in self.nodes.values():
             await node.stop()
         for channel in self._channels.values():
             await channel.close()
 
     async def create(self, leader: str, *partition_ids: int, followers: Sequence[str] = ()) -> list[Partition]:
-        """New partitions; all replicas are in sync."""
+        """Create partitions; all of their replicas are in sync."""
         for id_ in partition_ids:
             self.rows[id_] = Partition(
                 id=id_,
@@ -366,7 +366,7 @@ class Cluster:
         return rows
 
     def change(self, partition_id: int, change: Callable[[Partition], None]) -> Partition:
-        """The next row."""
+        """Make the partition's next row with this change."""
         row = Partition()
         row.CopyFrom(self.rows[partition_id])
         change(row)
@@ -375,7 +375,7 @@ class Cluster:
         return row
 
     def add_target(self, partition_id: int, target: str) -> Partition:
-        """The row that begins a move of the leader's replica."""
+        """Make the row that begins a move of the leader's replica."""
 
         def change(row: Partition) -> None:
             row.target_replicas[:] = [target if node == row.leader else node for node in row.replicas]
@@ -385,7 +385,7 @@ class Cluster:
         return self.change(partition_id, change)
 
     def add_replica(self, partition_id: int, node: str) -> Partition:
-        """The row with one replica more."""
+        """Make the row with one more replica."""
 
         def change(row: Partition) -> None:
             row.replicas.append(node)
@@ -394,7 +394,7 @@ class Cluster:
         return self.change(partition_id, change)
 
     def remove_replica(self, partition_id: int, node: str) -> Partition:
-        """The row that a replica has to leave."""
+        """Make the row without this replica, which is to be removed."""
 
         def change(row: Partition) -> None:
             for nodes in (row.replicas, row.isr):
@@ -405,7 +405,7 @@ class Cluster:
         return self.change(partition_id, change)
 
     def cancel(self, partition_id: int, target: str) -> Partition:
-        """The row that ends a move before its hand-over."""
+        """Make the row that ends a move before its hand-over."""
 
         def change(row: Partition) -> None:
             for nodes in (row.replicas, row.adding_replicas, row.isr):
@@ -418,11 +418,11 @@ class Cluster:
         return self.change(partition_id, change)
 
     def succeed(self, partition_id: int, successor: str) -> Partition:
-        """The row by which the leader is to hand over."""
+        """Make the row by which the leader is to hand over."""
         return self.change(partition_id, lambda row: setattr(row, "successor", successor))
 
     def elect(self, partition_id: int, leader: str, *, without: Sequence[str] = ()) -> Partition:
-        """The row of a new leadership, without some in its in-sync set."""
+        """Make the row of a new leadership, without some nodes in its in-sync set."""
 
         def change(row: Partition) -> None:
             row.leader = leader
@@ -433,7 +433,7 @@ class Cluster:
         return self.change(partition_id, change)
 
     async def move(self, target: str, *partition_ids: int) -> None:
-        """Begin migrations, as the controller does: both sides are told."""
+        """Begin migrations as the controller does: both sides are told."""
         rows = [self.add_target(id_, target) for id_ in partition_ids]
         by_source: dict[str, list[Partition]] = {}
         for row in rows:
@@ -443,7 +443,7 @@ class Cluster:
         )
 
     async def fail(self, node_id: str) -> None:
-        """The controller's part when a node fails: others lead; who leads takes it out of the in-sync sets."""
+        """Do as the controller does when a node fails: other nodes lead, and take it out of the in-sync sets."""
         self.dead.add(node_id)
         self.failed.add(node_id)
         for row in list(self.rows.values()):
@@ -456,7 +456,7 @@ class Cluster:
                 node.manager.nodes_changed()
 
     async def back(self, node_id: str) -> None:
-        """The controller's part when it is there again."""
+        """Do as the controller does when the node is back: it leads its partitions again, at new epochs."""
         self.dead.discard(node_id)
         self.failed.discard(node_id)
         for row in list(self.rows.values()):
@@ -465,7 +465,7 @@ class Cluster:
         await self.tell_all(*self.rows)
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """The controller's part; whoever has a replica is told at once."""
+        """Change in-sync sets as the controller does; each node that has a replica is told at once."""
         self.requests += 1
         if self.before_alter_isr:
             raise self.before_alter_isr.pop(0)
@@ -486,7 +486,7 @@ class Cluster:
             row.splitting and not row.split_to and set(change.isr) - set(row.isr)
         ):
             result.error = Code.INELIGIBLE_REPLICA.name
-        elif node_id not in change.isr:  # its copy is damaged: another one leads
+        elif node_id not in change.isr:  # its copy is damaged, so another node is to lead
             self.isr_changes.append(change)
             out = [node for node in row.isr if node not in change.isr]
             elected = self.elect(row.id, change.isr[0], without=out)
@@ -503,7 +503,7 @@ class Cluster:
         return result
 
     def split(self, partition_id: int, key: bytes) -> tuple[Partition, Partition]:
-        """The rows of a split."""
+        """Make the rows of a split."""
         child_id = max(self.rows) + 1
         child = Partition()
         child.CopyFrom(self.rows[partition_id])
@@ -521,7 +521,7 @@ class Cluster:
         return parent, child
 
     async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
-        """The controller's part; everybody is told at once."""
+        """Begin a split as the controller does; each node that has a replica is told at once."""
         self.proposed.append(request)
         row = self.rows[request.partition_id]
         if row.splitting or row.generation != request.generation:
@@ -533,7 +533,7 @@ class Cluster:
         return list(halves)
 
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
-        """The controller's part; whoever has a replica is told at once."""
+        """End a split as the controller does; each node that has a replica is told at once."""
         if self.before_finish_split:
             raise self.before_finish_split.pop(0)
         child = self.rows[request.partition_id]
@@ -549,12 +549,12 @@ class Cluster:
         return [self.rows[child.split_from], self.rows[child.id]]
 
     def merge(self, before_id: int, behind_id: int) -> None:
-        """The rows of two that are to be merged."""
+        """Make the rows of two partitions that are to be merged."""
         self.change(before_id, lambda row: setattr(row, "merge_from", behind_id))
         self.change(behind_id, lambda row: setattr(row, "merge_into", before_id))
 
     async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
-        """The controller's part; whoever has a replica is told at once."""
+        """End a merge as the controller does; each node that has a replica is told at once."""
         if self.before_finish_merge:
             raise self.before_finish_merge.pop(0)
         left = self.rows[request.partition_id]
@@ -578,7 +578,7 @@ class Cluster:
         return [left, gone]
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
-        """The controller's part; whoever has a replica is told at once."""
+        """Record a hand-over as the controller does; each node that has a replica is told at once."""
         self.hand_overs.append(request)
         if self.before_hand_over:
             raise self.before_hand_over.pop(0)
@@ -601,7 +601,7 @@ class Cluster:
         task.add_done_callback(_tasks.discard)
 
     async def tell_all(self, *partition_ids: int) -> None:
-        """Everybody is told of the rows as they are."""
+        """Tell all running nodes the present rows."""
         rows = [self.rows[id_] for id_ in partition_ids]
         await asyncio.gather(*(node.tell(*rows) for node in self.nodes.values() if node.running))
 
@@ -642,7 +642,7 @@ def _hand_over(row: Partition, request: HandOverRequest) -> None:
 async def cluster(
     path: Path, settings: ReplicationSettings | None = None, storage: StorageSettings | None = None
 ) -> AsyncIterator[Cluster]:
-    """A cluster for the length of a test; one that fails shows where everybody stands."""
+    """A cluster for the length of a test; if the test fails, the error gets a note with the cluster's state."""
     made = Cluster(path, settings, storage)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Partitions that move from athens to ephesus, and what has to be there in the end."""
+"""Partitions that move from athens to ephesus, and what must be there at the end."""
 
 from tests.integration.replication.harness import Cluster, TestNode, until
 
@@ -7,7 +7,7 @@ SMALL: dict[bytes, bytes | None] = {b"a": b"1", b"b": b"2"}
 
 
 async def two(c: Cluster, rows: dict[bytes, bytes | None], *partition_ids: int) -> tuple[TestNode, TestNode]:
-    """Partitions with these rows at athens, nothing at ephesus."""
+    """Create partitions with these rows at athens; ephesus has nothing."""
     athens, ephesus = await c.add("athens", "ephesus")
     await c.create("athens", *(partition_ids or (1,)))
     for id_ in partition_ids or (1,):
@@ -16,7 +16,7 @@ async def two(c: Cluster, rows: dict[bytes, bytes | None], *partition_ids: int) 
 
 
 async def arrived(c: Cluster, partition_id: int = 1, target: str = "ephesus", source: str = "athens") -> None:
-    """The target leads, and the source has deleted its copy."""
+    """Wait until the target leads and the source has deleted its copy."""
     await until(lambda: c.rows[partition_id].leader == target)
     generation = c.rows[partition_id].generation
     await c.nodes[target].get(partition_id, b"any", generation=generation)
@@ -25,6 +25,6 @@ async def arrived(c: Cluster, partition_id: int = 1, target: str = "ephesus", so
 
 
 async def check(node: TestNode, rows: dict[bytes, bytes | None], generation: int = 2, partition_id: int = 1) -> None:
-    """Exactly these rows."""
+    """Check that the partition has exactly these rows."""
     assert await node.get(partition_id, *rows, generation=generation) == list(rows.values())
     assert (await node.count())[partition_id] == len([value for value in rows.values() if value is not None])

@@ -1,4 +1,4 @@
-"""Partitions with three replicas: they are made, cut off, and compared."""
+"""Helpers that make partitions with three replicas, cut nodes off, and compare replicas."""
 
 import asyncio
 import contextlib
@@ -10,14 +10,14 @@ NAMES = ("athens", "byzantium", "cyrene")
 
 
 async def three(c: Cluster, *partition_ids: int) -> list[TestNode]:
-    """Partitions with three replicas each, led by athens."""
+    """Create partitions with three replicas each, led by athens."""
     nodes = await c.add(*NAMES)
     await c.create("athens", *(partition_ids or (1,)), followers=NAMES[1:])
     return nodes
 
 
 async def same_everywhere(c: Cluster, partition_id: int = 1) -> None:
-    """All replicas are in sync, with the same log, and have applied it."""
+    """Wait until all replicas are in sync and have applied the same; check that their logs are equal."""
     row = c.rows[partition_id]
     await until(lambda: set(c.rows[partition_id].isr) == set(row.replicas))
     replicas = [c.nodes[node].replica(partition_id) for node in row.replicas]
@@ -31,23 +31,23 @@ async def same_everywhere(c: Cluster, partition_id: int = 1) -> None:
 
 
 async def led_by(c: Cluster, node: TestNode) -> None:
-    """The controller's table says so."""
+    """Wait until the node leads by the controller's table."""
     await until(lambda: c.rows[1].leader == node.id)
 
 
 async def applied(node: TestNode, offset: int) -> None:
-    """So much is visible there."""
+    """Wait until the node has applied the log up to this offset."""
     await until(lambda: node.replica().applied == offset)
 
 
 def cut_off(node: TestNode) -> Callable[[], None]:
-    """Nothing that the node appends gets to others, until the function that is the answer is called."""
+    """Keep what the node appends from other nodes; call the returned function to let it through."""
     node.links.whole.clear()
     return node.links.whole.set
 
 
 async def until_fresh(node: TestNode, age_ms: int) -> None:
-    """It says that it is no older."""
+    """Wait until the node answers stale reads, and says that its data is no older than this."""
     deadline = asyncio.get_running_loop().time() + 5
     while True:
         with contextlib.suppress(Refused):

@@ -1,4 +1,6 @@
-"""Damaged data: refused each time, never taken for keys that aren't there; and made again where that is safe."""
+"""Damaged data is refused each time, its keys are never taken for missing ones, and it is made again when that is
+safe.
+"""
 
 import random
 import shutil
@@ -18,11 +20,11 @@ from tests.unit.storage.crash import crashed_copy
 
 ROWS: dict[bytes, bytes | None] = {b"key %04d" % i: random.Random(i).randbytes(200) for i in range(400)}
 KEYS = list(ROWS)
-SLOW = ReplicationSettings(lag_timeout=60.0)  # nobody leaves the in-sync set because of that
+SLOW = ReplicationSettings(lag_timeout=60.0)  # so that no replica leaves the in-sync set since it lags
 
 
 async def flushed(node: TestNode, partition_id: int = 1) -> None:
-    """Its data is in tables, and its log is trimmed up to the flush before."""
+    """Flush, so that the data is in tables and the log is trimmed up to the flush before."""
     await node.manager.flusher.flush(node.replica(partition_id))
     await node.log_db.sync()
 
@@ -46,7 +48,7 @@ def zero(path: Path) -> None:
 
 
 async def alone(c: Cluster) -> TestNode:
-    """One node with data that its log has no more."""
+    """One node, stopped, with data that its log no longer has."""
     (athens,) = await c.add("athens")
     await c.create("athens", 1)
     await athens.put(1, ROWS)
@@ -55,7 +57,7 @@ async def alone(c: Cluster) -> TestNode:
 
 
 async def trimmed(c: Cluster) -> list[TestNode]:
-    """Three replicas with data that their logs have no more."""
+    """Three replicas with data that their logs no longer have."""
     nodes = await three(c)
     for part in (KEYS[:200], KEYS[200:]):
         await nodes[0].put(1, {key: ROWS[key] for key in part})
@@ -67,7 +69,7 @@ async def trimmed(c: Cluster) -> list[TestNode]:
 
 
 async def refusals(node: TestNode) -> set[str]:
-    """The codes with which each kind of read is refused. AssertionError for an answer that isn't right."""
+    """The codes with which the kinds of reads are refused. AssertionError if an answer is wrong."""
     codes: set[str] = set()
 
     async def expect(read: Awaitable[object]) -> None:
@@ -91,7 +93,7 @@ async def refusals(node: TestNode) -> set[str]:
 
 
 async def whole_again(c: Cluster) -> None:
-    """All are in sync, with all rows, and nothing is damaged."""
+    """Wait until all replicas are in sync, with all rows, and none is damaged."""
     await until(lambda: len(c.rows[1].isr) == 3)
     leader = c.nodes[c.rows[1].leader]
     assert await leader.get(1, *KEYS) == list(ROWS.values())
@@ -115,7 +117,9 @@ async def whole_again(c: Cluster) -> None:
     ],
 )
 async def test_the_only_copy_is_refused_each_time(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
-    """Whatever is asked, also after a further start; and its file is named. When that is restored, it is served."""
+    """All reads are refused, after another start too, and the damage is reported with its folder. If the file is
+    restored, the data is served.
+    """
     async with cluster(tmp_path, SLOW) as c:
         athens = await alone(c)
         file = newest(athens, pattern)
@@ -129,7 +133,7 @@ async def test_the_only_copy_is_refused_each_time(tmp_path: Path, pattern: str, 
             assert "partitions/1" in damaged.reason
             assert athens.telemetry.damages == 1
             await athens.stop()
-        if pattern != "MANIFEST-*" or harm is Path.unlink:  # by a shorter one RocksDB has removed what it doesn't name
+        if pattern != "MANIFEST-*" or harm is Path.unlink:  # a damaged MANIFEST makes RocksDB remove files
             file.write_bytes(content)
             await athens.start()
             await lead_again(c, athens, 1)
@@ -153,7 +157,7 @@ async def test_a_block_that_is_found_damaged_while_it_is_read(tmp_path: Path) ->
         flip(newest(athens, "*.sst"))
         with pytest.raises(Refused, match="CORRUPT_DATA"):
             await athens.get(1, *KEYS)
-        assert await refusals(athens) == {"CORRUPT_DATA"}, "also where the keys are in other blocks"
+        assert await refusals(athens) == {"CORRUPT_DATA"}, "reads of keys in other blocks are refused, too"
         with pytest.raises(Refused, match="CORRUPT_DATA"):
             await athens.put(1, {b"new": b"x"}, timeout_ms=300)
         assert athens.log_db.error is None, "other partitions go on"
@@ -178,7 +182,7 @@ async def test_what_its_log_still_has_is_made_of_the_log(tmp_path: Path) -> None
 
 
 async def test_nothing_is_served_before_all_is_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a copy that is made of its log."""
+    """A copy that is made again of its log serves nothing until it has applied all of it."""
     held = False
     monkeypatch.setattr(DataDatabase, "is_stalled", lambda _: held)
     async with cluster(tmp_path, SLOW) as c:
@@ -196,7 +200,7 @@ async def test_nothing_is_served_before_all_is_applied_again(tmp_path: Path, mon
 
 
 async def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path) -> None:
-    """Whoever reads meanwhile waits; what is in sync has everything at any time."""
+    """Clients that read meanwhile wait, and each replica in sync has everything at any time."""
     async with cluster(tmp_path, SLOW) as c:
         athens, *_ = await trimmed(c)
         flip(newest(athens, "*.sst"))
@@ -209,7 +213,7 @@ async def test_a_damaged_leader_lets_another_lead_and_is_rebuilt(tmp_path: Path)
 
 
 async def test_a_damaged_follower_leaves_before_its_copy_is_replaced(tmp_path: Path) -> None:
-    """Else it would be elected with nothing if its leader died meanwhile."""
+    """Otherwise it would be elected with no data if its leader died meanwhile."""
     async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await trimmed(c)
         in_sync: list[bool] = []
@@ -250,7 +254,7 @@ async def test_a_damaged_leader_that_is_alone_in_sync_lets_others_catch_up_by_it
 
 
 async def test_a_leader_does_not_ship_damage(tmp_path: Path) -> None:
-    """Whoever receives a checkpoint reads all of it before it takes the place of anything."""
+    """The receiver reads a checkpoint completely before it replaces anything with it."""
     async with cluster(tmp_path, SLOW) as c:
         athens, *_ = await trimmed(c)
         (ephesus,) = await c.add("ephesus")

@@ -1,4 +1,6 @@
-"""The hand-over that ends a move: its outcome may be unknown, refused or too late, and who serves is never in doubt."""
+"""The hand-over that ends a move: its outcome may be unknown, refused or too late, and it is never in doubt which node
+serves.
+"""
 
 import asyncio
 import contextlib
@@ -16,7 +18,7 @@ _PHASE = MigrationPhase
 
 
 async def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path) -> None:
-    """It was recorded, and the answer was lost: nothing may be served until that is known."""
+    """The hand-over was recorded and the answer was lost: the source may serve nothing until it knows the outcome."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, SMALL)
         c.after_hand_over = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")] * 100_000
@@ -27,13 +29,13 @@ async def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path)
         assert caught.value.error.code is Code.DEADLINE_EXCEEDED
         asked = len(c.hand_overs)
         c.after_hand_over = []
-        await arrived(c)  # asked again, the controller says what it recorded
+        await arrived(c)  # the source asks again, and the controller says what it recorded
         assert len(c.hand_overs) > asked
         await check(ephesus, SMALL)
 
 
 async def test_a_refusal_behind_an_unknown_outcome_decides_nothing(tmp_path: Path) -> None:
-    """The first request may be the reason for it."""
+    """The request may be refused since the first one was recorded."""
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, SMALL)
         c.before_hand_over = [
@@ -52,7 +54,7 @@ async def test_a_refusal_behind_an_unknown_outcome_decides_nothing(tmp_path: Pat
 
 
 async def test_a_refusal_lets_writes_go_on(tmp_path: Path) -> None:
-    """And the migration tries again."""
+    """The migration tries again later."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, SMALL)
         c.before_hand_over = [MinkaError(Code.STALE_GENERATION, "not now")] * 3
@@ -91,7 +93,7 @@ async def test_the_gate_opens_when_the_target_does_not_catch_up(tmp_path: Path) 
 
 
 async def test_cancelled(tmp_path: Path) -> None:
-    """The source serves on, the target has nothing left; also when it was waiting for the outcome."""
+    """The source goes on serving and the target deletes its copy, even if the source was waiting for the outcome."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "nobody")] * 1000
@@ -110,7 +112,7 @@ async def test_cancelled(tmp_path: Path) -> None:
 
 
 async def test_the_source_deletes_only_when_told(tmp_path: Path) -> None:
-    """By a row that has it in removing_replicas, or not at all."""
+    """It deletes its copy only if a row has it in removing_replicas."""
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, ROWS)
         c.tell_later = lambda *_: None  # type: ignore[method-assign] # nobody is told but by the answer

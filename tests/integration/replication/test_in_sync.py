@@ -1,4 +1,6 @@
-"""The in-sync set: who lags leaves it, who has caught up returns; writes wait for all in it, and need enough of it."""
+"""The in-sync set: a follower that lags leaves it, one that has caught up returns; writes wait for all replicas in it,
+and need enough of them.
+"""
 
 import asyncio
 import time
@@ -17,7 +19,7 @@ from tests.integration.replication.writers import Watch, Writers
 
 
 async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
-    """Writes wait for it no longer than the setting says; when it has caught up, they do again."""
+    """Writes wait for it no longer than the setting says; once it has caught up, they wait for it again."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.3)) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -37,7 +39,7 @@ async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
 
 
 async def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
-    """Not even with little to go: what it lacks is acknowledged already."""
+    """A replica can't join even if it lacks little: what it lacks is acknowledged already."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0, longest_backoff=0.05)) as c:
         athens, _, cyrene = await three(c)
         leader = led(athens)
@@ -67,7 +69,9 @@ async def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
 
 
 async def test_who_has_yet_to_truncate_its_log_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What its leader was elected without, uncleanly, does not come back by its election."""
+    """The leader was elected uncleanly, without what this replica has; that must not come back if the replica is
+    elected.
+    """
     take, lets_go = Progress.next_append, asyncio.Event()
 
     def take_later(progress: Progress, limit: int) -> Append | None:
@@ -96,7 +100,7 @@ async def test_who_has_yet_to_truncate_its_log_does_not_join(tmp_path: Path, mon
 
 
 async def test_under_load_a_replica_returns(tmp_path: Path) -> None:
-    """There is a moment at which it has all that is acknowledged, although more comes all the time."""
+    """Although writes keep coming, there is a moment at which the replica has all that is acknowledged."""
     async with cluster(tmp_path) as c:
         await three(c)
         writers, watch = Writers(c, 12), Watch(c)
@@ -115,7 +119,7 @@ async def test_under_load_a_replica_returns(tmp_path: Path) -> None:
 
 
 async def test_what_the_leader_tells_of_its_followers(tmp_path: Path) -> None:
-    """How far they lag, and each change of an in-sync set."""
+    """The leader reports how far its followers lag, and each change of an in-sync set."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -138,7 +142,9 @@ async def test_what_the_leader_tells_of_its_followers(tmp_path: Path) -> None:
 
 
 async def test_with_too_few_in_sync_writes_are_refused(tmp_path: Path) -> None:
-    """By name, and nothing is done; reads go on; and it ends when a replica is back."""
+    """The refusal has a code of its own, and nothing is done; reads go on; writes are taken again when a replica is
+    back.
+    """
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await three(c)
@@ -161,7 +167,7 @@ async def test_with_too_few_in_sync_writes_are_refused(tmp_path: Path) -> None:
 
 
 async def test_who_is_gone_is_taken_out_by_the_leader_as_soon_as_the_table_says_so(tmp_path: Path) -> None:
-    """Without waiting until it lags, and of all partitions together."""
+    """The leader doesn't wait until the replica lags, and takes it out of all partitions with one request."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=600.0)) as c:
         athens, _, cyrene = await c.add("athens", "byzantium", "cyrene")
         await c.create("athens", 1, 2, followers=["byzantium", "cyrene"])
@@ -180,7 +186,7 @@ async def test_who_is_gone_is_taken_out_by_the_leader_as_soon_as_the_table_says_
 
 
 async def test_what_was_under_way_is_not_acknowledged_by_too_few(tmp_path: Path) -> None:
-    """The in-sync set shrank without its knowledge: the write waits, unseen, until there are enough again."""
+    """The in-sync set shrank while the write waited: it stays unseen until there are enough replicas again."""
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await three(c)
@@ -205,7 +211,7 @@ async def test_what_was_under_way_is_not_acknowledged_by_too_few(tmp_path: Path)
 
 @pytest.mark.parametrize("lost", ["the request", "the answer"])
 async def test_an_unknown_outcome_counts_the_larger_set(tmp_path: Path, lost: str) -> None:
-    """A write waits for whoever may be in sync, until that is known."""
+    """A write waits for each replica that may be in sync, until the outcome is known."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, _, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -226,10 +232,10 @@ async def test_an_unknown_outcome_counts_the_larger_set(tmp_path: Path, lost: st
 
 
 async def test_a_refused_change_is_tried_again_later(tmp_path: Path) -> None:
-    """And does not hold up writes."""
+    """Writes don't wait for it."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2, longest_backoff=0.1)) as c:
         athens, _, cyrene = await three(c)
-        await c.fail("cyrene")  # for the controller; the node itself goes on
+        await c.fail("cyrene")  # by the table; the node itself goes on
         for i in range(50):
             await athens.put(1, {b"%d" % i: b"1"})
         assert c.rows[1].isr == ["athens", "byzantium"]
@@ -239,7 +245,7 @@ async def test_a_refused_change_is_tried_again_later(tmp_path: Path) -> None:
 
 
 async def test_an_answer_that_comes_after_the_leadership(tmp_path: Path) -> None:
-    """Changes nothing, and the node goes on."""
+    """The answer changes nothing, and the node goes on."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, byzantium, cyrene = await three(c)
         answer, asked, may_answer = athens.manager.isr_changes._alter_isr, asyncio.Event(), asyncio.Event()

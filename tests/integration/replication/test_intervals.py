@@ -1,4 +1,4 @@
-"""What replicas tell the history of a node's load: what clients did, each once, and sizes that have changed."""
+"""What replicas report for the history of a node's load: each request of a client once, and sizes that have changed."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ async def test_each_answer_is_counted_once_where_it_was_given(tmp_path: Path) ->
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, PAIRS)
         await athens.put(1, {b"000": None})
-        await athens.get(1, *PAIRS)  # more than are read at once
+        await athens.get(1, *PAIRS)  # more keys than are read at once
         await athens.get(1, b"001")
         scan = wire.encode(wire.ScanBody(b"", b"", False, 1000, 1 << 20))
         page = await athens.ask(wire.Op.SCAN, 1, 1, scan)
@@ -30,7 +30,7 @@ async def test_each_answer_is_counted_once_where_it_was_given(tmp_path: Path) ->
             await athens.put(1, {b"": b""})
         assert refused.value.error.code is Code.INVALID_ARGUMENT
         await applied(byzantium, athens.replica().applied)
-        await until_fresh(byzantium, 400)  # by reading
+        await until_fresh(byzantium, 400)  # this reads
         await take(byzantium)
         await byzantium.get_stale(1, b"001", b"002")
         (leader,) = await take(athens)

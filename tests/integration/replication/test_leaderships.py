@@ -1,4 +1,6 @@
-"""A leadership begins, is handed over, and ends: nothing acknowledged is lost; what only its log has goes."""
+"""A leadership begins, is handed over, and ends: no acknowledged write is lost, and what only the former leader's log
+has is removed.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +22,7 @@ from tests.integration.replication.writers import Watch, Writers
 
 
 async def test_a_new_leader_waits_until_all_before_it_is_committed(tmp_path: Path) -> None:
-    """It has what may have been acknowledged, and must not let anybody read around it."""
+    """The new leader has entries that may be acknowledged, and must not serve reads that don't see them."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
         athens, byzantium, cyrene = await three(c)
         cyrene.manager.mute = True
@@ -43,7 +45,7 @@ async def test_a_new_leader_waits_until_all_before_it_is_committed(tmp_path: Pat
 
 
 async def test_leadership_goes_round_under_load(tmp_path: Path) -> None:
-    """A planned change loses no write and leaves none unknown."""
+    """A planned change of leader loses no write, and leaves no write's outcome unknown."""
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         writers, watch = Writers(c), Watch(c)
@@ -63,7 +65,7 @@ async def test_leadership_goes_round_under_load(tmp_path: Path) -> None:
 
 
 async def test_the_leader_dies_while_it_hands_over(tmp_path: Path) -> None:
-    """An ordinary election; nothing is lost."""
+    """Another leader is elected as usual, and nothing is lost."""
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
         writers = Writers(c)
@@ -83,7 +85,7 @@ async def test_the_leader_dies_while_it_hands_over(tmp_path: Path) -> None:
 
 
 async def test_nobody_leads_again_at_an_epoch_of_an_earlier_life(tmp_path: Path) -> None:
-    """What it wrote then may be elsewhere and not here."""
+    """Entries of that epoch may be at other nodes and not here."""
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -97,18 +99,20 @@ async def test_nobody_leads_again_at_an_epoch_of_an_earlier_life(tmp_path: Path)
         await athens.put(1, {b"a": b"2"})
 
 
-# Logs that part
+# Logs that diverge
 
 
 async def test_a_log_that_parted_is_cut(tmp_path: Path) -> None:
-    """What the old leader alone has was never acknowledged, and goes; what came after takes its place."""
+    """What only the old leader has was never acknowledged, and is truncated; the new leader's entries take its
+    place.
+    """
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
         athens, byzantium, _ = await three(c)
         await athens.put(1, {b"a": b"1"})
         cut_off(athens)
         doomed = [asyncio.create_task(athens.put(1, {b"doomed %d" % i: b"x"})) for i in range(5)]
         await until(lambda: athens.replica().durable == 6)
-        assert await athens.get(1, b"doomed 0") == [None]  # it isn't committed
+        assert await athens.get(1, b"doomed 0") == [None]  # the write isn't committed
         c.elect(1, "byzantium")
         await byzantium.tell(c.rows[1])
         await c.nodes["cyrene"].tell(c.rows[1])
@@ -126,7 +130,7 @@ async def test_a_log_that_parted_is_cut(tmp_path: Path) -> None:
 
 
 async def test_leaders_that_change_fast(tmp_path: Path) -> None:
-    """Each appends something that gets nowhere: the logs part again and again (KIP-279)."""
+    """Each leader appends entries that reach no other node, so the logs diverge again and again (KIP-279)."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
         nodes = await three(c)
         await nodes[0].put(1, {b"start": b"1"})
@@ -135,7 +139,7 @@ async def test_leaders_that_change_fast(tmp_path: Path) -> None:
             c.elect(1, leader.id)
             await leader.tell(c.rows[1])
             mend = cut_off(leader)
-            # It does not serve before it has heard its followers; so straight into its log.
+            # The leader doesn't serve before it has heard its followers, so the test appends to its log directly.
             body = wire.encode(wire.WriteBody([b"round %d" % round_], [b"x"]))
             for _ in range(round_ % 4):
                 leader.replica().append(body)
@@ -151,7 +155,7 @@ async def test_leaders_that_change_fast(tmp_path: Path) -> None:
 
 
 async def test_a_log_is_truncated_where_it_parts_from_the_leaders(tmp_path: Path) -> None:
-    """A stream broke, and the leader begins again where both logs part; nobody appends after what isn't there."""
+    """A stream broke, and the leader begins again where both logs diverge; a follower refuses entries after a gap."""
     async with cluster(tmp_path) as c:
         (ephesus,) = await c.add("ephesus")
         c.rows[1] = Partition(id=1, replicas=["athens"], leader="athens", leader_epoch=1, partition_epoch=1)
@@ -176,7 +180,7 @@ async def test_a_log_is_truncated_where_it_parts_from_the_leaders(tmp_path: Path
 
 
 async def test_a_leader_that_was_not_in_sync(tmp_path: Path) -> None:
-    """What it lacks is lost, as the keyspace allows; others throw their copies away for its."""
+    """What the new leader lacks is lost, as the keyspace allows; the other replicas take its data for theirs."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})

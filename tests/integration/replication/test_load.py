@@ -1,4 +1,4 @@
-"""Partitions that are too busy: what their leaders say of them, and how they are split."""
+"""Partitions that are too busy: what their leaders report, and how they are split."""
 
 import asyncio
 import random
@@ -14,13 +14,13 @@ from minkad.replication import load, load_check, meter
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 
 KEYS = [b"%04d" % i for i in range(1000)]
-ROUNDS, KEYS_A_ROUND = 200, 10  # a second, at most
+ROUNDS, KEYS_A_ROUND = 200, 10  # at most so many rounds in a second
 MOST_OPS = ROUNDS * KEYS_A_ROUND
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All in a twentieth of the time."""
+    """Let all of it take a twentieth of the time."""
     monkeypatch.setattr(load_check, "_INTERVAL_S", 0.05)
     monkeypatch.setattr(load_check, "SUSTAINED_S", 0.25)
     monkeypatch.setattr(meter, "_HALF_LIFE_S", 0.05)
@@ -28,8 +28,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Users:
-    """They read what `pick` gives, some keys at a time, each from the partition that has it; refused for nothing but
-    a row that they have yet to hear of.
+    """Users who read keys of `pick`, some at a time, each from the partition that has it. The only refusal that they
+    take is that of a row which they have yet to hear of.
     """
 
     def __init__(self, c: Cluster, node: TestNode, pick: list[bytes]) -> None:
@@ -65,7 +65,7 @@ async def users(c: Cluster, node: TestNode, pick: list[bytes]) -> AsyncIterator[
 
 
 async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None:
-    """Where its load is; and no further, however long that lasts."""
+    """It is split where its load is, and no further, however long the load lasts."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -76,7 +76,7 @@ async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None
             await until(lambda: len(c.rows) >= 2)
             assert b"0930" <= c.proposed[0].key <= b"0970", c.proposed[0].key
             rates, replicas = athens.manager.load_check.meter, athens.manager.replicas
-            c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than both halves have, and more than each
+            c.keyspace.max_ops = MOST_OPS * 3 // 4  # less than both halves have, and more than each has
             await until(lambda: not any(replica.load.sample for replica in replicas.values()))
             settled, proposed = rates.at, len(c.proposed)
             await until(lambda: rates.at > settled + 3 * load_check.SUSTAINED_S)
@@ -84,7 +84,7 @@ async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None
 
 
 async def test_one_hot_key_is_said(tmp_path: Path) -> None:
-    """And no longer when it is over."""
+    """The report ends when the load does."""
     async with cluster(tmp_path) as c:
         c.keyspace.max_ops = 100
         (athens,) = await c.add("athens")
@@ -117,7 +117,7 @@ async def test_scans_across_every_key_are_said(tmp_path: Path) -> None:
 
 
 async def test_a_busy_node_splits_what_keeps_it_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Far below `max_ops`; and nothing where the keyspace has none."""
+    """It splits a partition far below `max_ops`, but none of a keyspace without `max_ops`."""
     monkeypatch.setattr(load_check, "_BUSY_PROCESSORS", 0.05)
     monkeypatch.setattr(load_check, "_LEAST_OPS", 10)
     async with cluster(tmp_path) as c:
@@ -137,7 +137,7 @@ async def test_busy_partitions_are_reported_and_idle_ones_are_not(tmp_path: Path
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
-        del c.rows[2]  # nobody asks for it
+        del c.rows[2]  # no client asks for it
         await athens.put(1, {b"key": b"value"})
         told: list[tuple[int, int]] = []
 

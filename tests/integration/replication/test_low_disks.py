@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 
 async def check_only_deletes(node: TestNode) -> None:
-    """It refuses what needs room, and nothing else."""
+    """Check that the node refuses what needs room, and nothing else."""
     for pairs in ({b"a": b"2"}, {b"a": None, b"b": b"2"}):
         with pytest.raises(Refused) as refusal:
             await node.put(1, pairs)
@@ -27,7 +27,7 @@ async def check_only_deletes(node: TestNode) -> None:
 
 
 def bytes_in(folder: Path) -> int:
-    """Of the tables; one that a compaction has just removed has none."""
+    """The size of the tables; one that a compaction has just removed counts as empty."""
     total = 0
     for file in folder.glob("*.sst"):
         with contextlib.suppress(FileNotFoundError):
@@ -43,7 +43,7 @@ async def started(c: Cluster) -> list[TestNode]:
 
 
 async def test_the_leaders_disk_is_low(tmp_path: Path) -> None:
-    """Deletes go on, on all replicas; with room again so do all writes."""
+    """Deletes go on, at all replicas; once there is room again, so do all writes."""
     async with cluster(tmp_path) as c:
         nodes = await started(c)
         c.low_disks.add("athens")
@@ -54,7 +54,7 @@ async def test_the_leaders_disk_is_low(tmp_path: Path) -> None:
 
 
 async def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path) -> None:
-    """It stays in sync, and so gets the deletes, which make room."""
+    """It stays in sync, so it gets the deletes, which make room."""
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 3
         nodes = await started(c)
@@ -66,7 +66,7 @@ async def test_a_follower_without_which_too_few_would_be_in_sync(tmp_path: Path)
 
 @pytest.mark.parametrize("log_is_kept", [True, False])
 async def test_a_follower_without_which_enough_are_in_sync(tmp_path: Path, log_is_kept: bool) -> None:
-    """Writes go on without it, it takes none of them, and comes back when it has room."""
+    """Writes go on without it; it takes none of them, and comes back when it has room."""
     storage = StorageSettings(flush=MIB if log_is_kept else 20_000)
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.5, log_only_bytes=1000), storage) as c:
         c.keyspace.min_insync = 2
@@ -86,7 +86,7 @@ async def test_a_follower_without_which_enough_are_in_sync(tmp_path: Path, log_i
 
 
 async def test_a_checkpoint_is_taken_in_only_where_there_is_room(tmp_path: Path) -> None:
-    """What waits for it says why."""
+    """The migration that waits says why."""
     async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000)) as c:
         nodes = await three(c)
         await nodes[0].put(1, {b"%d" % i: b"x" * 1000 for i in range(100)})
@@ -101,7 +101,7 @@ async def test_a_checkpoint_is_taken_in_only_where_there_is_room(tmp_path: Path)
 
 
 async def test_what_is_deleted_gives_its_room_back_while_the_disk_is_low(tmp_path: Path) -> None:
-    """Also at a follower, which is never measured; without waiting for RocksDB to come to it."""
+    """This holds for a follower, too, whose data is never measured, and doesn't wait for RocksDB's own compaction."""
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         athens, cyrene = nodes[0], nodes[2]

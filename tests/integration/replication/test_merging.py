@@ -1,4 +1,6 @@
-"""Merges on the nodes: one partition gets what another one has, whatever is written and whatever breaks meanwhile."""
+"""Merges on the nodes: one partition gets the data of another one, whatever is written and whatever breaks
+meanwhile.
+"""
 
 import asyncio
 import random
@@ -21,11 +23,11 @@ from minkad.storage.size_estimate import Size
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.replication.test_splitting import KEY, LOWER, NODES, ROWS, UPPER, scanned
 
-GENERATION = 2  # of the one that remains, after the merge
+GENERATION = 2  # that of the remaining partition after the merge
 
 
 async def two(c: Cluster, followers: Sequence[str] = ()) -> None:
-    """Partition 1 up to KEY and partition 2 after it, with rows."""
+    """Create partition 1 up to KEY and partition 2 from KEY on, with rows."""
     await c.create("athens", 1, 2, followers=followers)
     await bound(c)
     await c.nodes["athens"].put(1, LOWER)
@@ -39,7 +41,7 @@ async def bound(c: Cluster) -> None:
 
 
 async def merged(c: Cluster, *nodes: TestNode) -> None:
-    """Until everybody has it, and nothing is left of the other."""
+    """Wait until the nodes know of the merge, and none of them has anything left of partition 2."""
     await until(lambda: 2 in c.gone)
     there = nodes or tuple(c.nodes.values())
     await until(lambda: all(node.replica(1).row.partition_epoch == c.rows[1].partition_epoch for node in there))
@@ -80,11 +82,13 @@ async def test_one_serves_what_both_had(tmp_path: Path) -> None:
         with pytest.raises(Refused) as refusal:
             await athens.put(2, {b"0700": b"late"})
         assert refusal.value.error.code is Code.STALE_GENERATION
-        assert [row.id for row in refusal.value.error.partitions] in ([], [1]), "as it has been told since, or not"
+        assert [row.id for row in refusal.value.error.partitions] in ([], [1]), "the node may not be told yet"
 
 
 async def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
-    """Merged into one that was merged itself, and split off from one into which it was merged again."""
+    """A partition may have been merged into one that was merged itself, or split off from one into which it was merged
+    again.
+    """
 
     async def refusal_of(node: TestNode, partition_id: int) -> tuple[Code, list[int]]:
         with pytest.raises(Refused) as refusal:
@@ -120,7 +124,7 @@ async def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path) -> N
             await c.tell_all(1, 2)
             await merged(c)
             await until(lambda: not replica.data.path.exists())
-            replica.data.path.mkdir()  # as it is until then
+            replica.data.path.mkdir()  # until then, the folder was there
             return await count(wanted)
 
         replica.data.count = late  # type: ignore[method-assign, assignment]
@@ -144,7 +148,9 @@ async def test_an_empty_one(tmp_path: Path) -> None:
 async def test_what_was_left_there_by_a_split_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Split, delete in the upper half, merge: the deleted keys are still in the lower half's data, untrimmed."""
+    """Split, delete in the upper half, merge: the deleted keys are still in the lower half's data, which is not
+    trimmed.
+    """
     monkeypatch.setattr(ReplicaCore, "is_to_be_trimmed", False)
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
@@ -189,7 +195,7 @@ async def test_while_it_is_written_to(tmp_path: Path) -> None:
 
         async def read() -> None:
             while not stop.is_set():
-                await asyncio.sleep(0)  # a read alone does not let others run
+                await asyncio.sleep(0)  # a read alone doesn't let other tasks run
                 try:
                     await athens.get(2, b"0700")
                 except Refused as refused:
@@ -236,7 +242,9 @@ async def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monk
 
 
 async def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path: Path) -> None:
-    """Also in a keyspace whose writes are acknowledged before: a power cut must not take what was written long ago."""
+    """This holds even if writes are acknowledged before they are synced: a power cut must not take what was written
+    long ago.
+    """
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         c.keyspace.durability = Durability.DURABILITY_ASYNC
         athens, byzantium, _ = await c.add(*NODES)
@@ -248,7 +256,7 @@ async def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path
             c.merge(1, 2)
             await athens.tell(c.rows[1], c.rows[2])
             await until(lambda: athens.replica(2).gate.state is Gate.FROZEN or 2 in c.gone)
-            await until(lambda: athens.replica(2).gate.state is not Gate.FROZEN or 2 in c.gone)  # it has taken too long
+            await until(lambda: athens.replica(2).gate.state is not Gate.FROZEN or 2 in c.gone)  # it took too long
             assert 2 not in c.gone
             await athens.put(2, {b"0700": b"new"})
         finally:
@@ -297,7 +305,7 @@ async def test_no_write_while_the_end_is_in_doubt(tmp_path: Path) -> None:
 
 
 async def test_given_up(tmp_path: Path) -> None:
-    """The rows say that it is off: writes go on, and what was copied is removed everywhere."""
+    """The rows say that the merge is off: writes go on, and what was copied is removed at all replicas."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
@@ -320,8 +328,8 @@ async def test_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_given_up_and_the_next_leader_has_never_heard_of_it(tmp_path: Path, restarts: bool) -> None:
-    """It was told neither that the merge begins nor that it is off: its log says so. It also knows that after a
-    restart, when it doesn't come to that place of its log again.
+    """The new leader was told neither that the merge began nor that it is off, but its log has the copied rows. It
+    knows of them after a restart, too, when it doesn't come to that place of its log again.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
@@ -351,7 +359,7 @@ async def test_given_up_and_the_next_leader_has_never_heard_of_it(tmp_path: Path
 
 @pytest.mark.parametrize("place", ["copy", "freeze", "finish"])
 async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one begins again, with what was copied already in its data."""
+    """The new leader begins again, with what was copied already in its data."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
@@ -397,8 +405,8 @@ async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.M
 
 
 async def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
-    """The controller's rows come before the answer, and first that of the one that remains: from then on nothing is
-    served by the other.
+    """The controller's rows come before its answer, and that of the remaining partition comes first: from then on, the
+    other partition serves nothing.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -420,12 +428,14 @@ async def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
 
 
 async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
-    """A follower that hears of the row before it has the data says nothing, rather than that there is none."""
+    """A follower that hears of the row before it has the data refuses to answer, rather than say that there are no such
+    keys.
+    """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens, cyrene = nodes[0], nodes[2]
-        cyrene.replica(1).applying = Applying.AT_MARK  # it applies nothing from here on
+        cyrene.replica(1).applying = Applying.AT_MARK  # from here on it applies nothing
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: 2 in c.gone)
@@ -449,7 +459,7 @@ async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
 
 
 async def test_a_checkpoint_taken_meanwhile(tmp_path: Path) -> None:
-    """A replica that gets the data while it is being copied has the rest through the log."""
+    """A replica that gets a checkpoint during the copy gets the rest through the log."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:2])

@@ -1,4 +1,4 @@
-"""Moving partitions between nodes: all of it, to the target alone, while they are written and read."""
+"""Moves of partitions between nodes: all of a partition goes to the target alone, while clients write and read it."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ _PHASE = MigrationPhase
 
 @pytest.mark.parametrize("rows", [SMALL, ROWS], ids=["by its log", "by a checkpoint"])
 async def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]) -> None:
-    """All of it, to the target alone; the source refuses with the new row."""
+    """All of it goes to the target alone, and the source refuses requests with the new row."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, rows)
         await c.move("ephesus", 1)
@@ -35,7 +35,7 @@ async def test_a_partition_moves(tmp_path: Path, rows: dict[bytes, bytes | None]
 
 
 async def test_an_empty_partition_moves(tmp_path: Path) -> None:
-    """Without a folder anywhere."""
+    """No node has a folder for it."""
     async with cluster(tmp_path) as c:
         _, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -46,7 +46,7 @@ async def test_an_empty_partition_moves(tmp_path: Path) -> None:
 
 
 async def test_there_and_back(tmp_path: Path) -> None:
-    """A node can have it again."""
+    """A node can have the partition a second time."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         rows = dict(ROWS)
@@ -71,7 +71,7 @@ class Load:
         self._tasks = [asyncio.create_task(self._write(random.Random(number), number)) for number in range(8)]
 
     async def stop(self) -> None:
-        """And wait for the last."""
+        """Stop, and wait for the last writes."""
         self._stop = True
         await asyncio.gather(*self._tasks)
 
@@ -98,7 +98,7 @@ class Load:
 
 
 async def test_nothing_is_lost_under_load(tmp_path: Path) -> None:
-    """Sixteen partitions at once, while they are written."""
+    """Sixteen partitions move at once, while they are written."""
     ids = list(range(1, 17))
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, {b"old %d" % i: b"x" * 1000 for i in range(300)}, *ids)
@@ -116,7 +116,7 @@ async def test_nothing_is_lost_under_load(tmp_path: Path) -> None:
 
 
 async def test_deletions_and_flushes_move_too(tmp_path: Path) -> None:
-    """With a log that is trimmed all the time."""
+    """The log is trimmed all the time."""
     async with cluster(tmp_path, storage=StorageSettings(flush=20_000)) as c:
         athens, ephesus = await two(c, ROWS)
         rows = dict(ROWS)
@@ -135,7 +135,7 @@ async def test_deletions_and_flushes_move_too(tmp_path: Path) -> None:
 
 
 async def test_reads_go_on_and_see_every_acknowledged_write(tmp_path: Path) -> None:
-    """A counter that only grows, read all the time from whoever leads."""
+    """A counter that only grows is read all the time from the leader at that moment."""
     async with cluster(tmp_path) as c:
         await two(c, {**ROWS, b"counter": b"0"})
         acknowledged, done = 0, False
@@ -143,7 +143,7 @@ async def test_reads_go_on_and_see_every_acknowledged_write(tmp_path: Path) -> N
         async def route(op: Callable[[TestNode, int], object]) -> object:
             while True:
                 row = c.rows[1]
-                await asyncio.sleep(0)  # an answer may come without the loop having had its turn
+                await asyncio.sleep(0)  # an answer may come without giving the loop a turn
                 try:
                     return await op(c.nodes[row.leader], row.generation)  # type: ignore[misc]
                 except Refused as refused:
@@ -176,7 +176,7 @@ async def test_reads_go_on_and_see_every_acknowledged_write(tmp_path: Path) -> N
 
 
 async def test_progress(tmp_path: Path) -> None:
-    """Phases, bytes, lag."""
+    """The progress has phases, bytes and the lag."""
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, ROWS)
         c.before_hand_over = [MinkaError(Code.NO_CONTROLLER, "nobody")] * 1000

@@ -1,4 +1,4 @@
-"""A leader asks a follower where it stands before the follower has heard who leads."""
+"""A leader probes a follower's log before the follower has heard of the leadership."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from tests.integration.replication.harness import TestNode, cluster
 
 
 class Leader:
-    """A leader's stream, by hand."""
+    """A leader's stream, made by the test."""
 
     def __init__(self, node: TestNode, number: int = 0) -> None:
         self._number = number
@@ -23,13 +23,13 @@ class Leader:
             yield await self._frames.get()
 
     async def ask(self, partition_id: int, leader_epoch: int) -> None:
-        """Probe, and wait until that has come."""
+        """Probe, and wait until the follower has read it."""
         probe = Append(partition_id, leader_epoch, 0, 0, 0, [], probe=True)
         await self._frames.put(encode(Frame([probe], [], 0.0, self._number)))
         self._acks = decode_answer(await anext(self._answers)).acks
 
     async def answer(self) -> Ack:
-        """The first there is."""
+        """The first acknowledgement."""
         while not self._acks:
             self._acks = decode_answer(await anext(self._answers)).acks
         return self._acks[0]
@@ -39,7 +39,7 @@ class Leader:
 
 
 async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> None:
-    """It was cut off and knows of no other: its question must not take the place of the new leader's."""
+    """The former leader was cut off and knows of no other: its probe must not take the place of the new leader's."""
     async with cluster(tmp_path) as c, asyncio.timeout(10):
         athens, _ = await c.add("athens", "byzantium")
         await c.create("byzantium", 1, followers=["athens"])
@@ -55,7 +55,7 @@ async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> No
 
 
 async def test_a_stream_that_the_leader_has_given_up_is_read_after_the_next_one(tmp_path: Path) -> None:
-    """The node was stopped for a while: the question on the newer stream is the one to answer, before and after the row
+    """The node was stopped for a while: the probe on the newest stream is the one to answer, before and after the row
     has come.
     """
     async with cluster(tmp_path) as c, asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""Three replicas: what is acknowledged is on all that are in sync, and stays, whoever dies when."""
+"""Three replicas: an acknowledged write is on all replicas in sync, and stays, whichever nodes die at whatever time."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 async def test_an_acknowledged_write_is_on_all_that_are_in_sync(tmp_path: Path) -> None:
-    """Durably; and they apply it when they hear that it is committed."""
+    """It is there durably, and they apply it when they hear that it is committed."""
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         for i in range(20):
@@ -45,8 +45,8 @@ async def test_a_frame_carries_many_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
-    """Leaders and followers, one after the other: nothing acknowledged is lost, no watermark goes back, all logs end
-    up the same.
+    """Leaders and followers die one after the other: no acknowledged write is lost, no watermark goes back, and at the
+    end all logs are equal.
     """
     rng = random.Random(seed)
     storage = StorageSettings(flush=rng.choice((20_000, MIB)))
@@ -73,7 +73,7 @@ async def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
-    """A power cut: whoever of the in-sync set leads next has everything that was acknowledged."""
+    """After a power cut, any replica of the in-sync set that leads next has everything that was acknowledged."""
     rng = random.Random(seed)
     async with cluster(tmp_path) as c:
         nodes = await three(c)
@@ -94,7 +94,7 @@ async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
-    """Nobody waits for a disk, and what was acknowledged is there after kill -9 of all."""
+    """No write waits for a disk, and what was acknowledged is there after kill -9 of all nodes."""
     rng = random.Random(seed)
     async with cluster(tmp_path, storage=StorageSettings(flush=20_000)) as c:
         c.keyspace.durability = Durability.DURABILITY_ASYNC
@@ -119,7 +119,7 @@ async def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) ->
 async def test_what_was_not_foreseen_is_logged_and_the_stream_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else the followers would hear nothing more, and nobody would know why."""
+    """Otherwise the followers would hear nothing from then on, and nobody would know why."""
     take = Progress.next_append
     failed: list[str] = []
 

@@ -19,27 +19,27 @@ ROWS: dict[bytes, bytes | None] = {b"key %05d" % i: b"%d" % i * 100 for i in ran
 
 
 async def crash(c: Cluster, node: TestNode) -> None:
-    """The node is gone without having flushed or closed anything, and starts again."""
+    """Crash the node, which has not flushed or closed anything, and start it again."""
     left = crashed_copy(node.path, node.path.with_name(f"{node.id}-crashed"))
     await restart_from(node, left)
     assert c.nodes[node.id] is node
 
 
 async def restart_from(node: TestNode, left: Path) -> None:
-    """With what is in a folder."""
+    """Start the node again with what this folder has."""
     await node.stop()
     replace_folder(node.path, left)
     await node.start()
 
 
 def replace_folder(path: Path, left: Path) -> None:
-    """By another."""
+    """Put the folder `left` in the place of `path`."""
     shutil.rmtree(path)
     left.rename(path)
 
 
 async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
-    """As the controller does when a node is back."""
+    """Let the node lead again, as the controller does when a node is back."""
     for id_ in partition_ids:
         c.elect(id_, node.id)
     response = await node.tell(*(c.rows[id_] for id_ in partition_ids))
@@ -48,7 +48,7 @@ async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
 
 @pytest.mark.parametrize("flush", [1000, 100_000, 16 * MIB])
 async def test_what_was_acknowledged_survives_a_crash(tmp_path: Path, flush: int) -> None:
-    """From tables, from the log, from both; again and again."""
+    """It comes back from tables, from the log, or from both, after one crash after the other."""
     async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
@@ -68,7 +68,7 @@ async def test_what_was_acknowledged_survives_a_crash(tmp_path: Path, flush: int
 
 
 async def test_nothing_is_served_until_told(tmp_path: Path) -> None:
-    """A restart does not make anybody a leader."""
+    """A restarted node leads nothing until the controller says so."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -77,14 +77,14 @@ async def test_nothing_is_served_until_told(tmp_path: Path) -> None:
         with pytest.raises(Refused):
             await athens.get(1, b"a", timeout_ms=50)
         assert athens.manager.stats(changed_only=False) == []
-        assert await athens.count() == {1: 0}  # it is in the log alone
+        assert await athens.count() == {1: 0}  # the row is only in the log
         await lead_again(c, athens, 1)
         assert await athens.get(1, b"a") == [b"1"]
         assert await athens.count() == {1: 1}
 
 
 async def test_a_graceful_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
-    """So that a start opens nothing, and still knows the sizes."""
+    """So a start opens no data, and still knows the sizes."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -103,7 +103,7 @@ async def test_a_graceful_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
 
 
 async def test_a_folder_that_is_gone_is_noticed(tmp_path: Path) -> None:
-    """An empty partition in its place would be a loss that nobody sees."""
+    """If an empty partition took its place, nobody would see the loss."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -119,7 +119,7 @@ async def test_a_folder_that_is_gone_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: Path) -> None:
-    """It is counted, and deleted when the controller says so."""
+    """Once its mark is removed, the node starts: the data is counted, and is deleted when the controller says so."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -165,7 +165,7 @@ STEPS = ("clear", "put_in_place", "take_over")
 
 @pytest.mark.parametrize("which", range(2 * len(STEPS)))
 async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) -> None:
-    """At every step; in the end it has everything, once."""
+    """It may die at any step; at the end it has everything, once."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -187,7 +187,7 @@ async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) 
 
 @pytest.mark.parametrize("which", range(1, 5))
 async def test_half_an_installation_is_never_served(tmp_path: Path, which: int) -> None:
-    """Even if the controller were to say so."""
+    """It is not served even if the controller says that this node leads."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -244,7 +244,7 @@ async def test_a_target_that_dies_before_it_leads(tmp_path: Path) -> None:
 
 
 async def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in the log, and applied after the next start."""
+    """The write is in the log, and is applied after the next start."""
     monkeypatch.setattr(committer, "_STALL_RETRY_SECONDS", 0.0)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -266,7 +266,7 @@ async def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypat
 
 
 async def test_a_full_disk_stops_the_node(tmp_path: Path) -> None:
-    """Nobody gets an acknowledgement, and the owner is told."""
+    """No write is acknowledged, and the log database's owner is told."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

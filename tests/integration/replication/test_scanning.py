@@ -1,4 +1,4 @@
-"""Pages of a scan where very many keys were deleted."""
+"""Scans where very many keys were deleted."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,9 @@ async def page(node: TestNode, start: bytes, end: bytes, reverse: bool) -> wire.
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("durability", [1, 2])
 async def test_deleted_keys(tmp_path: Path, durability: int, reverse: bool) -> None:
-    """The page in front of them ends there; the next waits until they are cleared away, and nobody else does."""
+    """A page ends before the deleted keys; the next one waits until they are cleared away, and no other request
+    does.
+    """
     async with cluster(tmp_path) as c:
         c.keyspace.durability = durability  # type: ignore[assignment]  # an enum by its number
         (athens,) = await c.add("athens")

@@ -25,7 +25,7 @@ async def started(c: Cluster, *partition_ids: int) -> TestNode:
 
 
 async def refusal(node: TestNode, op: wire.Op, body: bytes, generation: int = 1, timeout_ms: int = 300) -> MinkaError:
-    """Why a group for partition 1 was refused."""
+    """The error with which a group for partition 1 is refused."""
     with pytest.raises(Refused) as caught:
         await node.ask(op, 1, generation, body, timeout_ms)
     return caught.value.error
@@ -37,7 +37,7 @@ def write(*pairs: tuple[bytes, bytes | None]) -> bytes:
 
 
 async def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Values, missing keys, deletions; few keys and many."""
+    """Values, missing keys and deletions, with few keys and with many."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         await athens.put(1, {b"a": b"1", b"b": b"2"})
@@ -49,7 +49,7 @@ async def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
-    """A result for each group in its place; one refusal does not touch the others."""
+    """The frame's answer has a result for each group in its place, and one refusal doesn't affect the others."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2, 3)
         groups = [wire.Group(wire.Op.WRITE, id_, 1, write((b"k", b"%d" % id_))) for id_ in (1, 2, 3)]
@@ -65,7 +65,7 @@ async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
 
 
 async def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
-    """Whatever their partitions and frames."""
+    """They share it across partitions and frames."""
     async with cluster(tmp_path) as c:
         athens = await started(c, *range(1, 9))
         before = athens.log_db.counters.syncs
@@ -103,7 +103,7 @@ async def test_what_is_not_well_formed_is_refused_before_anything_is_done(
 
 
 async def test_the_largest_are_taken(tmp_path: Path) -> None:
-    """At the limits themselves; a batch of many keys, too."""
+    """A key, a value and a batch are taken at the limits themselves."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         key, value = b"k" * MAX_KEY_BYTES, b"v" * wire.MAX_VALUE_BYTES
@@ -116,7 +116,7 @@ async def test_the_largest_are_taken(tmp_path: Path) -> None:
 
 
 async def test_without_clearance_nothing_is_served(tmp_path: Path) -> None:
-    """And nothing is done."""
+    """Nothing is done either."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         await athens.put(1, {b"a": b"1"})
@@ -128,18 +128,18 @@ async def test_without_clearance_nothing_is_served(tmp_path: Path) -> None:
 
 
 async def test_a_write_under_way_is_acknowledged_whatever_becomes_of_the_clearance(tmp_path: Path) -> None:
-    """All in-sync replicas have it, so whoever leads by then has it, too. New ones are refused."""
+    """All replicas in sync have it, so any later leader has it, too. New writes are refused."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
-        await asyncio.sleep(0)  # it is appended, and not durable
+        await asyncio.sleep(0)  # the write is appended, and not durable
         athens.clearance = False
         await writing
         assert (await refusal(athens, wire.Op.WRITE, write((b"a", b"2")))).code is Code.NO_CLEARANCE
 
 
 async def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> None:
-    """So that the client can go on."""
+    """With the row the client can go on."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         error = await refusal(athens, wire.Op.READ, wire.encode([b"a"]), generation=0)
@@ -148,7 +148,7 @@ async def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> No
 
 
 async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) -> None:
-    """The client may have heard of it first."""
+    """The client may have heard of it before the node."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         row = c.change(1, lambda row: setattr(row, "generation", 2))
@@ -161,7 +161,7 @@ async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) 
 
 
 async def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> None:
-    """Waits, too, and is unknown in the end."""
+    """The request waits, and the partition is unknown at the end."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         early = asyncio.create_task(athens.put(1, {b"a": b"1"}))
@@ -171,7 +171,7 @@ async def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> 
 
 
 async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
-    """A follower, and a node that has let go."""
+    """This holds for a follower, and for a node without a replica."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -187,7 +187,7 @@ async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
 
 
 async def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
-    """Before anything is done; what came before is done."""
+    """It is refused before anything is done; the request before it is done."""
     async with cluster(tmp_path, storage=StorageSettings(max_pending=MIB)) as c:
         athens = await started(c, 1)
         half = {b"k": b"v" * (MIB // 2)}
@@ -200,7 +200,7 @@ async def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_older_controller_is_refused_and_an_older_row_ignored(tmp_path: Path) -> None:
-    """A row is acknowledged with the epoch that the node has."""
+    """The answer to an older row has the epoch of the row that the node has."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         old = c.rows[1]
@@ -215,7 +215,7 @@ async def test_an_older_controller_is_refused_and_an_older_row_ignored(tmp_path:
 
 
 async def test_stats(tmp_path: Path) -> None:
-    """Of what is led, and only what changed if that is asked for."""
+    """The partitions that the node leads, or only those that have changed."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2)
         assert {stats.partition_id for stats in athens.manager.stats(changed_only=True)} == {1, 2}
@@ -228,7 +228,7 @@ async def test_stats(tmp_path: Path) -> None:
 
 
 async def test_flushing_trims_the_log(tmp_path: Path) -> None:
-    """While writes go on, and nothing is lost."""
+    """Writes go on meanwhile, and nothing is lost."""
     storage = StorageSettings(flush=MIB // 4)
     async with cluster(tmp_path, storage=storage) as c:
         athens = await started(c, 1)
@@ -236,7 +236,7 @@ async def test_flushing_trims_the_log(tmp_path: Path) -> None:
             await athens.put(1, {b"%d-%d" % (i, j): b"v" * 1000 for j in range(50)})
         assert (await athens.count())[1] == 2000
     entries = await_log(tmp_path / "athens")
-    assert len(entries) == 0  # all flushed at the close
+    assert len(entries) == 0  # all were flushed by `close`
 
 
 def await_log(path: Path) -> list[tuple[bytes, bytes]]:
@@ -251,7 +251,7 @@ def await_log(path: Path) -> list[tuple[bytes, bytes]]:
 
 
 async def test_1024_partitions_on_four_nodes(tmp_path: Path) -> None:
-    """Empty ones cost no database."""
+    """Empty partitions open no database."""
     async with cluster(tmp_path) as c:
         names = ["athens", "byzantium", "cyrene", "ephesus"]
         await c.add(*names)
@@ -261,7 +261,7 @@ async def test_1024_partitions_on_four_nodes(tmp_path: Path) -> None:
 
 
 async def test_the_stream(tmp_path: Path) -> None:
-    """Frames in flight together; what is no request ends the stream."""
+    """Frames overlap in flight, and one that is no request ends the stream."""
     async with cluster(tmp_path) as c:
         await started(c, 1)
         method: Any = c.channel_to("athens").stream_stream(wire.KV_BATCH_METHOD)
@@ -281,7 +281,7 @@ async def test_the_stream(tmp_path: Path) -> None:
 
 
 async def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Path) -> None:
-    """Nobody is left with an unknown outcome by a node that stops gracefully."""
+    """A node that stops gracefully leaves no client with an unknown outcome."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2)
         athens.manager.replicas[2].gate.close()

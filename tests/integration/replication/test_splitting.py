@@ -33,7 +33,7 @@ NODES = ("athens", "byzantium", "cyrene")
 
 
 async def scanned(node: TestNode, partition_id: int, generation: int = 2, reverse: bool = False) -> list[bytes]:
-    """All keys of the partition, page by page."""
+    """All keys of the partition, read page by page."""
     found: list[bytes] = []
     row = node.replica(partition_id).row
     start, end = row.start_key, row.end_key
@@ -47,7 +47,7 @@ async def scanned(node: TestNode, partition_id: int, generation: int = 2, revers
 
 
 async def begin(c: Cluster, key: bytes = KEY, partition_id: int = 1) -> tuple[Partition, Partition]:
-    """The rows of a split, which everybody is told."""
+    """Make the rows of a split, and tell all nodes."""
     parent, child = c.split(partition_id, key)
     await c.tell_all(parent.id, child.id)
     return parent, child
@@ -70,7 +70,7 @@ async def ended(c: Cluster, child_id: int = 2) -> None:
 async def assert_halves(
     leader: TestNode, lower: Mapping[bytes, bytes | None] = LOWER, upper: Mapping[bytes, bytes | None] = UPPER
 ) -> None:
-    """The halves have exactly these, each in its own."""
+    """Check that each half serves exactly its own rows."""
     assert await leader.get(1, *lower, generation=2) == list(lower.values())
     assert await leader.get(2, *upper, generation=2) == list(upper.values())
     assert await scanned(leader, 1) == sorted(lower)
@@ -79,7 +79,7 @@ async def assert_halves(
 
 
 def elect_both(c: Cluster, leader: str, without: tuple[str, ...] = ()) -> None:
-    """One leadership for both halves."""
+    """Elect the same leader for both halves."""
     for id_ in (1, 2):
         c.elect(id_, leader, without=without)
 
@@ -142,7 +142,7 @@ async def test_every_replica_makes_it(tmp_path: Path, durability: int) -> None:
 
 
 async def test_writes_go_on_meanwhile(tmp_path: Path) -> None:
-    """By clients that learn of the split by refusals; nothing acknowledged is lost."""
+    """Clients learn of the split by refusals; nothing that was acknowledged is lost."""
     async with cluster(tmp_path) as c:
         athens, *_ = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -217,7 +217,7 @@ async def test_an_empty_partition(tmp_path: Path) -> None:
 
 
 async def test_one_split_after_the_other(tmp_path: Path) -> None:
-    """Of the same partition and of the new one; and all of it again after a restart."""
+    """The first partition and new ones are split again; a restart keeps all of them."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -251,7 +251,9 @@ CRASH_POINTS = [
 
 
 def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: TestNode) -> list[Path]:
-    """What a crash of the node there leaves; empty before it has come there."""
+    """A copy of the node's folder as a crash at this place would leave it; the list is empty until the node comes
+    there.
+    """
     left: list[Path] = []
     executor, splitting = node.manager.executor, node.manager.splitting
     where: object = {"mark": executor, "finish": executor}.get(place, splitting)
@@ -284,7 +286,9 @@ def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: Test
 async def test_a_crash_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int
 ) -> None:
-    """Of the only replica. The row is what the controller had at that time: splitting, led by nobody else."""
+    """The only replica crashes. The rows are those that the controller had at that time: splitting, and led by no other
+    node.
+    """
     async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -293,7 +297,7 @@ async def test_a_crash_anywhere(
         left = copied_at(monkeypatch, place, when, athens)
         await begin(c)
         await ended(c)
-        assert left, "it never came there"
+        assert left, "the node never came to that place"
         monkeypatch.undo()
         await athens.stop()
         if (place, when) != ("finish", "after"):
@@ -316,7 +320,7 @@ async def test_a_crash_anywhere(
 async def test_the_leader_dies_and_another_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str
 ) -> None:
-    """Whether the marker is in the new leader's log or not; and the old one comes back with what it had on disk."""
+    """It does so whether or not the marker is in its log, and the old leader comes back with what it had on disk."""
     async with cluster(tmp_path) as c:
         c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
         athens, byzantium, cyrene = await c.add(*NODES)
@@ -359,7 +363,9 @@ async def athens_leads(c: Cluster, athens: TestNode, byzantium: TestNode) -> Non
 
 
 async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
-    """The marker comes before the row: the follower waits with it, and says that what it has grows old."""
+    """The marker comes before the row: the follower waits at the marker, and the age of its data, which it states,
+    grows.
+    """
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1, followers=["byzantium"])
@@ -376,7 +382,7 @@ async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
         for _ in range(3):
             ages.append((await byzantium.get_stale(1, b"0700")).age_ms)
             await until(lambda: byzantium.manager.receiver.age(byzantium.replica()) * 1000 > ages[-1] + 100)
-        await byzantium.tell(parent)  # of the child it hears later
+        await byzantium.tell(parent)  # it hears of the child later
         await until(lambda: byzantium.replica(2).is_made)
         assert c.rows[2].splitting
         await byzantium.tell(child)
@@ -409,7 +415,7 @@ async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
 
 
 async def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path) -> None:
-    """They come back, and join again: otherwise the split would wait for them, and they for the split."""
+    """The others come back and join again: if they could not, the split would wait for them, and they for the split."""
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await c.add(*NODES)
@@ -432,7 +438,7 @@ async def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path
 
 
 async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
-    """A copy that is taken after it has nothing of which to make the other half."""
+    """A copy that is taken after the marker has nothing of which to make the other half."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -454,7 +460,7 @@ async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
 
 
 async def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the leader's own proposals, in the middle."""
+    """The leader proposes each split, in the middle."""
     limit = 64 * 1024
     keys = [b"%05d" % i for i in range(2000)]
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=10)) as c:
@@ -502,7 +508,7 @@ async def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same keys again and again are not more data."""
+    """Writing the same keys again and again doesn't make more data."""
     async with cluster(tmp_path) as c:
         monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
         c.keyspace.max_bytes = 64 * 1024
@@ -518,7 +524,7 @@ async def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether there is a maximum or not."""
+    """It is measured whether the keyspace has a maximum or not."""
     async with cluster(tmp_path) as c:
         monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
         monkeypatch.setattr(sizing, "_RECHECK_S", 0.05)
@@ -527,7 +533,7 @@ async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest
         with monkeypatch.context() as held:
             held.setattr(sizing.SizeCheck, "_is_to_be_checked", lambda *_: False)
             await athens.put(1, {b"%05d" % n: b"v" * 10 for n in range(5000)})
-            # Half of them of another size: what a sample of so few replaces does not say how much.
+            # Half of the values are of another size: so few samples don't show how much is replaced.
             await athens.put(1, {b"%05d" % n: b"v" * (n % 2 * 1000) for n in range(5000)})
             await athens.put(1, {b"%05d" % n: b"v" * 500 for n in range(5000)})
             data = athens.replica().data
@@ -537,12 +543,12 @@ async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest
 
 
 def has_write(replica: Replica) -> bool:
-    """Whether one waits, besides the marks for what is to be trimmed."""
+    """Whether a write waits, apart from the marks for trimming."""
     return any(isinstance(one.write, wire.WriteBody) for one in replica.pending)
 
 
 async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The in-sync set that was asked for before the other half was made, and is recorded later, is that of both."""
+    """The in-sync set was proposed before the other half was made, and is recorded later: it is that of both halves."""
 
     async def take(parent: Replica) -> Checkpoint:
         await until(lambda: parent.leader is not None and parent.leader.proposed is not None)

@@ -1,4 +1,4 @@
-"""Reads from any replica, with a bound of their age."""
+"""Reads from any replica, with a bound on the age of the data."""
 
 import asyncio
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.integration.replication.replicas import applied, three, until_fresh
 
 
 async def test_stale_reads(tmp_path: Path) -> None:
-    """From any replica, with a bound of their age that grows when the leader is gone."""
+    """Any replica answers, with a bound on the age of its data, which grows while the leader is gone."""
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         athens, byzantium, cyrene = nodes
@@ -45,7 +45,7 @@ async def test_stale_reads(tmp_path: Path) -> None:
 
 
 async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
-    """A counter: what a follower answers was the newest at most so long ago."""
+    """A counter: the value that a follower answers was the newest one no longer ago than the age that it states."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await three(c)
         loop, history, done = asyncio.get_running_loop(), [(0.0, 0)], False
@@ -59,7 +59,7 @@ async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
         await until(lambda: len(history) > 10)
         await until_fresh(cyrene, 1000)
         for i in range(200):
-            if i % 50 == 25:  # for a while it doesn't apply
+            if i % 50 == 25:  # for a while it applies nothing
                 cyrene.replica().applying = Applying.AT_MARK
             if i % 50 == 35:
                 cyrene.replica().applying = Applying.IDLE

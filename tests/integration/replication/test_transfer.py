@@ -20,7 +20,7 @@ from tests.integration.replication.writers import Writers
 
 
 async def test_a_replica_is_added_and_removed_under_load(tmp_path: Path) -> None:
-    """By checkpoint and log into the in-sync set; and nothing of it is left."""
+    """The new replica comes into sync by a checkpoint and the log; nothing is left of the removed one."""
     storage = StorageSettings(flush=50_000)
     async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000), storage) as c:
         nodes = await three(c)
@@ -48,14 +48,14 @@ async def test_a_replica_is_added_and_removed_under_load(tmp_path: Path) -> None
 
 
 async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
-    """Whole files that came do not come again."""
+    """Files that came whole are not sent again."""
     storage = StorageSettings(flush=100_000)
     async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000), storage) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
         rng = random.Random(1)
         rows: dict[bytes, bytes | None] = {}
-        for i in range(3):  # a file each; with four they would be merged
+        for i in range(3):  # one file each; RocksDB would merge four of them
             rows.update({b"%d/%d" % (i, j): rng.randbytes(1000) for j in range(800)})
             await athens.put(1, {key: rows[key] for key in list(rows)[-800:]})
             await until(lambda: athens.replica().flushed == athens.replica().applied)
@@ -87,7 +87,7 @@ async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
 
 
 class Interfering:
-    """The links of a node, with something done to what goes over them."""
+    """The links of a node, with a change to what goes over them."""
 
     def __init__(self, node: TestNode) -> None:
         self._append, self._ship = node.links.append, node.links.ship
@@ -98,7 +98,7 @@ class Interfering:
         node.links.ship = self.ship  # type: ignore[method-assign]
 
     def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Watched."""
+        """Send frames, and note what they append."""
 
         async def watched() -> AsyncIterator[bytes]:
             async for frame in frames:
@@ -108,7 +108,7 @@ class Interfering:
         return self._append(node_id, watched())
 
     async def ship(self, node_id: str, messages: AsyncIterator[bytes]) -> bytes:
-        """Changed."""
+        """Send a checkpoint, with each message changed by `on_ship`."""
         self.ships += 1
         ship = self.ships
 
@@ -122,7 +122,7 @@ class Interfering:
 
 
 async def test_damage_on_the_way_is_refused_and_sent_again(tmp_path: Path) -> None:
-    """Nothing of it is used."""
+    """Nothing of the damaged checkpoint is used."""
     async with cluster(tmp_path, ReplicationSettings(chunk_bytes=1000)) as c:
         athens, ephesus = await two(c, ROWS)
         links = Interfering(athens)
@@ -137,7 +137,7 @@ async def test_damage_on_the_way_is_refused_and_sent_again(tmp_path: Path) -> No
 
 
 async def test_a_transfer_that_breaks_starts_again(tmp_path: Path) -> None:
-    """At any message."""
+    """It may break at any message."""
     async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000, longest_backoff=0.05)) as c:
         athens, ephesus = await two(c, ROWS)
         links = Interfering(athens)
@@ -156,7 +156,7 @@ async def test_a_transfer_that_breaks_starts_again(tmp_path: Path) -> None:
 
 
 async def test_a_target_that_restarts_goes_on_from_what_it_has(tmp_path: Path) -> None:
-    """No second checkpoint, and only the rest of the log."""
+    """No second checkpoint is sent, and only the rest of the log."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         links = Interfering(athens)
@@ -178,7 +178,7 @@ async def test_a_target_that_restarts_goes_on_from_what_it_has(tmp_path: Path) -
 
 
 async def test_a_source_that_restarts_goes_on(tmp_path: Path) -> None:
-    """At a new leader_epoch, from where both logs part: what the target has need not come again."""
+    """It begins a new leader_epoch where both logs diverge: what the target has is not sent again."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         c.hold_hand_over()
@@ -197,7 +197,7 @@ async def test_a_source_that_restarts_goes_on(tmp_path: Path) -> None:
 
 
 async def test_a_target_that_is_told_later_than_asked(tmp_path: Path) -> None:
-    """It answers once it knows; the source says what it waits for."""
+    """The target answers once it knows the row; meanwhile no checkpoint is sent."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         row = c.add_target(1, "ephesus")
@@ -210,7 +210,7 @@ async def test_a_target_that_is_told_later_than_asked(tmp_path: Path) -> None:
 
 
 async def test_a_target_that_is_down(tmp_path: Path) -> None:
-    """The source serves, says what is wrong, and goes on when it is back."""
+    """The source serves, says what is wrong, and goes on when the target is back."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         await ephesus.stop()
@@ -226,7 +226,7 @@ async def test_a_target_that_is_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("writes", "ships"), [(4, 1), (50, 2)])
 async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: int, ships: int) -> None:
-    """For a few flushes; who stays away longer gets a checkpoint."""
+    """It is kept for a few flushes; a node that stays away longer gets a checkpoint."""
     async with cluster(tmp_path, storage=StorageSettings(flush=1000)) as c:
         athens, ephesus = await two(c, ROWS)
         links = Interfering(athens)
@@ -246,7 +246,7 @@ async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: i
 
 
 async def test_streams_of_others_are_refused(tmp_path: Path) -> None:
-    """A frame that is none, and a checkpoint that nobody asked for."""
+    """A frame that can't be decoded is refused, and so is a checkpoint for which nobody asked."""
     async with cluster(tmp_path) as c:
         athens, _ = await c.add("athens", "ephesus")
 

@@ -8,12 +8,12 @@ from minka.errors import Code, MinkaError
 from minkad.replication.replica import Replica
 from tests.integration.replication.harness import Cluster, Refused, TestNode, until
 
-# Refusals of a node that did nothing: the writer goes elsewhere.
+# Refusals by a node that did nothing: the writer goes elsewhere.
 ELSEWHERE = (Code.STALE_GENERATION, Code.NOT_LEADER, Code.NO_CLEARANCE, Code.PARTITION_OFFLINE, Code.UNKNOWN_PARTITION)
 
 
 class Watch:
-    """Looks all the time that no high watermark and nothing applied goes back while a process lives."""
+    """Checks all the time that no high watermark and no applied offset goes back while a process lives."""
 
     def __init__(self, c: Cluster) -> None:
         self._c = c
@@ -32,14 +32,14 @@ class Watch:
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
-        """Raises what it saw."""
+        """Stop. Raises what the watch has found."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 
 
 class Writers:
-    """Go on while nodes die; each key is written once, so that the sum shows what was lost."""
+    """Writers that go on while nodes die; each key is written once, so that the sum shows what was lost."""
 
     def __init__(self, c: Cluster, count: int = 6, partition_id: int = 1) -> None:
         self.c = c
@@ -51,12 +51,12 @@ class Writers:
         self._tasks = [asyncio.create_task(self._write(random.Random(number), number)) for number in range(count)]
 
     async def stop(self) -> None:
-        """And wait for the last."""
+        """Stop, and wait for the last writes."""
         self._stop = True
         await asyncio.gather(*self._tasks)
 
     async def more(self, count: int = 50) -> None:
-        """Until so many more were acknowledged."""
+        """Wait until so many more writes are acknowledged."""
         goal = len(self.acknowledged) + count
         await until(lambda: len(self.acknowledged) >= goal)
 
@@ -85,7 +85,7 @@ class Writers:
                     return
 
     async def check(self, node: TestNode) -> None:
-        """Nothing that was acknowledged is lost, and nothing is there that nobody wrote."""
+        """Check that no acknowledged write is lost, and that every value was written by somebody."""
         row = self.c.rows[self.partition_id]
         expected = {**self.acknowledged, **self.unknown}
         found = dict(zip(expected, await node.get(row.id, *expected, generation=row.generation), strict=True))

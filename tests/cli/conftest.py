@@ -1,4 +1,4 @@
-"""A real gRPC server that answers with given messages, a cluster's worth of them, and ways to run minkactl."""
+"""A real gRPC server that answers with given messages, messages for a whole cluster, and ways to run minkactl."""
 
 import itertools
 import os
@@ -80,13 +80,13 @@ class AnsweringNode:
         return answer
 
     def requests(self, method: str) -> list[Any]:
-        """What was asked of this method."""
+        """The requests of this method."""
         return [request for name, request in self.asked if name == method]
 
 
 def make_status() -> GetStatusResponse:
-    """athens, byzantium and cyrene with 9 partitions of `flights`, all ONLINE; seen by the active controller. Nobody
-    listens at their addresses.
+    """athens, byzantium and cyrene with 9 partitions of `flights`, all ONLINE, as the active controller sees them. No
+    process listens at their addresses.
     """
     status = GetStatusResponse(served_by="athens", from_controller=True, has_clearance=True)
     status.table.cluster.CopyFrom(Cluster(id="c-1", name="demo", min_nodes=3, created_ms=1_700_000_000_000))
@@ -128,7 +128,7 @@ def make_status() -> GetStatusResponse:
 
 
 def make_plan() -> Plan:
-    """Two moves to ephesus."""
+    """A plan with two moves to ephesus."""
     plan = Plan(
         cluster_id="c-1", table_version=128, created_ms=1_700_000_000_000,
         minimum_moves=2,
@@ -153,7 +153,7 @@ def make_operation(state: OperationState.ValueType, **fields: Any) -> Operation:
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 10) -> None:
-    """Wait for it, or fail."""
+    """Wait until the condition holds, or fail."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -168,7 +168,7 @@ def status() -> GetStatusResponse:
 
 @pytest.fixture
 def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
-    """athens, with `status` and its table. The other nodes of the table answer what they are asked of themselves."""
+    """athens, with `status` and its table. The table's other nodes answer what they are asked about themselves."""
     athens = AnsweringNode()
     athens.answers["GetStatus"] = lambda _: status
     athens.answers["GetTable"] = lambda _: GetTableResponse(table=status.table)
@@ -184,7 +184,7 @@ def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
 
 
 def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) -> DescribeNodeResponse:
-    """What a node that is ready says of itself, if the status is true."""
+    """What a ready node says of itself if the status is true."""
     controller = status.coordinator.controller
     return DescribeNodeResponse(
         node=node, cluster_id=status.table.cluster.id, controller=controller, has_clearance=status.has_clearance,
@@ -195,7 +195,7 @@ def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) ->
 
 
 def listening(answering: AnsweringNode) -> grpc.Server:
-    """The server of what answers so, at an address of its own."""
+    """A server that answers like this, at an address of its own."""
     server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
     admin_pb2_grpc.add_AdminServicer_to_server(answering, server)  # type: ignore[arg-type]  # answers by __getattr__
     admin_pb2_grpc.add_MetadataServicer_to_server(answering, server)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def listening(answering: AnsweringNode) -> grpc.Server:
 
 @pytest.fixture(autouse=True)
 def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration, endpoints or playground of whoever runs the tests."""
+    """Hide the configuration, endpoints and playground of the person that runs the tests."""
     runtime = tmp_path / "run"
     runtime.mkdir()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -229,7 +229,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run() -> Run:
-    """Run minkactl within this process, its stdout and stderr apart; stdout is not a terminal."""
+    """Run minkactl within this process, with stdout and stderr apart; stdout is not a terminal."""
     runner = CliRunner()
     return lambda *arguments, **options: runner.invoke(
         cli, [str(a) for a in arguments], prog_name="minkactl", **options
@@ -246,7 +246,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @dataclass
 class Ended:
-    """How a process on a terminal ended, and all that the terminal got."""
+    """How a process on a terminal ended, and all that the terminal showed."""
 
     status: int
     text: str
@@ -272,7 +272,7 @@ def on_terminal(
             continue
         try:
             chunk = os.read(leader, 65536)
-        except OSError:  # EIO: nobody has the other side open
+        except OSError:  # EIO: the other side is closed everywhere
             break
         if not chunk:
             break
@@ -284,5 +284,5 @@ def on_terminal(
 
 
 def plain_lines(text: str) -> list[str]:
-    """What a terminal got, without colours and cursor movements, line by line."""
+    """What a terminal showed, line by line, without colours and cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "").rstrip("\n").split("\n")

@@ -103,7 +103,7 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Every command's path, groups too."""
+    """The paths of all commands, including groups."""
     found = []
     context = click.Context(group)
     for name in group.list_commands(context):
@@ -197,7 +197,7 @@ def test_the_help_groups_all_commands(run: Run) -> None:
 
 
 def created(request: CreateKeyspaceRequest) -> CreateKeyspaceResponse:
-    """What a node answers that creates what was asked for."""
+    """The answer of a node that creates what was asked for."""
     keyspace = Keyspace(
         id=2, name=request.name, partition_count=request.partition_count, hash=request.hash,
         replicas=request.replicas or 3, min_insync=request.min_insync or 2,
@@ -251,7 +251,9 @@ def test_create_a_keyspace_by_ranges(run: Run, node: AnsweringNode, tmp_path: Pa
 
 
 class TestEndpoints:
-    """--endpoints, --context, MINKA_ENDPOINTS, the current context, the playground, the default: in this order."""
+    """--endpoints, --context, MINKA_ENDPOINTS, the current context, the playground, the default: the first one that is
+    there counts.
+    """
 
     def show(self, run: Run, *arguments: str) -> list[str]:
         result = run("context", "show", *arguments)
@@ -362,7 +364,7 @@ class TestEndpoints:
 
 
 class TestCompletion:
-    """What a Tab gives."""
+    """What the Tab key completes."""
 
     def complete(self, words: str, *, environ: dict[str, str] | None = None) -> tuple[list[str], str]:
         ended = subprocess.run(
@@ -412,7 +414,7 @@ class TestCompletion:
         begun = time.monotonic()
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "127.0.0.1:1"}) == ([], "")
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "nonsense"}) == ([], "")
-        # TEST-NET-1: nobody answers there, not even with a refusal.
+        # TEST-NET-1: no machine answers there, not even with a refusal.
         assert self.complete("minkactl kv count ", environ={"MINKA_ENDPOINTS": "192.0.2.1:7400"}) == ([], "")
         assert time.monotonic() - begun < 8
         assert self.complete("minkactl operations show ", environ={"MINKA_ENDPOINTS": "127.0.0.1:1"}) == ([], "")

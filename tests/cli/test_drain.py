@@ -1,4 +1,4 @@
-"""drain, undrain, elect-leaders: safe to stop or not, and what helps."""
+"""drain, undrain and elect-leaders: whether it is safe to stop a node, and what helps if it isn't."""
 
 import json
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def make_drain(state: OperationState.ValueType, outcome: str = "", decommission:
 
 
 def make_drain_status(leaders: int, *blockers: Blocker) -> GetDrainStatusResponse:
-    """Status of cyrene: it leads so many, and this would be hurt if it stopped."""
+    """cyrene's status: it leads so many partitions, and `blockers` say why it isn't safe to stop."""
     return GetDrainStatusResponse(
         state=NodeState.NODE_STATE_DRAINING, leaders=leaders, replicas=9, safe_to_stop=not blockers, blockers=blockers,
         blocker_count=len(blockers),
@@ -58,14 +58,16 @@ def make_drain_status(leaders: int, *blockers: Blocker) -> GetDrainStatusRespons
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is stuck is said to be soon."""
+    """Let minkactl soon report that a drain is stuck."""
     monkeypatch.setattr("minkactl.commands.drain.PIPE_INTERVAL_S", 0.01)
     monkeypatch.setattr("minkactl.commands.drain.STUCK_S", 0.2)
 
 
 @pytest.fixture
 def draining(node: AnsweringNode) -> AnsweringNode:
-    """A node: cyrene leads three partitions at the first look and one less at each; then operation 12 SUCCEEDED."""
+    """A node: cyrene leads three partitions at the first look and one less at each later one; then operation 12
+    SUCCEEDED.
+    """
     leads = [3]
 
     def look(_: GetOperationsRequest) -> GetOperationsResponse:
@@ -200,7 +202,7 @@ def test_a_mistyped_node(run: Run, node: AnsweringNode, command: str) -> None:
 
 @pytest.fixture
 def electing(node: AnsweringNode) -> Callable[..., None]:
-    """Let operation 13 elect, and SUCCEED at once; these partitions are left out."""
+    """Let operation 13 elect leaders and SUCCEED at once, with these partitions left out."""
 
     def answer(*skipped: Blocker) -> None:
         operation = Operation(

@@ -1,4 +1,4 @@
-"""minkactl on pallets and duties, against real daemons."""
+"""minkactl with pallets and duties, against real daemons."""
 
 import json
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """The tests below go on from one another, in their order."""
+    """A cluster for the tests below, each of which goes on from the one before."""
     with LocalCluster(1) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands find the cluster."""
+    """Let commands find the cluster."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
@@ -130,7 +130,7 @@ def test_apply_shows_the_difference_and_makes_it(run: Run, tmp_path: Path) -> No
         "create\tmaps/tiles\tweight 1, stationary, payload of 3 bytes",
     ]
     assert shown.stderr == "3 to create, 2 to update, 0 unchanged\nNothing was changed (--dry-run).\n"
-    assert run("apply", "-f", str(file)).exit_code == Exit.USAGE  # nobody can be asked
+    assert run("apply", "-f", str(file)).exit_code == Exit.USAGE  # there is no terminal on which to ask
     assert as_json(run, "pallets")[0]["balancer"]["kind"] == "round_robin"
     assert "5 changes are made." in run("apply", "-f", str(file), "--yes").stderr
     assert as_json(run, "duty", "get", "feeds/bbc")["payload"] == "ftp://xy"
@@ -149,7 +149,7 @@ def test_apply_of_many_lines(run: Run) -> None:
     lines = [json.dumps({"pallet": "maps", "id": str(number), "payload": "x" * 500}) for number in range(2500)]
     result = run("apply", "-f", "-", "--format", "jsonl", "--yes", input="\n".join(lines))
     assert result.exit_code == 0, result.stderr
-    assert len(result.stdout.splitlines()) == 41  # the header, and the first of them
+    assert len(result.stdout.splitlines()) == 41  # the header, and the first 40 duties
     assert "2,500 changes are made." in result.stderr
     assert as_json(run, "pallet", "get", "maps")["duties"] == 2501
     again = run("apply", "-f", "-", "--format", "jsonl", input="\n".join(lines))

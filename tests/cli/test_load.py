@@ -1,4 +1,4 @@
-"""Rows of files as keys and values, and putting them."""
+"""Rows of files become keys and values, and are written."""
 
 import asyncio
 import gzip
@@ -75,7 +75,9 @@ def test_batches_by_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Memory:
-    """Takes batches like a keyspace, each as slowly as the one before is quick, and remembers who overlapped."""
+    """Takes batches like a keyspace, each as slowly as the one before is quick, and remembers which of them
+    overlapped.
+    """
 
     def __init__(self, fails_at: int = -1) -> None:
         self.content: dict[bytes, bytes] = {}

@@ -45,7 +45,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands find the cluster."""
+    """Let commands find the cluster."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
@@ -56,7 +56,7 @@ def rows_of(control: Control, name: str) -> list[Partition]:
 
 
 def proposals_of(cluster: LocalCluster, control: Control) -> tuple[Proposals, str]:
-    """By the history of all nodes; and the page about it."""
+    """The proposals by the history of all nodes, and the page about it."""
     with HistoryClient(cluster.endpoints) as history:
         intervals = coarser(history.read_all(on_missing=lambda node, error: pytest.fail(f"{node}: {error}")), STEP_MS)
     table = control.table()
@@ -107,7 +107,7 @@ def test_a_hot_partition_is_split_by_the_plan_and_the_moves_come_after(
 
 
 def test_a_plan_that_is_not_true_any_more_changes_nothing(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
-    """Not even what of it still would be possible."""
+    """It doesn't even change what would still be possible."""
     with Control(cluster.endpoints) as control:
         author, flight = rows_of(control, "authors")[0], rows_of(control, "flights")[1]
         found = Proposals(

@@ -44,7 +44,7 @@ def stuck() -> GetOperationsResponse:
 
 @pytest.fixture
 def blocked(node: AnsweringNode) -> AnsweringNode:
-    """See `stuck`."""
+    """A node whose operations are those of `stuck`."""
     node.answers["GetOperations"] = lambda _: stuck()
     return node
 

@@ -178,7 +178,7 @@ class TestStatus:
 
     def test_a_failed_node_and_its_partitions(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
         status.table.nodes[2].state = NodeState.NODE_STATE_FAILED
-        status.table.nodes[2].address = "127.0.0.1:1"  # nobody listens there
+        status.table.nodes[2].address = "127.0.0.1:1"  # no process listens there
         for partition in status.table.partitions[2::3]:
             partition.state = PartitionState.PARTITION_STATE_OFFLINE
         code, document = self.document(run, node)
@@ -225,7 +225,7 @@ class TestStatus:
     def test_who_cannot_be_reached_from_here_and_works(
         self, run: Run, node: AnsweringNode, status: GetStatusResponse
     ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections, and says nothing
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections, and answers nothing
             status.table.nodes[2].address = f"127.0.0.1:{silent.getsockname()[1]}"
             code, document = self.document(run, node)
         assert (code, document["healthy"], document["served"]["served"]) == (Exit.OK, True, 9)
@@ -236,7 +236,7 @@ class TestStatus:
         assert [row["trouble"] for row in document["nodes"]] == [None, None, "no answer"]
 
     def test_who_is_heard_by_nobody(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
-        status.table.nodes[2].address = "127.0.0.1:1"  # nobody listens there
+        status.table.nodes[2].address = "127.0.0.1:1"  # no process listens there
         status.nodes[2].heartbeat_age_ms = 1500
         code, document = self.document(run, node)
         assert (code, document["served"]["served"], document["served"]["unknown"]) == (Exit.UNHEALTHY, 6, 3)
@@ -312,7 +312,7 @@ def test_a_terminal_shows_what_is_wrong(node: AnsweringNode, status: GetStatusRe
     assert ended.status == Exit.UNHEALTHY
     assert "is not healthy" in ended.text
     assert "cyrene failed at 2023-11-1" in ended.text
-    assert "minkactl status --watch" in ended.text  # it answers, so it may come back
+    assert "minkactl status --watch" in ended.text  # the node answers, so the cluster may recover
 
 
 def test_watching_a_pipe(run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:

@@ -17,7 +17,7 @@ from tests.cli.conftest import Run, until
 
 
 def gone(pid: int) -> bool:
-    """Whether the process is no more, or only its exit status is left."""
+    """Whether the process has ended, even if its exit status is still to be read."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def gone(pid: int) -> bool:
 
 
 class Foreground:
-    """`minkactl playground` in a process, and what it has said so far."""
+    """`minkactl playground` in a process, and what it has printed so far."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.out, self.err = folder / "out", folder / "err"
@@ -46,7 +46,7 @@ class Foreground:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the playground's temporary files go."""
+    """The folder for the playground's temporary files."""
     path = tmp_path / "t"
     path.mkdir()
     return path
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def foreground(folder: Path) -> Iterator[Callable[..., Foreground]]:
-    """Start playgrounds; they are ended after the test."""
+    """Start playgrounds, which are ended after the test."""
     started: list[Foreground] = []
 
     def start(*arguments: str) -> Foreground:

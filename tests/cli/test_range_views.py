@@ -38,7 +38,7 @@ LONG = b"customers/europe/greece/athens/2026-11-21/000000000123456789"
 
 
 def by_ranges(bounds: list[bytes] | None = None) -> GetStatusResponse:
-    """`authors`, of which a partition may have 16 MiB and 1,000 keys read and written a second; 3 replicas each."""
+    """`authors`, whose partitions may have 16 MiB each, and 1,000 keys read and written a second; 3 replicas each."""
     status, bounds = make_status(), bounds or BOUNDS
     keyspace = status.table.keyspaces[0]
     keyspace.name, keyspace.partitioning, keyspace.partition_count = "authors", Partitioning.PARTITIONING_RANGES, 0
@@ -58,24 +58,24 @@ def by_ranges(bounds: list[bytes] | None = None) -> GetStatusResponse:
 
 @pytest.fixture
 def status() -> GetStatusResponse:
-    """What the node of these tests answers; see `by_ranges`."""
+    """The status of the node in these tests; see `by_ranges`."""
     return by_ranges()
 
 
 def seen(ended_text: str) -> list[str]:
-    """The lines of a terminal without their colours."""
+    """The terminal's lines without their colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", ended_text).replace("\r", "").splitlines()
 
 
 def on(node: AnsweringNode, *arguments: str, columns: int = 120, **env: str) -> list[str]:
-    """What a terminal of so many columns shows."""
+    """What a terminal with so many columns shows."""
     ended = on_terminal(*arguments, "--endpoints", node.address, env={"COLUMNS": str(columns), **env})
     assert ended.status == 0, ended.text
     return seen(ended.text)
 
 
 def words(lines: list[str]) -> str:
-    """What they say, wherever it was wrapped."""
+    """The text of the lines as if nothing were wrapped."""
     return " ".join(" ".join(lines).split())
 
 
@@ -358,7 +358,7 @@ class TestExplain:
         assert self.said("under way", self.document("2")) == ["It is being merged: it becomes part of authors/1."]
 
     def test_what_is_in_the_way(self) -> None:
-        """The active controller is asked."""
+        """Only the active controller is asked."""
         self.blockers.blockers.add(reason="it has no leader", remedy="start athens")
         self.status.replicas[0].bytes = 40 * MIB
         document = self.document()
@@ -494,7 +494,7 @@ def test_real_daemons(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         letters = {node[0].upper() for node in {row["leader"] for row in rows}}
         assert set(strip) - {"─"} == letters
         assert "└01500" in "".join(shown)
-        # One huge key: no sooner said than seen, although nothing else is written.
+        # A partition with one huge key is reported even if nothing else is written.
         (tmp_path / "huge").write_bytes(b"v" * 200 + random.Random(1).randbytes(MIB + MIB // 4))
         assert run("keyspace", "create", "huge", "--ranges", "--max-bytes", "1MiB").exit_code == 0
         assert run("kv", "put", "huge", "key", "--file", str(tmp_path / "huge")).exit_code == 0

@@ -1,4 +1,4 @@
-"""minkactl on keyspaces by ranges, against real daemons: the seed's example, scans, splits."""
+"""minkactl with keyspaces by ranges, against real daemons: the seed's example, scans, splits."""
 
 import json
 import time
@@ -18,14 +18,14 @@ AUTHORS = ("alice", "az", "b", "bob", "cyril", "d", "mary", "philip")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """athens, byzantium, cyrene; the tests below go on from one another, in their order."""
+    """athens, byzantium and cyrene; each of the tests below goes on from the one before."""
     with LocalCluster(3) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands find the cluster."""
+    """Let commands find the cluster."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
@@ -46,7 +46,7 @@ def ranges(run: Run, keyspace: str) -> list[str]:
 
 
 def test_authors_of_three_nodes(run: Run, tmp_path: Path) -> None:
-    """Athens, byzantium and cyrene with ["", b), [b, d), [d, ""); and the names from a to c."""
+    """athens, byzantium and cyrene have ["", b), [b, d) and [d, ""), and the names from a to c are scanned."""
     assert run("keyspace", "create", "authors", "--ranges", "--split-at", "b,d").exit_code == 0
     assert ranges(run, "authors") == ['["", b)', "[b, d)", '[d, "")']
     rows = as_json(run, "partitions", "--keyspace", "authors")
@@ -152,7 +152,7 @@ def test_split_evenly(run: Run, tmp_path: Path) -> None:
     assert scanned(run, "numbers") == [f"{n:05d}" for n in range(2000)]
     counts = {row["id"]: row["keys"] for row in as_json(run, "kv", "count", "numbers")["partitions"]}
     assert sum(counts.values()) == 2000
-    # They are trimmed in the background, and what is reported comes with heartbeats.
+    # Keys are trimmed in the background, and reports come with heartbeats.
     deadline = time.monotonic() + 20
     while {row["id"]: row["keys"] for row in as_json(run, "partitions", "--keyspace", "numbers")} != counts:
         assert time.monotonic() < deadline, "what is reported is not what is there"

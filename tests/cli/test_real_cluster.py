@@ -21,14 +21,14 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """athens, byzantium, cyrene; the tests below go on from one another, in their order."""
+    """athens, byzantium and cyrene; each of the tests below goes on from the one before."""
     with LocalCluster(3, config=QUICK) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def use_it(cluster: LocalCluster, own_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands find the cluster."""
+    """Let commands find the cluster."""
     monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
 
 
@@ -169,7 +169,7 @@ def test_no_quorum_is_told(run: Run, cluster: LocalCluster) -> None:
     eventually("a healthy cluster", lambda: run("status").exit_code == 0)
 
 
-# Writes one fare after the other until its stdin ends, and prints the number of each that was acknowledged.
+# Writes one fare after the other until its stdin ends, and prints the number of each one that is acknowledged.
 WRITER = """
 import itertools, select, sys, minka
 with minka.Client(sys.argv[1].split(","), keyspace="fares") as client:
@@ -183,7 +183,9 @@ with minka.Client(sys.argv[1].split(","), keyspace="fares") as client:
 
 @contextmanager
 def writing(endpoints: tuple[str, ...], acknowledged: Path) -> Iterator[None]:
-    """Write in another process, apart from the commands in this one; begins with the first write acknowledged."""
+    """Write in another process, apart from the commands in this one; the block begins after the first acknowledged
+    write.
+    """
     with acknowledged.open("w") as out:
         process = subprocess.Popen(
             [sys.executable, "-c", WRITER, ",".join(endpoints)], stdin=subprocess.PIPE, stdout=out

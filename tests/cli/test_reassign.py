@@ -1,4 +1,4 @@
-"""reassign, apply, migrations: plans shown, kept, asked about, applied and watched."""
+"""reassign, apply and migrations: plans are shown, kept, asked about, applied and watched."""
 
 import json
 import re
@@ -36,7 +36,7 @@ RUNNING, SUCCEEDED, FAILED = (
 
 
 def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsResponse]:
-    """What a node answers as operation 12 goes on: one migration copies and is blocked for a while, one waits."""
+    """A node's answers as operation 12 goes on: one migration copies and is blocked for a while, another one waits."""
     answers = []
     for step in range(4):
         last = step == 3
@@ -70,7 +70,7 @@ def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsRespon
 
 @pytest.fixture
 def operating(node: AnsweringNode) -> AnsweringNode:
-    """A node that plans, applies, and ends operation 12 with SUCCEEDED at the fourth look."""
+    """A node that plans and applies, and whose operation 12 has SUCCEEDED at the fourth look."""
     sequence = looks()
 
     def operations(_: GetOperationsRequest) -> GetOperationsResponse:
@@ -148,7 +148,7 @@ def test_nothing_to_move(run: Run, operating: AnsweringNode) -> None:
 
 
 def test_what_can_not_begin_yet_is_queued_when_asked(run: Run, operating: AnsweringNode) -> None:
-    """It is watched until it has ended, and says meanwhile what it waits for."""
+    """minkactl watches the operation until it has ended, and says meanwhile what it waits for."""
     queued = make_operation(OperationState.OPERATION_STATE_QUEUED)
     first_look = looks()[0]
     first_look.operations[0].CopyFrom(queued)
@@ -243,7 +243,7 @@ def test_limit_and_reason_travel_with_the_plan(run: Run, operating: AnsweringNod
 
 
 def long_plan() -> Plan:
-    """48 moves from three nodes to one: three reasons."""
+    """48 moves from three nodes to one, for three reasons."""
     plan = make_plan()
     del plan.moves[:]
     for slot in range(48):
@@ -304,7 +304,7 @@ def test_a_plan_longer_than_the_screen_goes_through_the_pager(operating: Answeri
         "reassign", "--endpoints", operating.address, keys="n\n", when="Apply this plan of 48 moves", env=env
     )
     assert "flights/47" in paged.read_text()
-    assert "flights/47" not in ended.text  # it went there
+    assert "flights/47" not in ended.text  # the pager has it
     assert "The fewest moves that could do it: 48." in " ".join(" ".join(plain_lines(ended.text)).split())
     paged.unlink()
     for quiet in ({**env, "PAGER": ""}, {**env, "LINES": "60"}):

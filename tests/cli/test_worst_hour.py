@@ -1,5 +1,5 @@
-"""What `status` and `nodes` say of real daemons that are killed, stopped, or not all there yet; and that what they say
-to type next helps.
+"""What `status` and `nodes` say of real daemons that are killed, stopped, or not all there yet; the commands that they
+recommend help.
 """
 
 import json
@@ -42,7 +42,7 @@ def status_of(run: Run) -> tuple[int, Any]:
 
 
 def once(run: Run, what: str, condition: Any) -> Any:
-    """The status, once it is so."""
+    """The status once the condition holds."""
 
     def probe() -> Any:
         document = status_of(run)[1]
@@ -60,7 +60,7 @@ def is_healthy(document: Any) -> bool:
 
 
 def only(document: Any, beginning: str) -> bool:
-    """Whether there is one problem, and it begins so."""
+    """Whether there is exactly one problem, and it begins like this."""
     return [problem["problem"].startswith(beginning) for problem in document["problems"]] == [True]
 
 
@@ -98,7 +98,7 @@ def test_two_of_three_voters_dead(run: Run, cluster: LocalCluster) -> None:
     assert shown.text.count("was live") == 3
     assert "\x1b[32m" not in shown.text  # nothing is green
 
-    cluster.restart("cyrene", ready=False)  # what the second of the commands does, and one is enough
+    cluster.restart("cyrene", ready=False)  # the second of the commands does this, and one of them is enough
     once(run, "a quorum decides, and all is served", lambda d: d["known"] and d["served"]["served"] == PARTITIONS)
     once(run, "cyrene is live", lambda d: d["known"] and node_rows(d)["cyrene"]["state"] == "live")
 
@@ -176,7 +176,7 @@ def test_an_active_controller_that_hangs(run: Run, cluster: LocalCluster) -> Non
 
 
 def ready_check(cluster: LocalCluster, name: str) -> str:
-    """What /readyz says."""
+    """The text of the node's /readyz."""
     try:
         with urllib.request.urlopen(f"http://{cluster.node(name).http_address}/readyz", timeout=5) as answer:
             return str(answer.read(), "utf-8")

@@ -1,4 +1,6 @@
-"""What an admin does to a cluster under test, again and again, on a thread of its own, until it is left."""
+"""What an admin does to a cluster under test: one operation after the other, on a thread of its own, until the block
+ends.
+"""
 
 import contextlib
 import random
@@ -14,7 +16,7 @@ from tests.cluster.nemesis import KEYSPACE, NODES, RANGES, REPLICAS, Lab
 
 
 class Admin:
-    """One operation after the other; refusals are no news while nodes come and go."""
+    """Begins one operation after the other; refusals are normal while nodes come and go."""
 
     def __init__(self, lab: Lab, rng: random.Random) -> None:
         self.started = 0
@@ -38,13 +40,13 @@ class Admin:
             raise self._error
 
     def begin(self) -> Operation | None:
-        """The next operation; None: nothing this time. Raises MinkaError."""
+        """Begin the next operation; returns None if there is nothing to do this time. Raises MinkaError."""
         raise NotImplementedError
 
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                # Refused while the controller is away, the table changes, or too few nodes live.
+                # Codes of refusals while the controller is away, the table changes, or too few nodes live.
                 with contextlib.suppress(MinkaError):
                     operation = self.begin()
                     if operation is not None:
@@ -75,14 +77,14 @@ class Reassigner(Admin):
 
 
 class Divider(Admin):
-    """Splits and merges the partitions of RANGES at the keys that are used."""
+    """Splits and merges the partitions of RANGES at the keys that clients use."""
 
     def __init__(self, lab: Lab, rng: random.Random, keys: Sequence[bytes]) -> None:
         super().__init__(lab, rng)
         self._keys = sorted(keys)[1:]
 
     def begin(self) -> Operation | None:
-        """Take away some of the bounds that there are, or make some."""
+        """Remove some of the bounds, or add some."""
         bounds = [row.start_key for row in self.lab.rows(RANGES) if row.start_key]
         if bounds and self.rng.random() < len(bounds) / len(self._keys):
             return self.control.merge(

@@ -1,4 +1,4 @@
-"""What tests ask of a real cluster: wait for it to settle, see what lies where."""
+"""What tests need of a real cluster: to wait until it is settled, and to see which data is where."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -23,12 +23,12 @@ from minkactl.playground import LocalCluster
 T = TypeVar("T")
 DEADLINE = 30.0  # seconds; far beyond what a healthy cluster needs
 
-# Failure detection as quick as a loaded machine of two cores bears.
+# Failure detection as fast as a loaded machine with two cores allows.
 QUICK = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 800, "failure_timeout_ms": 1200}}
 
 
 def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADLINE) -> T:
-    """The first answer of `probe` that is neither None nor False; AssertionError when it takes too long."""
+    """The first answer of `probe` that is neither None nor False; AssertionError if it takes too long."""
     end = time.monotonic() + deadline
     last: object = None
     while time.monotonic() < end:
@@ -43,7 +43,7 @@ def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADL
 
 
 def settled(table: PartitionTable, live: int) -> bool:
-    """Whether `live` nodes are LIVE, and every partition is ONLINE with nothing left to move or delete."""
+    """Whether `live` nodes are LIVE, and every partition is ONLINE with no replica left to move or delete."""
     return sum(n.state == NodeState.NODE_STATE_LIVE for n in table.nodes) == live and all(
         p.state == PartitionState.PARTITION_STATE_ONLINE and not p.adding_replicas and not p.removing_replicas
         for p in table.partitions
@@ -51,7 +51,7 @@ def settled(table: PartitionTable, live: int) -> bool:
 
 
 def wait_settled(control: Control, live: int) -> PartitionTable:
-    """The active controller's table once it is settled."""
+    """Wait for the active controller's table to be settled, and return it."""
 
     def probe() -> PartitionTable | None:
         status: GetStatusResponse = control.status()
@@ -61,7 +61,7 @@ def wait_settled(control: Control, live: int) -> PartitionTable:
 
 
 def own_status(cluster: LocalCluster, name: str) -> GetStatusResponse:
-    """What this node says, and no other."""
+    """What this node itself answers."""
     with grpc.insecure_channel(cluster.node(name).address) as channel:
         return AdminStub(channel).GetStatus(GetStatusRequest(), timeout=5)
 
@@ -72,13 +72,13 @@ def state_of(control: Control, name: str) -> int:
 
 
 def create_keyspace(control: Control, name: str, partitions: int, live: int) -> PartitionTable:
-    """A keyspace of one replica whose partitions are ONLINE."""
+    """Create a keyspace with one replica, and wait until its partitions are ONLINE."""
     control.create_keyspace(name, partitions, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
     return wait_settled(control, live)
 
 
 def wait_ended(control: Control, operation_id: int) -> Operation:
-    """The operation once it has ended."""
+    """Wait until the operation has ended, and return it."""
 
     def probe() -> Operation | None:
         operation = control.operations([operation_id]).operations[0]
@@ -88,12 +88,12 @@ def wait_ended(control: Control, operation_id: int) -> Operation:
 
 
 def on_disk(cluster: LocalCluster, control: Control) -> dict[str, list[PartitionCount]]:
-    """By node: what lies on its disks, counted by reading it."""
+    """By node: the partitions on its disk, counted by reading them."""
     return {name: control.count_keys(node.address) for name, node in cluster.nodes.items()}
 
 
 def assert_nobody_holds_what_it_does_not_own(cluster: LocalCluster, control: Control, table: PartitionTable) -> int:
-    """Every copy lies with its owner, once. Returns how many keys there are."""
+    """Check that every copy is at its owner, and there once. Returns how many keys there are."""
     owner = {p.id: p.leader for p in table.partitions}
     found: list[tuple[int, str]] = []
     keys = 0

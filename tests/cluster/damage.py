@@ -1,4 +1,4 @@
-"""Damage to one file of one node's data directory, and what the cluster answers then."""
+"""Damage to one file of one node's data directory, and what the cluster answers after it."""
 
 import re
 import shutil
@@ -24,7 +24,7 @@ MEANWHILE: Final = {b"meanwhile-%03d" % i: b"%d" % i for i in range(50)}
 REGISTERED: Final = "member: registered"
 REFUSALS: Final = ("CORRUPT_DATA", "DATA_DIRECTORY_ROLLED_BACK")
 
-# Of the folder of a database: the last by name.
+# The pattern of a file in the folder of a database: the last match by name is damaged.
 DATABASE_FILES: Final = {
     "CURRENT": "CURRENT",
     "MANIFEST": "MANIFEST-*",
@@ -45,18 +45,18 @@ FOLDERS: Final = {"log": "log", "partition": "partitions/1"}
 
 
 def deleted(path: Path, _: Path) -> None:
-    """The file is gone."""
+    """Delete the file or folder."""
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def truncated(path: Path, _: Path) -> None:
-    """Its second half is gone."""
+    """Remove the file's second half."""
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
 
 
 def flipped(path: Path, _: Path) -> None:
-    """A bit in its middle."""
+    """Flip a bit in the file's middle."""
     content = bytearray(path.read_bytes())
     if content:
         content[len(content) // 2] ^= 0x10
@@ -64,12 +64,12 @@ def flipped(path: Path, _: Path) -> None:
 
 
 def zeroed(path: Path, _: Path) -> None:
-    """All of it."""
+    """Fill the file with zeros."""
     path.write_bytes(bytes(path.stat().st_size))
 
 
 def older(path: Path, old: Path) -> None:
-    """An older copy is in its place, under its name."""
+    """Replace the file by an older copy."""
     if path.is_dir():
         shutil.rmtree(path)
         shutil.copytree(old, path)
@@ -88,7 +88,7 @@ DAMAGES: Final[Mapping[str, Callable[[Path, Path], None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One field of the matrix."""
+    """One field of the matrix: which file is damaged, how, and in which cluster."""
 
     file: str
     damage: str
@@ -101,13 +101,13 @@ class Cell:
 
 
 def cells(replicas: int, running: bool) -> list[Cell]:
-    """One column."""
+    """The cells of one column."""
     files = [Cell(file, damage, replicas, running) for file in FILES for damage in DAMAGES]
     return files + [Cell(folder, damage, replicas, running) for folder in FOLDERS for damage in ("deleted", "older")]
 
 
 class Template:
-    """The nodes of a cluster as `kill -9` has left them, with data; each cell begins with a copy."""
+    """The nodes of a cluster as `kill -9` has left them, with data; each cell begins with a copy of it."""
 
     def __init__(self, path: Path, replicas: int) -> None:
         self.path = path
@@ -121,7 +121,7 @@ class Template:
                 for start in range(0, len(rows) // 2, 50):
                     client.put_many(dict(rows[start : start + 50]))
                 copied(cluster.node(VICTIM[replicas]).data_dir, self.old)
-                for name in cluster.nodes:  # so that the log database has tables, too
+                for name in cluster.nodes:  # after a restart, the log database has tables, too
                     cluster.kill(name)
                 for name in cluster.nodes:
                     cluster.restart(name, ready=False)
@@ -134,12 +134,12 @@ class Template:
                 cluster.kill(name)
 
     def begin(self, path: Path) -> LocalCluster:
-        """A copy of the cluster, not started."""
+        """A copy of the cluster, which is not started."""
         shutil.copytree(self.path, path)
         return LocalCluster(self.replicas, path, config=CONFIG)
 
     def harm(self, cell: Cell, data_dir: Path) -> bool:
-        """Damage the file; whether there is one."""
+        """Damage the file; returns whether there is one."""
         pattern = FILES.get(cell.file) or FOLDERS[cell.file]
         found, old = sorted(data_dir.glob(pattern)), sorted(self.old.glob(pattern))
         if not found or (cell.damage == "older" and not old):
@@ -149,7 +149,7 @@ class Template:
 
 
 def copied(source: Path, target: Path) -> None:
-    """Of a directory in use, in which files come and go."""
+    """Copy a directory in use, in which files come and go."""
     while True:
         try:
             shutil.copytree(source, target)
@@ -159,7 +159,7 @@ def copied(source: Path, target: Path) -> None:
 
 
 def marked(cluster: LocalCluster, written_at: float) -> None:
-    """Wait until the log databases of who runs have marked what was written until then."""
+    """Wait until the log databases of all running nodes have marked what was written until then."""
 
     def is_marked(node: LocalNode) -> bool:
         return not node.running or (node.data_dir / "log.mark").stat().st_mtime > written_at - 0.01
@@ -168,7 +168,7 @@ def marked(cluster: LocalCluster, written_at: float) -> None:
 
 
 def outcome(cell: Cell, template: Template, path: Path) -> str:
-    """What became of it, in a word or two. Raises AssertionError for what must not be."""
+    """What became of the cluster, in a few words. Raises AssertionError for what must not happen."""
     cluster = template.begin(path)
     victim = cluster.node(VICTIM[cell.replicas])
     victim.log.unlink()
@@ -200,7 +200,7 @@ def outcome(cell: Cell, template: Template, path: Path) -> str:
 
 
 def written(client: Client) -> dict[bytes, bytes]:
-    """What was acknowledged while the file was damaged."""
+    """Write, and return what was acknowledged while the file was damaged."""
     done: dict[bytes, bytes] = {}
     for key, value in MEANWHILE.items():
         try:
@@ -222,7 +222,7 @@ def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
         except MinkaError as error:
             refused = error.code.name
             if error.code is not Code.CORRUPT_DATA:
-                break  # nobody is there to answer
+                break  # no node answers
             continue
         wrong = [key for key in part if found.get(key) != rows[key]]
         assert not wrong, f"{len(wrong)} keys are wrong, such as {wrong[0]!r}: {str(found.get(wrong[0]))[:40]}"
@@ -232,8 +232,8 @@ def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
 def judged(
     cell: Cell, cluster: LocalCluster, control: Control, client: Client, rows: Mapping[bytes, bytes], registered: int
 ) -> str:
-    """What became of the victim after its start: it has ended with a reason, or everything is right, or it is refused
-    each time. `registered`: how often it had registered before.
+    """What became of the victim after its start: it has ended with a reason, or everything is right, or it refuses
+    reads each time. `registered`: how often it had registered before.
     """
     victim = cluster.node(VICTIM[cell.replicas])
 
@@ -277,7 +277,9 @@ def judged(
 
 
 def check_said(cell: Cell, said: str) -> None:
-    """The log names the file or its folder; of an older copy of what counts the starts, the controller can't."""
+    """Check that the log names the file or its folder. After DATA_DIRECTORY_ROLLED_BACK it can't: the controller
+    compared only the number of starts.
+    """
     assert "Traceback" not in said, said[-3000:]
     if "minkad: DATA_DIRECTORY_ROLLED_BACK: " in said:
         return

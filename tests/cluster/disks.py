@@ -1,4 +1,4 @@
-"""File systems of their own for nodes, each in a file: they can be full, and the file can be copied as it is."""
+"""File systems for single nodes, each in a file: they can be full, and the file can be copied as it is."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ _CHUNKS: Final = (4 * MIB, 64 * 1024, 4096)
 
 
 class Disk:
-    """An ext4 file system, mounted from a file until `undo` is. Raises NotPermitted."""
+    """An ext4 file system in a file, mounted until `undo` ends. Raises NotPermitted."""
 
     def __init__(self, undo: Undo, directory: Path, name: str, size: int) -> None:
         self.image = directory / f"{name}.img"
@@ -22,7 +22,9 @@ class Disk:
         self.mount = mounted(undo, self.image, directory / name)
 
     def fill(self, room: int) -> None:
-        """Take the space there is but for so many bytes, and never more for a moment: a node would end at that."""
+        """Fill the disk so that exactly `room` bytes stay free. It never has less, not even for a moment: a node would
+        end.
+        """
         with self._ballast.open("ab", buffering=0) as file:
             for size in _CHUNKS:
                 with contextlib.suppress(OSError):
@@ -46,11 +48,11 @@ def mounted(undo: Undo, image: Path, mount: Path) -> Path:
     """Mount the file system in a file. Raises NotPermitted."""
     mount.mkdir()
     run("mount", "-o", "loop", str(image), str(mount))
-    # Lazily where a process that was just killed still holds it.
+    # Lazily, since a process that was just killed may still hold it.
     undo.add(["umount", str(mount)], ["umount", "-l", str(mount)])
     return mount
 
 
 def copy_image(source: Path, target: Path) -> None:
-    """The bytes of a disk's file as they are now: what a power cut would leave. What is only in memory is not there."""
+    """Copy a disk's file as it is now, as a power cut would leave it: data that is only in memory is not in it."""
     run("cp", "--reflink=never", "--sparse=always", str(source), str(target))

@@ -16,14 +16,14 @@ from minka.errors import Code, MinkaError
 from tests.cluster.cluster import eventually
 from tests.cluster.linearizability import Event, Kind, Outcome
 
-# Each with connections of its own, as separate processes have; its tasks share them and travel in common frames.
+# Each client has connections of its own, as separate processes have; its tasks share them and travel in common frames.
 CLIENTS: Final = 3
 TASKS: Final = 4
 TIMEOUTS_S: Final = (0.3, 0.7, 2.0)
-PAUSE_S: Final = 0.015  # at most, between two operations of a task; longer histories say little more
+PAUSE_S: Final = 0.015  # the longest pause between two operations of a task; longer histories show little more
 STOP_S: Final = 30.0
 MAX_EVENTS: Final = 100_000
-# Kind, whether it deletes, share in percent.
+# The kind, whether it deletes, its share in percent.
 _MIX: Final = ((Kind.READ, False, 40), (Kind.STALE_READ, False, 15), (Kind.WRITE, False, 38), (Kind.WRITE, True, 7))
 _NOTHING_WAS_SENT: Final = frozenset({Code.TOO_LARGE, Code.INVALID_ARGUMENT, Code.UNKNOWN_KEYSPACE})
 
@@ -32,7 +32,9 @@ _Result = TypeVar("_Result")
 
 
 class Loop:
-    """One event loop on a thread of its own for all clients of a module: gRPC complains about each that is closed."""
+    """One event loop, on a thread of its own, for all clients of a module: gRPC complains about each loop that is
+    closed.
+    """
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
@@ -48,12 +50,12 @@ class Loop:
         self._loop.close()
 
     def start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
-        """Begin some work."""
+        """Start some work on the loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 def outcome_of(error: MinkaError) -> Outcome:
-    """What an error says of a write: a retriable code promises that nothing was done, others don't."""
+    """What an error says of a write: a retriable code promises that nothing was done, other codes don't."""
     surely_not = error.code.info.retriable or error.code in _NOTHING_WAS_SENT
     return Outcome.REFUSED if surely_not else Outcome.UNKNOWN
 
@@ -88,12 +90,12 @@ class Recorder:
             wait([self._work], STOP_S)
 
     def stop(self) -> list[Event]:
-        """End the work; the history. Raises what a client stumbled over."""
+        """End the work, and return the history. Raises an unexpected error of a client."""
         self.__exit__(None, None, None)
         return self.events
 
     def wait_written(self) -> None:
-        """Until every key was written and read with success once more, from now on."""
+        """Wait until every key was written and read with success once more, from now on."""
         since = time.monotonic()
         eventually("every key is written and read", lambda: not self.missing(since))
 

@@ -2,8 +2,7 @@
 
 Each key is a register by itself: linearizability is local (Herlihy, Wing: "Linearizability", 1990), so a history is
 linearizable when each key's is. The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993)
-with the memory of Lowe ("Testing for linearizability", 2017): of the states that were tried in vain, none is tried
-again.
+with the memory of Lowe ("Testing for linearizability", 2017): no state that was tried in vain is tried again.
 """
 
 from collections import defaultdict
@@ -18,7 +17,7 @@ _SHOWN: Final = 12  # operations of a violation that are printed
 
 
 class Kind(Enum):
-    """What was asked for. A delete is a write of None. A stale read says how old what it found may be."""
+    """What was asked for. A delete is a write of None. A stale read says how old the value that it found may be."""
 
     READ = "read"
     STALE_READ = "stale read"
@@ -26,7 +25,7 @@ class Kind(Enum):
 
 
 class Outcome(Enum):
-    """What the client knows: it was done; it was surely not done; it was done, will be, or never was."""
+    """What the client knows: it was done; it was surely not done; it was done, or will be, or never will be."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -34,7 +33,7 @@ class Outcome(Enum):
 
 
 class Verdict(Enum):
-    """UNDECIDED: the budget of steps was used up. It counts as a failure."""
+    """The judgement. UNDECIDED: the budget of steps was used up, which counts as a failure."""
 
     LINEARIZABLE = "linearizable"
     VIOLATION = "violation"
@@ -43,9 +42,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One operation as its client saw it: seconds of one monotonic clock, `value` what was written or read.
+    """One operation as its client saw it: in seconds of one monotonic clock; `value` is what was written or read.
 
-    `note` is for people: who asked, and how it was refused. `age` in seconds is of stale reads.
+    `note` is for people: it says which client asked, and how it was refused. `age`, in seconds, is that of a stale
+    read.
     """
 
     key: bytes
@@ -63,7 +63,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The verdict on a history, and for other than LINEARIZABLE: on which key, and what does not fit, for people."""
+    """The verdict on a history. If it isn't LINEARIZABLE: the key, and what doesn't fit, for people."""
 
     verdict: Verdict
     key: bytes = b""
@@ -73,11 +73,11 @@ class Result:
 def check(history: Iterable[Event], initial: bytes | None = None, steps: int = DEFAULT_STEPS) -> Result:
     """Judge a history, each key by itself, each with a budget of `steps`; the first bad key counts.
 
-    Before the first operation each key has the value `initial`. Written values are unique within their key; deletes
-    may repeat. Raises ValueError when they aren't: a read would not say which write it saw.
+    Before the first operation each key has the value `initial`. Written values are unique within their key; deletes may
+    repeat. Raises ValueError when they aren't: a read would not say which write it saw.
 
-    Stale reads have no place in the order. They are judged by what they say: that what they found was there at some
-    moment between `age` before the call and the answer.
+    Stale reads have no place in the order. They are judged by what they say: their value was there at some moment
+    between `age` before the call and the answer.
     """
     by_key: defaultdict[bytes, list[Event]] = defaultdict(list)
     for event in history:
@@ -111,7 +111,7 @@ def _refuse_repeated_values(events: Iterable[Event], initial: bytes | None) -> N
 
 
 def _from_nowhere(events: Iterable[Event], reads: Iterable[Event], initial: bytes | None) -> str:
-    """Why a read can't be right whatever the order: nobody wrote what it found, or it was refused, or comes later."""
+    """Why a read can't be right in any order: its value was never written, or its write was refused or came later."""
     writes = {e.value: e for e in events if e.kind is Kind.WRITE and e.value is not None}
     for read in reads:
         if read.value is None or read.value == initial:
@@ -129,9 +129,9 @@ def _from_nowhere(events: Iterable[Event], reads: Iterable[Event], initial: byte
 def _older_than_it_says(
     events: Sequence[Event], closed: Sequence[Event], stale: Sequence[Event], initial: bytes | None
 ) -> str:
-    """Why a stale read can't be right: what it found was overwritten before the time that it speaks of, for sure."""
+    """Why a stale read can't be right: its value was surely overwritten before the time that it states."""
     done = [e for e in closed if e.kind is Kind.WRITE]
-    # When a value was there at the earliest and, if nothing is written after it, at the latest.
+    # By value: when it was there at the earliest, and at the latest if nothing was written after it.
     spans: defaultdict[bytes | None, list[tuple[float, float]]] = defaultdict(list, {initial: [(-inf, -inf)]})
     for event in done:
         spans[event.value].append((event.called, event.returned))
@@ -146,11 +146,11 @@ def _older_than_it_says(
 
 
 def _closed(events: Iterable[Event], reads: Iterable[Event]) -> list[Event]:
-    """What surely took effect, in the order of the calls.
+    """The operations that surely took effect, in the order of the calls.
 
-    An unknown write of a value that was read did, at the latest when the first such read returned, stale or not. One
-    whose value was never read can be left out: where it fits into an order, nothing reads between it and the next
-    write, so the order is as good without it.
+    An unknown write whose value was read did, at the latest when the first such read returned, stale or not. One whose
+    value was never read can be left out: in an order with it, nothing reads between it and the next write, so the order
+    is as good without it.
     """
     first_seen: dict[bytes | None, float] = {}
     for read in reads:
@@ -166,12 +166,14 @@ def _closed(events: Iterable[Event], reads: Iterable[Event]) -> list[Event]:
 
 
 def _open_deletes(events: Iterable[Event]) -> list[float]:
-    """When deletes of unknown outcome were called: each may take effect at any time after, or never."""
+    """The times at which deletes of unknown outcome were called: each may take effect at any time after, or never."""
     return sorted(e.called for e in events if e.kind is Kind.WRITE and e.value is None and e.outcome is Outcome.UNKNOWN)
 
 
 class _State(NamedTuple):
-    """How far an order has come: what comes before `low` is in it, and `above`, a set of bits from `low` on."""
+    """How far an order has come: it has all operations before `low`, and those in `above`, a set of bits from `low`
+    on.
+    """
 
     low: int
     above: int
@@ -184,9 +186,9 @@ class _Search:
     Most steps are no choice. A read that finds the value as it is can come at once, since it changes nothing. When no
     read can, a write or an open delete is next, so a write that nobody reads can come before it.
 
-    Of the open deletes those called first are used first, as they are alike otherwise, and each just before a read
-    that finds nothing: elsewhere it could as well be left out. So of two ways to a state the one that used fewer of
-    them has all the chances of the other.
+    The open deletes that were called first are used first, as they are alike otherwise, and each just before a read
+    that finds nothing: elsewhere it could as well be left out. So if two ways lead to a state, the one that used fewer
+    of them has all the chances of the other.
     """
 
     def __init__(self, events: Sequence[Event], open_deletes: Sequence[float], initial: bytes | None) -> None:
@@ -196,8 +198,8 @@ class _Search:
         self._read = {e.value for e in events if e.kind is Kind.READ}
 
     def run(self, key: bytes, steps: int) -> Result:
-        """Look for one order that explains all."""
-        fewest = {self._start: 0}  # open deletes used
+        """Look for one order that explains all operations."""
+        fewest = {self._start: 0}  # by state: the number of open deletes used
         stack = [(self._start, 0)]
         furthest = self._start
         while stack:
@@ -216,7 +218,7 @@ class _Search:
         return Result(Verdict.VIOLATION, key, self._story(furthest))
 
     def _after(self, state: _State, deletes: int) -> list[tuple[_State, int]]:
-        """The states that one more operation leads to, and the open deletes used by then. The last is tried first."""
+        """The states to which one more operation leads, with the open deletes used by then. The last is tried first."""
         candidates = self._candidates(state)
         for index in candidates:
             event = self._events[index]
@@ -238,7 +240,7 @@ class _Search:
         return found
 
     def _candidates(self, state: _State) -> list[int]:
-        """What may come next: all that was called before anything that is left returned."""
+        """The operations that may come next: those called before any other one that is left returned."""
         candidates, first_return = [], inf
         for index in range(state.low, len(self._events)):
             event = self._events[index]
@@ -257,7 +259,9 @@ class _Search:
         return _State(low, above, event.value)
 
     def _story(self, state: _State) -> str:
-        """Where the best order ends: the value then, and the operations around, + for those that have their place."""
+        """The end of the best order: the value there, and the operations around it; those that have their place have a
+        +.
+        """
         first = max(0, state.low - _SHOWN // 2)
         around = range(first, min(len(self._events), state.low + _SHOWN))
         lines = []

@@ -1,4 +1,4 @@
-"""Faults on real daemons: each is done, lasts for a moment that the seed decides, and is undone."""
+"""Faults in real daemons: each begins, lasts for a moment that the seed decides, and is undone."""
 
 import contextlib
 import random
@@ -26,19 +26,19 @@ from tests.cluster.undo import NotPermitted, Undo
 NODES: Final = ("athens", "byzantium", "cyrene", "ephesus")  # the first three vote
 REPLICAS: Final = 3
 KEYSPACE: Final = "registers"
-RANGES: Final = "ranges"  # the same, by ranges
+RANGES: Final = "ranges"  # a keyspace like KEYSPACE, but by ranges
 PARTITIONS: Final = 6
-BALLAST: Final = "ballast"  # a keyspace of one partition, for what fills a disk
+BALLAST: Final = "ballast"  # a keyspace with one partition, whose writes fill a disk
 CLEARANCE_S: Final = QUICK["membership"]["clearance_ms"] / 1000
 FAILURE_S: Final = QUICK["membership"]["failure_timeout_ms"] / 1000
 DISK_BYTES: Final = 512 * MIB
-_ROOM_MIB: Final = 4  # on a disk that is nearly full
-_LOG_CHARS: Final = 2000  # of the end of a log, to show
+_ROOM_MIB: Final = 4  # free room on a disk that is nearly full
+_LOG_CHARS: Final = 2000  # the part of a log's end to show
 
 
 @dataclass(slots=True)
 class Lab:
-    """A cluster under test: nodes in namespaces, with disks of their own, as far as the machine permits it.
+    """A cluster under test: its nodes are in namespaces, with disks of their own, as far as the machine permits it.
 
     `missing` says what it doesn't permit.
     """
@@ -67,7 +67,7 @@ class Lab:
         return eventually("an active controller", lambda: self.control.status().coordinator.controller)
 
     def repair(self) -> None:
-        """Undo whatever fault is left, also one that an earlier test could not undo; then wait until all is well."""
+        """Undo whatever fault is left, even one that an earlier test could not undo; then wait until all is well."""
         if self.network is not None:
             self.network.heal()
         for disk in self.disks.values():
@@ -79,7 +79,7 @@ class Lab:
         self.wait_well()
 
     def wait_well(self) -> None:
-        """All nodes are LIVE, every partition is ONLINE with all its replicas in sync, and nothing moves."""
+        """Wait until all nodes are LIVE, every partition is ONLINE with all its replicas in sync, and nothing moves."""
         ended = [
             f"{name} {node.ended()}; its log: {node.log.read_text('utf-8', 'replace')[-_LOG_CHARS:]}"
             for name, node in self.cluster.nodes.items()
@@ -109,7 +109,7 @@ class Lab:
         return next((p.leader for p in rows if is_in(p, slot, key, by_ranges=keyspace == RANGES)), None) or None
 
     def rows(self, keyspace: str) -> list[Partition]:
-        """The partitions of a keyspace; none as a node that has just begun sees them."""
+        """The partitions of a keyspace; there are none in the view of a node that has just begun."""
         table = self.table()
         number = next((k.id for k in table.keyspaces if k.name == keyspace), 0)
         return [p for p in table.partitions if p.keyspace_id == number]
@@ -164,7 +164,7 @@ def keys_of_all_partitions(prefix: str) -> list[bytes]:
 
 
 class Nemesis:
-    """The faults. Each method is one; it returns when the fault is undone, not when the cluster is well again."""
+    """The faults, one for each method, which returns when the fault is undone, not when the cluster is well again."""
 
     def __init__(self, lab: Lab, rng: random.Random, keys: Sequence[bytes], keyspace: str = KEYSPACE) -> None:
         self._keyspace = keyspace
@@ -186,7 +186,7 @@ class Nemesis:
         self._kill(self._lab.controller())
 
     def restart_a_leader_gracefully(self) -> None:
-        """SIGTERM, and a new start."""
+        """SIGTERM to a leader, and a new start."""
         self._cluster.restart(self._a_leader())
 
     def stop_a_leader(self) -> None:
@@ -205,12 +205,12 @@ class Nemesis:
         self._cluster.start()
 
     def cut_off_a_minority(self) -> None:
-        """A voter, or a voter and the learner, alone; the clients are with the others."""
+        """Cut off a voter, or a voter and the learner; the clients are with the other nodes."""
         alone = {self._rng.choice(NODES[:3]), *self._rng.choice([(), NODES[3:]])}
         self._part(alone, [*(set(NODES) - alone), CLIENTS])
 
     def cut_off_a_leader_from_its_peers(self) -> None:
-        """A leader that the clients still reach."""
+        """Cut off a leader from the other nodes, but not from the clients."""
         leader = self._a_leader()
         self._part({leader}, sorted(set(NODES) - {leader}))
 
@@ -227,7 +227,7 @@ class Nemesis:
         network.heal()
 
     def lose_packets(self) -> None:
-        """Between random nodes, in bursts of some tens of milliseconds: TCP brings what was lost late."""
+        """Lose packets between random nodes, in bursts of some tens of milliseconds: TCP brings them late."""
         network, rng = self._network(), self._rng
         end = time.monotonic() + rng.uniform(2 * FAILURE_S, 4 * FAILURE_S)
         while time.monotonic() < end:
@@ -238,8 +238,8 @@ class Nemesis:
             self._hold(0.01, 0.1)
 
     def fill_a_disk(self) -> None:
-        """The disk of a node is full until the node gives up, or has noticed in time and takes nothing that needs room;
-        then there is room, and it is started again.
+        """Fill a node's disk until the node gives up, or notices in time and refuses what needs room; then make room
+        and start it again.
         """
         name = self._lab.leader_of_ballast()
         disk = self._lab.disks[name]
@@ -250,7 +250,7 @@ class Nemesis:
         self._cluster.restart(name)
 
     async def _write_until_it_is_full(self, name: str) -> None:
-        """Writing is what needs room."""
+        """Write until the disk is full or the node refuses writes."""
         end, written = time.monotonic() + DEADLINE, 0
         async with minka.aio.Client(self._cluster.endpoints, keyspace=BALLAST, timeout=1.0) as client:
             while self._cluster.nodes[name].running:
@@ -262,7 +262,7 @@ class Nemesis:
                     if error.code is Code.DISK_LOW:
                         return
                 if written > 2 * _ROOM_MIB:
-                    return  # others lead who have room
+                    return  # nodes that have room lead now
 
     def _a_leader(self) -> str:
         return self._lab.leader_of(self._rng.choice(self._keys), self._keyspace)
@@ -288,7 +288,7 @@ class Nemesis:
         return self._lab.network
 
     def _hold(self, least: float, most: float) -> None:
-        """How long the fault lasts, in seconds."""
+        """Let the fault last between `least` and `most` seconds."""
         time.sleep(self._rng.uniform(least, most))
 
 

@@ -1,6 +1,6 @@
 """Nodes in network namespaces of their own, on one bridge: packets from one to another can be lost.
 
-The clients are where the tests run, in the namespace of the machine, with an address on the bridge.
+The clients are in the machine's namespace, where the tests run, with an address on the bridge.
 """
 
 import ctypes
@@ -18,12 +18,12 @@ GRPC_PORT: Final = 7400
 HTTP_PORT: Final = 7401
 CLIENTS: Final = ""  # the name of their side
 _CLONE_NEWNET: Final = 0x40000000
-_NOWHERE: Final = "02:00:00:00:00:01"  # nobody's MAC address
+_NOWHERE: Final = "02:00:00:00:00:01"  # no interface has this MAC address
 _SUBNETS: Final = 250
 
 
 class Network:
-    """A bridge and what is plugged into it, until `undo` is. Raises NotPermitted."""
+    """A bridge and what is plugged into it, until `undo` ends. Raises NotPermitted."""
 
     def __init__(self, undo: Undo) -> None:
         self._undo = undo
@@ -38,7 +38,7 @@ class Network:
         run("ip", "link", "set", self._bridge, "up")
 
     def plug(self, name: str) -> str:
-        """Make a namespace for this node; its address."""
+        """Make a namespace for this node, and return its address."""
         space, end, number = self.namespace(name).name, f"{self._bridge}-{len(self._hosts)}", len(self._hosts) + 10
         run("ip", "netns", "add", space)
         self._undo.add(["ip", "netns", "del", space])
@@ -56,20 +56,20 @@ class Network:
         return Path("/run/netns") / f"minka-{self._token}-{name}"
 
     def lose(self, source: str, target: str) -> None:
-        """From now on packets from one to the other are lost, silently; those the other way are not."""
+        """From now on lose packets from one to the other, silently; those in the other direction arrive."""
         if (source, target) not in self._lost:
             self._lost.add((source, target))
-            # An address that nobody has: neither end is told, as when a cable is cut.
+            # Traffic goes to an address that nobody has: neither end is told, as when a cable is cut.
             self._neighbour("replace", source, target, "lladdr", _NOWHERE, "nud", "permanent")
 
     def part(self, one: Iterable[str], other: Sequence[str]) -> None:
-        """Lose what goes from one side to the other, both ways."""
+        """Lose all packets between the two sides, in both directions."""
         for left, right in product(one, other):
             self.lose(left, right)
             self.lose(right, left)
 
     def heal(self) -> None:
-        """Nothing is lost from now on."""
+        """Lose nothing from now on."""
         while self._lost:
             self._neighbour("del", *self._lost.pop())
 

@@ -1,4 +1,4 @@
-"""What tests of splits and merges share: data that stays, who reads it meanwhile, and what must hold at the end."""
+"""What tests of splits and merges share: data that stays, readers of it, and what must hold at the end."""
 
 import random
 import threading
@@ -19,7 +19,7 @@ SORTED = sorted(BALLAST)
 
 
 class Readers:
-    """Threads that read and scan what never changes, forwards and backwards, until stopped."""
+    """Threads that read and scan data that never changes, forwards and backwards, until stopped."""
 
     def __init__(self, endpoints: Sequence[str], keyspace: str) -> None:
         self.rounds = [0, 0, 0]
@@ -41,7 +41,7 @@ class Readers:
         self._client.close()
 
     def stop(self) -> None:
-        """Raises what they stumbled over."""
+        """Stop. Raises an unexpected error of a reader."""
         self._stop.set()
         for thread in self._threads:
             thread.join(30)
@@ -77,7 +77,7 @@ def written(client: Client) -> bool:
 
 
 def rows_of(control: Control) -> list[Partition]:
-    """The partitions, which cover all keys, each once."""
+    """The partitions, which together cover all keys, each key once."""
     rows = sorted(control.status().table.partitions, key=lambda row: row.start_key)
     assert rows[0].start_key == b"" == rows[-1].end_key
     assert all(before.end_key == after.start_key for before, after in pairwise(rows))
@@ -85,7 +85,7 @@ def rows_of(control: Control) -> list[Partition]:
 
 
 def check(cluster: LocalCluster, load: Workload) -> None:
-    """A scan finds exactly what is there."""
+    """Check that a scan finds exactly what is there."""
     written = load.check()
     with Client(cluster.endpoints, keyspace="authors", timeout=30.0) as client:
         found = dict(client.scan())

@@ -1,7 +1,7 @@
 """A process that hosts duties, and writes down what it does: `python -m tests.cluster.shard_process FILE JSON`.
 
-The file gets a line for each call of the delegate, and many times a second one with all that it may act for, by
-`Duty.is_held`; each with the time before and after, by the clock that all processes of a machine share.
+The file gets a line for each call of the delegate, and again and again a line with the duties that it may act for, by
+`Duty.is_held`. Each line has the time before and after, by the clock that all processes of a machine share.
 """
 
 import json
@@ -20,7 +20,7 @@ BLOCKED_S = 2.5
 
 
 class Recorder(Delegate):
-    """Holds what it is given."""
+    """A delegate that holds what it is given."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
@@ -58,14 +58,14 @@ class Recorder(Delegate):
 
 
 class Stuck(Recorder):
-    """Never gets through with releasing."""
+    """A delegate that never ends its release of a duty."""
 
     def detach(self, duties: Sequence[Duty]) -> None:
         threading.Event().wait()
 
 
 class Blocking(Recorder):
-    """Blocks its event loop for longer than the clearance."""
+    """A delegate that blocks its event loop for longer than the clearance."""
 
     async def attach(self, duties: Sequence[Duty]) -> None:  # type: ignore[override]  # a coroutine instead
         time.sleep(BLOCKED_S)  # noqa: ASYNC251 - that is the point

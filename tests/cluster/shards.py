@@ -19,39 +19,38 @@ from tests.cluster.cluster import eventually
 from tests.cluster.network import enter
 
 ROOT = Path(__file__).parents[2]
-# As quick as a loaded machine of two cores bears.
+# As fast as a loaded machine with two cores allows.
 QUICK_SHARDS = {"heartbeat_interval_ms": 200, "clearance_ms": 1500, "failure_timeout_ms": 1900}
 
 
 @dataclass
 class ShardProcess:
-    """One of them."""
+    """A shard's process, and the file that it writes."""
 
     name: str
     path: Path
     process: "subprocess.Popen[bytes]"
 
     def lines(self) -> list[dict[str, Any]]:
-        """All that it has written, but for a last line that it hasn't finished."""
+        """All that it has written, without a last line that is not finished."""
         return [json.loads(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def held(self) -> dict[str, int]:
-        """What it may act for, by its last word: epochs by the names of duties."""
+        """What it may act for, by the last such line: epochs by the names of duties."""
         samples = [line["held"] for line in self.lines() if "held" in line]
         return dict(samples[-1]) if samples and self.process.poll() is None else {}
 
     def calls(self, method: str) -> list[list[Any]]:
-        """What the delegate was called with: name, epoch, payload."""
+        """The duties with which the delegate was called: name, epoch, payload."""
         return [duty for line in self.lines() if line.get("call") == method for duty in line["duties"]]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         self.process.send_signal(number)
 
 
 @dataclass
 class Shards:
-    """Of one cluster."""
+    """The shards' processes of one cluster."""
 
     cluster: LocalCluster
     directory: Path
@@ -66,7 +65,7 @@ class Shards:
         namespace: Path | None = None,
         **settings: object,
     ) -> ShardProcess:
-        """A process of this name that takes the pallet's duties, in this network namespace."""
+        """Start a process of this name that takes the pallet's duties, in this network namespace."""
         path = self.directory / f"{name}-{len(self.processes)}.jsonl"
         arguments = {
             "pallets": {pallet: 100},
@@ -78,7 +77,7 @@ class Shards:
 
         def launch() -> "subprocess.Popen[bytes]":
             if namespace is not None:
-                enter(namespace)  # this thread alone
+                enter(namespace)  # in this thread alone
             with path.with_suffix(".log").open("wb") as log:
                 return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ})
 
@@ -94,8 +93,8 @@ class Shards:
         return {duty: shard.name for shard in self.processes for duty in shard.held()}
 
     def wait_placed(self, names: set[str], on: Sequence[ShardProcess] = ()) -> None:
-        """Until each of these duties has a process that may act for it; just these processes, each with some, if any
-        are given.
+        """Wait until each of these duties has a process that may act for it. If `on` is given, exactly those processes
+        must have some.
         """
         shards = {shard.name for shard in on}
 
@@ -106,7 +105,9 @@ class Shards:
         eventually(f"{len(names)} duties in their places", probe)
 
     def assert_nothing_was_held_twice(self) -> int:
-        """By what all processes saw: for no duty did two of them, or two epochs, overlap. How often any was held."""
+        """Check by what all processes saw that no duty was held by two of them, or at two epochs, at the same time.
+        Returns how many times a process held a duty.
+        """
         spans: dict[str, list[tuple[float, float, str, int]]] = {}
         for shard in self.processes:
             own: dict[tuple[str, int], list[float]] = {}
@@ -124,7 +125,7 @@ class Shards:
         return sum(map(len, spans.values()))
 
     def close(self) -> None:
-        """End them all."""
+        """Kill all processes."""
         for shard in self.processes:
             if shard.process.poll() is None:
                 shard.process.kill()
@@ -132,7 +133,7 @@ class Shards:
 
 
 def make_duties(client: Client, pallet: str, count: int) -> set[str]:
-    """A pallet with so many duties; their names."""
+    """Create a pallet with so many duties; returns their names."""
     from minka.duties import changes
 
     client.create_pallet(pallet)
@@ -142,7 +143,7 @@ def make_duties(client: Client, pallet: str, count: int) -> set[str]:
 
 @contextmanager
 def running(cluster: LocalCluster, directory: Path) -> Iterator[Shards]:
-    """None of them outlives the test."""
+    """Shards whose processes end with the test."""
     shards = Shards(cluster, directory)
     try:
         yield shards

@@ -1,5 +1,5 @@
-"""A cluster is pushed over the edge, all at once: every node stands still for a while at a random moment, other
-processes take the processors, and a keyspace of many partitions is created. Then the cause is taken away.
+"""A cluster is overloaded all at once: every node stands still for a while at a random moment, other processes take the
+processors, and a keyspace of many partitions is created. Then the cause is taken away.
 """
 
 import random
@@ -25,17 +25,17 @@ LARGE = "large"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is done to the cluster. Seconds."""
+    """What is done to the cluster. Times are in seconds."""
 
     partitions: int
     replicas: int
-    stop: float  # of each node
-    within: float  # from the first stop to the last
+    stop: float  # how long each node is stopped
+    within: float  # the time from the first stop to the last
     busy: int  # other processes that never rest
 
 
 def strike(cluster: LocalCluster, cause: Cause, rng: random.Random) -> float:
-    """Do all of it. Returns for how many seconds the creation of LARGE is answered, or was given up, afterwards."""
+    """Do all of it. Returns for how many seconds after it the creation of LARGE went on, or was given up."""
     create = threading.Thread(target=_create, args=(cluster, cause))
     moments = sorted((rng.uniform(0, cause.within), name) for name in cluster.nodes)
     with _busy(cause.busy):
@@ -58,7 +58,7 @@ def _stand_still(cluster: LocalCluster, seconds: float, at: float, name: str) ->
 
 
 def _create(cluster: LocalCluster, cause: Cause) -> None:
-    """As a person would: again, if it isn't known whether it was done."""
+    """Create LARGE as a person would: again if the outcome isn't known."""
 
     def asked() -> bool:
         try:
@@ -87,8 +87,8 @@ def _busy(count: int) -> Iterator[None]:
 
 
 def wait_healthy(cluster: LocalCluster, keyspaces: dict[str, int], deadline: float) -> GetStatusResponse:
-    """Until all nodes are LIVE, all partitions (`keyspaces`: how many each has) ONLINE, and all nodes agree who leads,
-    and a write to each keyspace is done. AssertionError after `deadline` seconds.
+    """Wait until all nodes are LIVE, all partitions (`keyspaces`: how many each has) are ONLINE, all nodes agree on the
+    leaders, and a write to each keyspace is done. AssertionError after `deadline` seconds.
     """
     total = sum(keyspaces.values())
 

@@ -1,4 +1,4 @@
-"""A node that was away catches up by snapshot while the cluster takes writes, and holds up nobody meanwhile."""
+"""A node that was away catches up by a snapshot while the cluster takes writes, and delays nobody meanwhile."""
 
 import signal
 import threading
@@ -19,8 +19,8 @@ CONFIG = QUICK | {"coordinator": {"snapshot_entries": ENTRIES, "snapshot_mib_per
 
 
 class Keyspaces(threading.Thread):
-    """Creates keyspaces, one after the other, through the nodes other than `away`: what the coordinator's log is
-    written with.
+    """Creates keyspaces, one after the other, through the nodes other than `away`: these are writes to the
+    coordinator's log.
     """
 
     def __init__(self, cluster: LocalCluster, prefix: str, away: str) -> None:
@@ -42,7 +42,7 @@ class Keyspaces(threading.Thread):
             self.error = error
 
     def check(self) -> None:
-        """It goes on."""
+        """Check that the creations go on."""
         if self.error is not None:
             raise AssertionError(f"no keyspace {len(self.names)}") from self.error
 
@@ -106,7 +106,7 @@ def test_a_node_that_stands_still_holds_up_nobody(cluster: LocalCluster) -> None
 
 
 def wait_compacted_beyond(control: Control, keyspaces: Keyspaces, index: int) -> None:
-    """Until the log of the leader begins some entries after `index`."""
+    """Wait until the leader's log begins some entries after `index`."""
 
     def probe() -> bool:
         keyspaces.check()

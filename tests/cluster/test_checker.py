@@ -1,4 +1,4 @@
-"""The checker itself: what it must find, what it must not, and that it agrees with trying every order."""
+"""The checker itself: what it must find and what it must not, and that it agrees with trying every order."""
 
 import random
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ def test_impossible(history: list[Event]) -> None:
 
 
 def test_each_key_is_judged_by_itself() -> None:
-    """Between keys there is nothing to compare: the same values in another register are another thing."""
+    """Keys are not compared with each other: in another register the same values mean something else."""
     other = [Event(b"other", e.kind, e.value, e.called, e.returned) for e in IMPOSSIBLE["a lost write"]]
     assert check(POSSIBLE["one after the other"] + other).key == b"other"
     twice = [Event(b"other", e.kind, e.value, e.called, e.returned) for e in POSSIBLE["one after the other"]]
@@ -149,7 +149,9 @@ def test_it_agrees_with_trying_every_order(seed: int) -> None:
 
 
 def recorded(rng: random.Random, operations: int, clients: int, span: float) -> list[Event]:
-    """What clients see of a register that does one thing after the other: each takes effect within its span."""
+    """What clients see of a register that does one thing after the other: each operation takes effect within its
+    span.
+    """
     free = [0.0] * clients
     planned = []
     for number in range(operations):
@@ -175,14 +177,14 @@ def recorded(rng: random.Random, operations: int, clients: int, span: float) -> 
 
 
 def with_a_stale_read(history: Sequence[Event]) -> list[Event]:
-    """A read at the end finds what was overwritten and read long before."""
+    """Add a stale read at the end that finds a value which was overwritten, and read, long before."""
     end = max(e.returned for e in history)
     old = next(e.value for e in history if e.kind is Kind.READ and e.outcome is Outcome.OK and e.value is not None)
     return [*history, delete(end + 1, end + 2), get(old, end + 3, end + 4)]
 
 
 def scrambled(rng: random.Random, history: Sequence[Event]) -> list[Event]:
-    """With some of the reads finding something else: perhaps possible, perhaps not."""
+    """Let some of the reads find another value, which may or may not be possible."""
     values = [e.value for e in history if e.kind is Kind.WRITE] + [None]
     return [
         get(rng.choice(values), e.called, e.returned, e.outcome) if e.kind is Kind.READ and rng.random() < 0.4 else e
@@ -191,7 +193,9 @@ def scrambled(rng: random.Random, history: Sequence[Event]) -> list[Event]:
 
 
 def some_order_explains(history: Sequence[Event]) -> bool:
-    """The definition: some order of all that was done, and of some of what may have been, keeps time and values."""
+    """The definition: some order of what was done, and of some of what may have been done, fits all times and
+    values.
+    """
     done = [e for e in history if e.outcome is Outcome.OK]
     perhaps = [e for e in history if e.outcome is UNKNOWN and e.kind is Kind.WRITE]
     return any(

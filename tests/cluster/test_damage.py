@@ -1,4 +1,6 @@
-"""Every kind of file of a data directory, damaged in every way: the answers are right or refused, and it is mended."""
+"""Every kind of file in a data directory is damaged in every way: answers are right or refused, and the node
+recovers.
+"""
 
 import shutil
 from pathlib import Path
@@ -33,7 +35,7 @@ def test_the_whole_matrix(tmp_path: Path, replicas: int, running: bool) -> None:
 
 
 def refused(cluster: LocalCluster, name: str) -> str:
-    """What a node says that is to end at its start."""
+    """The message of a node that must end at its start."""
     node = cluster.node(name)
     node.log.unlink()
     cluster.restart(name, ready=False)
@@ -57,7 +59,7 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
         cluster.kill(name)
         newest = node.data_dir.rename(cluster.directory / "newest")
 
-        shutil.copytree(copy, node.data_dir)  # of the process that has just ended
+        shutil.copytree(copy, node.data_dir)  # that of the process that has just ended
         said = refused(cluster, name)
         assert said.startswith(
             "DATA_DIRECTORY_ROLLED_BACK: the leader of the coordinator knows that this node had more"
@@ -69,8 +71,8 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
         wait_settled(control, 3)
         cluster.kill(name)
         newest = node.data_dir.rename(newest)
-        shutil.copytree(copy, node.data_dir)  # of the one before: the others have heard of more starts
-        for _ in range(3):  # as systemd would
+        shutil.copytree(copy, node.data_dir)  # that of the process before, so the others have heard of more starts
+        for _ in range(3):  # three starts, as systemd would make
             said = refused(cluster, name)
             assert said.startswith("DATA_DIRECTORY_ROLLED_BACK: this is start 2 of the data directory")
         assert "minkactl node rebuild NODE" in said

@@ -1,4 +1,4 @@
-"""Disks that are full or damaged, under real daemons."""
+"""Real daemons whose disks are full or damaged."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from tests.cluster.cluster import create_keyspace, eventually, state_of, wait_en
 
 MIB = 1024 * 1024
 DISK_BYTES = 128 * MIB
-# Restarts wait for clearances to end.
+# Restarts must wait for clearances to end.
 CONFIG = {
     "membership": {"heartbeat_interval_ms": 50, "clearance_ms": 400, "failure_timeout_ms": 600},
     "coordinator": {"tick_ms": 20},
@@ -29,7 +29,7 @@ CONFIG = {
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, which can be filled."""
+    """A file system for one node, which can be filled."""
     image, mount = tmp_path / "disk.img", tmp_path / "disk"
     mount.mkdir()
     with image.open("wb") as file:
@@ -46,7 +46,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path, room: int) -> None:
-    """Until nothing more fits; then so many bytes do."""
+    """Fill the disk until nothing more fits; then free so many bytes."""
     with path.open("wb", buffering=0) as file:
         for size in (MIB, 4096):
             with contextlib.suppress(OSError):
@@ -81,7 +81,7 @@ def test_a_full_disk_stops_the_node_until_there_is_room(small_disk: Path) -> Non
         )
         assert "Traceback" not in said
 
-        cluster.restart("athens", ready=False)  # as a service manager does; it may find the room to start
+        cluster.restart("athens", ready=False)  # as a service manager does; there may be room for the start
         eventually("a start without room", lambda: ended_or_ready(cluster))
         (small_disk / "ballast").unlink()
         if not cluster.node("athens").running:
@@ -101,7 +101,7 @@ def written(client: Client, key: bytes) -> bool:
 
 
 def write_until_refused(client: Client) -> int:
-    """How many rows of a MiB were acknowledged."""
+    """Write rows of a MiB until one is refused; returns how many were acknowledged."""
     for i in range(DISK_BYTES // MIB):
         try:
             client.put(b"key-%d" % i, bytes([i]) * MIB, timeout=2.0)
@@ -113,7 +113,7 @@ def write_until_refused(client: Client) -> int:
 
 
 def delete_until_refused(client: Client) -> None:
-    """What a disk that is low still takes, until it is full."""
+    """Delete, which a low disk still takes, until the disk is full."""
     for i in range(DISK_BYTES // 60_000):
         try:
             client.delete(b"%60000d" % i, timeout=2.0)
@@ -130,12 +130,12 @@ def ended_or_ready(cluster: LocalCluster) -> bool:
 
 
 def wal(data_dir: Path) -> Path:
-    """The file that the log database has last written to."""
+    """The write-ahead log that the log database has last written to."""
     return max((file for file in (data_dir / "log").glob("*.log") if file.stat().st_size), key=lambda f: f.name)
 
 
 def test_a_torn_end_of_the_log_is_cut_off() -> None:
-    """A power cut tears what was not synced: a half record after the others."""
+    """A power cut tears what was not synced: half a record follows the others."""
     with LocalCluster(["athens"], config=CONFIG) as cluster, Control(cluster.endpoints) as control:
         create_keyspace(control, "flights", 3, live=1)
         rows = {b"key-%d" % i: b"value-%d" % i for i in range(50)}
@@ -143,7 +143,7 @@ def test_a_torn_end_of_the_log_is_cut_off() -> None:
             client.put_many(rows)
             cluster.kill("athens")
             path = newest(cluster.node("athens").data_dir, "*.log")
-            # RocksDB's header: checksum, length, and that it is the whole of the record; most of it is missing.
+            # RocksDB's header: the checksum, the length, and that it is a whole record; most of the record is missing.
             path.write_bytes(path.read_bytes() + b"\x01\x02\x03\x04" + b"\x00\x10" + b"\x01" + b"torn")
             cluster.restart("athens")
             wait_settled(control, live=1)
@@ -195,12 +195,12 @@ def check_rebuild_is_refused(cluster: LocalCluster, reason: str) -> None:
 
 
 def newest(data_dir: Path, pattern: str) -> Path:
-    """The last of such files of the log database."""
+    """The last of the log database's files that match the pattern."""
     return max((file for file in (data_dir / "log").glob(pattern) if file.stat().st_size), key=lambda file: file.name)
 
 
 def flip(path: Path) -> None:
-    """A bit in what comes first."""
+    """Flip a bit near the file's beginning."""
     content = bytearray(path.read_bytes())
     content[40] ^= 0x10
     path.write_bytes(content)

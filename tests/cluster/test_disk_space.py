@@ -1,4 +1,4 @@
-"""Disks that are short of space, or fail, under real daemons."""
+"""Real daemons whose disks are short of space, or fail."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,7 @@ from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended
 from tests.cluster.disks import MIB, Disk
 from tests.cluster.undo import NotPermitted, Undo
 
-# Restarts wait for clearances to end.
+# Restarts must wait for clearances to end.
 CONFIG: Final = {
     "membership": {"heartbeat_interval_ms": 50, "clearance_ms": 400, "failure_timeout_ms": 600},
     "coordinator": {"tick_ms": 20},
@@ -43,7 +43,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def break_disk(disk: Disk) -> None:
-    """Every read and write fails from now on."""
+    """Let every read and write fail from now on."""
     folder = os.open(disk.mount, os.O_RDONLY)
     try:
         fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
@@ -58,7 +58,7 @@ def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitions", [100, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_disk_that_fails_ends_the_node_however_many_partitions_it_has(disk: Disk, partitions: int) -> None:
-    """Closing one after the other would take a second each."""
+    """Closing one database after the other would take a second each."""
     cluster = LocalCluster(["athens"], config=QUICK)
     cluster.nodes["athens"].config = {"data_dir": str(disk.mount / "data")}
     with cluster, Control(cluster.endpoints) as control:
@@ -85,7 +85,7 @@ def written(client: Client, keys: Iterable[bytes]) -> bool:
 
 
 def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:
-    """Its replicas elsewhere lead then."""
+    """Its replicas at other nodes lead then."""
     spec, held = tmp_path / "failpoints", tmp_path / "held"
     with LocalCluster(3, config=CONFIG) as cluster, Control(cluster.endpoints) as control:
         victim = next(name for name in cluster.nodes if name != control.status().coordinator.controller)
@@ -100,7 +100,7 @@ def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:
         process = cluster.node(victim).process
         assert process is not None
         with Client(cluster.endpoints, keyspace="flights", timeout=30.0) as client:
-            with contextlib.suppress(MinkaError):  # what it leads, or is in sync of, waits until it has ended
+            with contextlib.suppress(MinkaError):  # its partitions wait until it has ended
                 client.put_many(dict.fromkeys(KEYS, b"value"))
             assert process.wait(15) == 1
             client.put_many(dict.fromkeys(KEYS, b"value"))
@@ -115,7 +115,7 @@ def known(control: Control) -> PartitionTable:
 
 @pytest.mark.parametrize("who", ["the active controller", "another node"])
 def test_others_lead_while_a_disk_does_not_answer(tmp_path: Path, who: str) -> None:
-    """Long before the node ends by itself; and it goes on when the disk does."""
+    """They do so long before the node ends, and the node goes on when its disk does."""
     held = tmp_path / "held"
     cluster = LocalCluster(3, config=CONFIG)
     for name, node in cluster.nodes.items():
@@ -128,7 +128,7 @@ def test_others_lead_while_a_disk_does_not_answer(tmp_path: Path, who: str) -> N
         victim = next(name for name in cluster.nodes if (name == controller) == (who == "the active controller"))
         held.touch()
         (tmp_path / victim).write_text(f"log.sync.before=pause:{held}\n")
-        with contextlib.suppress(MinkaError):  # what it leads, or is in sync of, waits until it is failed
+        with contextlib.suppress(MinkaError):  # its partitions wait until it is failed
             client.put_many(dict.fromkeys(KEYS, b"value"), timeout=2.0)
         client.put_many(dict.fromkeys(KEYS, b"value"), timeout=10.0)
         assert not any(p.leader == victim for p in known(control).partitions)
@@ -190,13 +190,13 @@ def check_what_a_low_disk_takes(cluster: LocalCluster, control: Control, client:
 
 
 def is_low(cluster: LocalCluster, disk: Disk) -> bool:
-    """Whether the controller has heard of it; what a database had taken ahead, and gave back, is filled up again."""
+    """Whether the controller has heard that the disk is low; room that a database has given back is filled again."""
     disk.fill(room=DISK_BYTES // 10 - 4 * MIB)
     return "low" in minkactl(cluster, "nodes").output
 
 
 def refusals(client: Client) -> dict[bytes, Code]:
-    """By key: why it was not written; nothing where all were."""
+    """By key: why it was not written; empty if all keys were."""
     try:
         client.put_many(dict.fromkeys(KEYS[2:], b"x" * 1000), timeout=1.0)
     except BatchError as error:
@@ -205,7 +205,7 @@ def refusals(client: Client) -> dict[bytes, Code]:
 
 
 def test_writes_go_on_without_a_replica_whose_disk_is_low(disk: Disk) -> None:
-    """Others lead, and it leaves the in-sync sets until it has room."""
+    """Other nodes lead, and it is out of the in-sync sets until it has room."""
     cluster = LocalCluster(["athens", "byzantium", "cyrene"], config=CONFIG)
     cluster.nodes["athens"].config = {"data_dir": str(disk.mount / "data")}
     with (

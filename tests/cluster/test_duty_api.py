@@ -64,7 +64,7 @@ def test_a_duty_from_its_creation_to_its_end(cluster: LocalCluster, duties: Clie
     duties.create_pallet("feeds")
     created = duties.create("feeds", "https://bbc/ä", b"\0payload", weight=5, lazy=True)
     assert (created.version, created.weight, created.lazy, created.payload_bytes) == (1, 5, True, 8)
-    for node in cluster.nodes.values():  # any of them serves it
+    for node in cluster.nodes.values():  # any of them serves the request
         with Client([node.address]) as one:
             assert one.get("feeds", "https://bbc/ä").payload == b"\0payload"
     assert duties.update("feeds", "https://bbc/ä", "new", if_version=1).version == 2
@@ -159,7 +159,7 @@ async def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duti
     orphans = await store.put_many([b"orphan", b"another"], 10.0)
     rows = {one.duty.number: one.duty for one in duties.list()}
     now = await store.sweep(lambda: rows, lambda: True, unix_ms())
-    assert now == 0  # they may be those of a request under way
+    assert now == 0  # a request under way may have put them there
     later = await store.sweep(lambda: rows, lambda: True, unix_ms() + 2 * 3_600_000)
     assert later >= 2
     assert not await store.get_many(orphans, 10.0)
@@ -168,14 +168,14 @@ async def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duti
 
 
 class Rest:
-    """REST, at each node in turn."""
+    """REST requests, to each node in turn."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._addresses = [node.http_address for node in cluster.nodes.values()]
         self._turn = count()
 
     def __call__(self, method: str, path: str, document: Any = None, **headers: str) -> tuple[int, Any, str]:
-        """Status, document, ETag."""
+        """The status, the document and the ETag."""
         address = self._addresses[next(self._turn) % len(self._addresses)]
         body = None if document is None else json.dumps(document).encode()
         named = {"Content-Type": "application/json"} if body is not None else {}
@@ -222,7 +222,7 @@ def test_rest_at_every_node(cluster: LocalCluster) -> None:
 
 
 def test_what_was_acknowledged_outlives_the_controller(cluster: LocalCluster, duties: Client) -> None:
-    """Batches of ten while the active controller is killed: each is there as a whole or not at all."""
+    """Batches of ten are created while the active controller is killed: each is there as a whole or not at all."""
     duties.create_pallet("failover")
     done: list[int] = []
     unknown: list[int] = []

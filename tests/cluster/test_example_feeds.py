@@ -1,4 +1,4 @@
-"""The example of duties, as its README says: workers are killed, and each feed is polled by one living worker."""
+"""The example of duties does what its README says: workers are killed, and each feed is polled by one living worker."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -24,8 +24,8 @@ def feeds(tmp_path: Path) -> Iterator[LocalFeeds]:
 
 
 def settled(feeds: LocalFeeds) -> Polls:
-    """When each feed was polled from now on, by one worker alone, and each living worker has some. Whenever something
-    is moved meanwhile, it begins again.
+    """Wait until each feed is polled by exactly one worker, and each living worker has some; a move begins the wait
+    again. Returns the polls.
     """
     begun = feeds.polls().now
 
@@ -60,7 +60,7 @@ def test_each_feed_is_polled_by_one_living_worker_after_others_were_killed(feeds
 
     eventually("all items that were published before are stored", lambda: len(feeds.items.all()) >= last.published)
     assert {worker for _, worker in feeds.items.all().values()} == {"one", "two", "three"}
-    for feed, polls in enumerate(before.feeds):  # what the killed worker would still write, if it were only slow
+    for feed, polls in enumerate(before.feeds):  # what the killed worker would still write if it were only slow
         if polls[-1].worker == "two":
             with pytest.raises(StaleToken):
                 feeds.items.add(f"feed-{feed:03}", polls[-1].epoch, "two", {"late": "too late"})

@@ -28,7 +28,7 @@ NODES = ("athens", "byzantium", "cyrene", "ephesus")
 # Splits, merges, snapshots and loads have tests of their own.
 ELSEWHERE = ("ingest.", "merge.", "snapshot.", "split.", "spool.", "trim.")
 PLACES = [name for name in sorted(failpoints.names()) if not name.startswith(ELSEWHERE)]
-# Enough in each partition of `flights` that it is moved by checkpoint; those of `small` are moved by their log alone.
+# Each partition of `flights` has so much that it moves by a checkpoint; those of `small` move by their log alone.
 BALLAST = {b"ballast-%d" % i: i.to_bytes(4, "big") * 500 for i in range(9_000)}
 
 
@@ -85,7 +85,9 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
 
 
 def begun(control: Control, plan: Plan, who: str) -> int:
-    """The operation; they run side by side. 0: the controller died of it, and it may have been recorded."""
+    """Begin the operation beside others; returns its id, or 0 if the controller died, in which case it may be
+    recorded.
+    """
     try:
         return control.apply_plan(plan, who).id
     except MinkaError as error:
@@ -99,7 +101,7 @@ def ended(control: Control, operations: list[int]) -> bool:
 
 
 def nothing_runs(control: Control) -> bool:
-    """Also of what was recorded although nobody was told."""
+    """Whether no operation runs, even one that was recorded although no client was told."""
     status = control.status()
     return status.from_controller and not status.running
 

@@ -1,4 +1,4 @@
-"""The history of a real cluster's load: what clients did is what the nodes tell, also after a kill."""
+"""The history of a real cluster's load: nodes report what clients did, and keep it through a kill."""
 
 from collections.abc import Iterator
 

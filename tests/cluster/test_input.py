@@ -1,4 +1,4 @@
-"""Random and mutated requests at every method of a real node: each gets a named answer, and the node stays well."""
+"""Random and mutated requests to every method of a real node: each gets a named answer, and the node stays well."""
 
 import contextlib
 import random
@@ -41,7 +41,7 @@ METHODS = [
     for method in service.methods
 ]
 NODE = "athens"
-EXAMPLES = 12  # of each method and seed
+EXAMPLES = 12  # for each method and seed
 SECONDS = 5.0
 TEXTS = ("", NODE, "fuzzed", "no such", "a\0b", "\x1b[31m", "..", "127.0.0.1:1", "host", "[::1]:99", "x" * 5000, "é")
 NUMBERS = (0, 1, 2, 3, 7, 255, 2**31 - 1, 2**32 - 1)
@@ -62,13 +62,13 @@ def channel(cluster: LocalCluster) -> Iterator[grpc.Channel]:
 
 
 def identity(cluster: LocalCluster) -> tuple[tuple[str, str], ...]:
-    """What a node says of itself."""
+    """The metadata by which a node shows that it is one of the cluster."""
     with Control(cluster.endpoints) as control:
         return ("minka-cluster", control.status().table.cluster.id), ("minka-node", NODE)
 
 
 def fill(message: Message, rng: random.Random, depth: int = 0) -> None:
-    """Give fields values, some of which can't be."""
+    """Give fields values, some of which are invalid."""
     for field in message.DESCRIPTOR.fields:
         if rng.random() < 0.4:
             continue
@@ -89,7 +89,7 @@ def fill(message: Message, rng: random.Random, depth: int = 0) -> None:
 
 
 def value_of(field: Any, rng: random.Random) -> Any:
-    """One that the type can have."""
+    """A value that the field's type can have."""
     if field.type == FieldDescriptor.TYPE_STRING:
         return rng.choice(TEXTS)
     if field.type == FieldDescriptor.TYPE_BYTES:
@@ -104,7 +104,7 @@ def value_of(field: Any, rng: random.Random) -> Any:
 
 
 def mutated(content: bytes, rng: random.Random) -> bytes:
-    """With some bytes changed, left out or added."""
+    """The bytes with some of them changed, left out or added."""
     data = bytearray(content)
     for _ in range(rng.randint(1, 4)):
         place = rng.randrange(len(data) + 1)
@@ -125,13 +125,13 @@ def request(method: MethodDescriptor, rng: random.Random) -> bytes:
     message = GetMessageClass(method.input_type)()
     fill(message, rng)
     if method.name == "DrainNode" and getattr(message, "node", "") == NODE:
-        message.ClearField("node")  # it would be drained
+        message.ClearField("node")  # else the node would be drained
     content = message.SerializeToString()
     return mutated(content, rng) if rng.random() < 0.4 else content
 
 
 def outcome(call: Any) -> Code | None:
-    """The code of a refusal. Fails for an answer that is none of Minka's."""
+    """The code of a refusal, or None. Fails for an error that is none of Minka's."""
     try:
         for _ in call:
             pass
@@ -154,7 +154,7 @@ def ask(channel: Any, path: str, content: bytes, metadata: Any, *, streams: bool
 
 
 def assert_well(cluster: LocalCluster) -> None:
-    """The node serves, and nothing in its log is a bug's."""
+    """Check that the node serves, and that nothing in its log shows a bug."""
     log = cluster.node(NODE).log.read_text()
     assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
     with Control(cluster.endpoints) as control:
@@ -172,7 +172,8 @@ def test_every_method_answers_any_request_by_name(cluster: LocalCluster, channel
     strange = (None, (("minka-cluster", "another"),), (*known[:1], ("minka-node", "No Name")))
     for method in METHODS:
         path = f"/{method.containing_service.full_name}/{method.name}"
-        # Who knows the cluster's id, and is not stopped by TLS, is a node: what it says of rows and terms is believed.
+        # A caller that knows the cluster's id, and is not stopped by TLS, counts as a node: its rows and terms are
+        # believed.
         believed = method.containing_service.name in ("Raft", "ReplicaControl")
         for _ in range(EXAMPLES):
             metadata = rng.choice(strange if believed else (*strange, known, known))
@@ -238,7 +239,7 @@ def _connected(address: str) -> socket.socket | None:
 
 @pytest.mark.parametrize("sent", [preface(b"/minka.v1.Admin/\xff\xfe"), b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000])
 def test_what_is_no_grpc_ends_nothing(cluster: LocalCluster, sent: bytes) -> None:
-    """At most the node listens again, in a moment."""
+    """At worst the node's listener starts again after a moment."""
     for _ in range(3):
         with (
             eventually("a connection", lambda: _connected(cluster.node(NODE).address)) as connection,

@@ -1,4 +1,4 @@
-"""Whatever happens to nodes, network and disks: what clients saw is what one store that never fails would show them."""
+"""Whatever happens to nodes, network and disks: clients see what one store that never fails would show them."""
 
 import contextlib
 import logging
@@ -47,7 +47,7 @@ def skip_what_is_not_permitted(lab: Lab, faults: tuple[Fault, ...]) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_histories_are_linearizable(lab: Lab, fault: Fault, seed: int) -> None:
-    """Of odd seeds also while replicas move."""
+    """With odd seeds, replicas move meanwhile."""
     skip_what_is_not_permitted(lab, (fault,))
     run(lab, f"{fault.__name__}-{seed}", [fault], reassign=seed % 2 == 1)
 
@@ -62,7 +62,7 @@ def test_histories_are_linearizable_through_a_reassignment_and_all_sorts_of_faul
 @pytest.mark.seeds(2)
 @pytest.mark.timeout(120)
 def test_histories_are_linearizable_while_ranges_are_split_and_merged(lab: Lab, seed: int) -> None:
-    """Two faults of those that are permitted, in turn."""
+    """Two of the permitted faults, one after the other."""
     permitted = [*PROCESS_FAULTS, *(NETWORK_FAULTS if lab.network else ()), *(DISK_FAULTS if lab.disks else ())]
     faults = [permitted[number % len(permitted)] for number in (2 * seed, 2 * seed + 1)]
     rng = random.Random(f"ranges-{seed}")
@@ -71,7 +71,7 @@ def test_histories_are_linearizable_while_ranges_are_split_and_merged(lab: Lab, 
 
 
 def run(lab: Lab, name: str, faults: list[Fault], *, reassign: bool) -> None:
-    """In a keyspace by hash."""
+    """Judge the history of a keyspace by hash."""
     rng = random.Random(name)
     admin = Reassigner(lab, rng) if reassign else None
     judge(lab, name, faults, rng, keys_of_all_partitions(name), KEYSPACE, admin)

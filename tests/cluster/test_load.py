@@ -1,4 +1,4 @@
-"""Loads that are not even, on a real cluster: what is busy is split and spread over the nodes; no client notices."""
+"""Uneven load on a real cluster: busy partitions are split and spread over the nodes, and no client notices."""
 
 import random
 import threading
@@ -22,13 +22,13 @@ PATIENCE_S = 120.0
 
 
 def zipf(rng: random.Random, keys: Sequence[bytes]) -> Callable[[], bytes]:
-    """The first key most often, the n-th a n-th as often."""
+    """Draws of keys: the first key most often, the n-th one 1/n times as often."""
     cumulative = list(accumulate(1 / (rank + 1) for rank in range(len(keys))))
     return lambda: keys[bisect_right(cumulative, rng.random() * cumulative[-1])]
 
 
 class Users:
-    """Threads that get and put, and scan a little, at a rate that is bounded; raises at the end what they met."""
+    """Threads that get and put, and scan a little, at a bounded rate. Errors are raised at the end."""
 
     def __init__(self, cluster: LocalCluster, keys: Sequence[bytes], keyspace: str) -> None:
         self._keys = keys
@@ -38,12 +38,12 @@ class Users:
         self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(3)]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End. Raises what they met."""
+        """Stop the threads. Raises the errors that they met."""
         self._stop.set()
         for thread in self._threads:
             thread.join(30)
@@ -96,7 +96,7 @@ def test_a_zipf_load_on_one_range_is_split_and_spread(cluster: LocalCluster) -> 
             return [row for row in table.partitions if b"m" <= row.start_key < b"s"]
 
         def busiest_share() -> float:
-            """Of the node that serves most, at this moment."""
+            """The present share of the node that serves most."""
             status = control.status()
             leaders = {row.id: row.leader for row in status.table.partitions}
             served = Counter[str]()

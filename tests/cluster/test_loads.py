@@ -1,4 +1,4 @@
-"""Loads into real daemons: files that are uploaded, committed and taken in, whatever dies meanwhile."""
+"""Loads into real daemons: files are uploaded, committed and taken in, whatever dies meanwhile."""
 
 import random
 import zlib
@@ -34,7 +34,7 @@ def rows_of(count: int, tag: str = "a") -> dict[bytes, bytes]:
 def upload(
     client: LoadClient, load: Load, keyspace: str, rows: Mapping[bytes, bytes], folder: Path, attempt: str = "1"
 ) -> list[LoadFile]:
-    """All rows, in one file a partition."""
+    """Upload all rows, in one file for each partition."""
     files = []
     targets = client.targets(keyspace)
     for target in targets:
@@ -46,7 +46,7 @@ def upload(
 
 
 def _belongs(key: bytes, target: LoadTarget, count: int) -> bool:
-    if target.slot == target.partition_id:  # by ranges
+    if target.slot == target.partition_id:  # a keyspace by ranges
         return target.range.contains(key)
     return murmur3(key) % count == target.slot
 
@@ -93,7 +93,7 @@ def spool_of(cluster: LocalCluster, name: str, load: Load) -> list[str]:
 
 
 def test_a_load_runs_once(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Whoever runs it again finds what came of the first run, and a later write stays."""
+    """A second run finds the result of the first one, and a later write stays."""
     rows = rows_of(2000, "once")
     with LoadClient(cluster.endpoints) as client, Client(cluster.endpoints) as kv:
         load = client.begin("once", "hashed", job="what it was asked")
@@ -147,7 +147,7 @@ def test_what_is_in_no_log_any_more_is_removed(cluster: LocalCluster, tmp_path: 
         value = b"v" * 1_000_000
 
         def is_empty() -> bool:
-            kv.keyspace("small").put_many({f"more-{i}".encode(): value for i in range(20)})  # a flush a round
+            kv.keyspace("small").put_many({f"more-{i}".encode(): value for i in range(20)})  # one flush in each round
             return not any(spool_of(cluster, name, load) for name in NODES)
 
         eventually("nothing is left of it", is_empty)
@@ -210,7 +210,7 @@ def test_a_file_with_other_rows_than_it_says_is_refused(cluster: LocalCluster, t
 
 @pytest.mark.timeout(180)
 def test_a_node_that_is_down_during_the_upload(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A load that ends because a node restarted is what users of others complain of: tidb 36674, 43400."""
+    """Users of other databases complain of loads that end because a node restarted: tidb 36674, 43400."""
     rows = rows_of(20_000, "down")
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
         load = client.begin("down", "hashed")
@@ -226,7 +226,7 @@ def test_a_node_that_is_down_during_the_upload(cluster: LocalCluster, tmp_path: 
 
 
 def counts(control: Control, cluster: LocalCluster, name: str) -> dict[int, tuple[int, int]]:
-    """Keys and bytes of each partition there."""
+    """The keys and bytes of each partition at this node."""
     return {one.partition_id: (one.keys, one.bytes) for one in control.count_keys(cluster.node(name).address)}
 
 
@@ -275,7 +275,7 @@ def test_a_file_that_is_nowhere_is_waited_for_and_named(cluster: LocalCluster, t
 
 
 def test_what_is_missing_is_said_before_anything_is_sent(cluster: LocalCluster) -> None:
-    """16 hours of retries against a full disk are what users of others complain of: tidb 33446."""
+    """Users of other databases complain of 16 hours of retries against a full disk: tidb 33446."""
     with LoadClient(cluster.endpoints, timeout=2.0) as client, Control(cluster.endpoints) as control:
         client.check("hashed", 1_000_000, minka.__version__)
         with pytest.raises(MinkaError, match=r"DISK_FULL: athens has room for .*byzantium has room for .*cyrene") as no:
@@ -296,7 +296,7 @@ def test_what_is_missing_is_said_before_anything_is_sent(cluster: LocalCluster) 
 
 
 def test_the_controller_dies_after_the_commit(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A load that ends because the controller restarted is what users of others complain of: tidb 36674, 43400."""
+    """Users of other databases complain of loads that end because the controller restarted: tidb 36674, 43400."""
     rows = rows_of(5000, "failover")
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
         load = client.begin("failover", "hashed")
@@ -335,7 +335,7 @@ def test_replicas_move_between_upload_and_commit(tmp_path: Path) -> None:
 
 
 def same_everywhere(control: Control, cluster: LocalCluster) -> None:
-    """All replicas are in sync, and have the same."""
+    """Check that all replicas are in sync, and have the same data."""
     eventually("all are in sync", lambda: all(len(p.isr) == 3 for p in control.status().table.partitions))
 
     found: dict[str, dict[int, tuple[int, int]]] = {}
@@ -364,7 +364,7 @@ def test_these_are_the_places() -> None:
 @pytest.mark.seeds(8)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_while_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
-    """All of it is there in the end, once: a write that came after it stays."""
+    """At the end all of it is there, once, and a write that came after it stays."""
     rng = random.Random(seed)
     place = INGEST_POINTS[seed % len(INGEST_POINTS)]
     keyspace = ("hashed", "ranged")[seed // len(INGEST_POINTS) % 2]

@@ -1,4 +1,4 @@
-"""A node's memory stays bounded whatever clients ask and don't take, and others are served meanwhile."""
+"""A node's memory stays bounded whatever clients ask and don't take, and other clients are served meanwhile."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from tests.cluster.cluster import QUICK, create_keyspace
 
 MIB = 1024 * 1024
 LIMIT_MIB = 128
-# Of what is counted there are copies under way in gRPC and in the allocator's hands.
+# What is counted also has copies in gRPC, and in memory that the allocator keeps.
 BOUND_MIB = 3 * LIMIT_MIB
 KEYS = [b"large%d" % i for i in range(16)]
 ROUNDS = 3
@@ -33,7 +33,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 async def filled(cluster: LocalCluster) -> Partition:
-    """One partition with 16 values of a MiB."""
+    """A partition with 16 values of a MiB."""
     with Control(cluster.endpoints) as control:
         row = create_keyspace(control, "large", 1, live=1).partitions[0]
     async with minka.aio.Client(cluster.endpoints, keyspace="large") as client:
@@ -43,7 +43,7 @@ async def filled(cluster: LocalCluster) -> Partition:
 
 
 def resident_mib(cluster: LocalCluster) -> float:
-    """What the daemon has in memory."""
+    """The daemon's resident memory, in MiB."""
     process = cluster.node("athens").process
     assert process is not None
     pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
@@ -51,14 +51,14 @@ def resident_mib(cluster: LocalCluster) -> float:
 
 
 def frame(row: Partition, number: int, keys: list[bytes]) -> bytes:
-    """A read that waits for long, if it has to."""
+    """A read that may wait for long."""
     group = wire.Group(wire.Op.READ, row.id, row.generation, wire.encode(keys))
     return wire.encode(wire.Request(number, 600_000, [group]))
 
 
 @asynccontextmanager
 async def streams(cluster: LocalCluster, count: int, connections: int) -> AsyncIterator[list[Any]]:
-    """So many, over so many connections."""
+    """So many streams, over so many connections."""
     address = cluster.node("athens").address
     channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(connections)]
     try:
@@ -69,25 +69,27 @@ async def streams(cluster: LocalCluster, count: int, connections: int) -> AsyncI
 
 
 async def send(call: Any, row: Partition, keys: list[bytes], frames: int) -> None:
-    """Ask, and don't care for answers."""
+    """Send frames without reading the answers."""
     try:
         for number in range(frames):
             await call.write(frame(row, number, keys))
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        return  # it was ended
+        return  # the node ended the stream
 
 
 async def take_slowly(call: Any) -> None:
-    """A quarter of a MiB now and then."""
+    """Read a quarter of a MiB now and then."""
     try:
         async for _ in call:
-            await asyncio.sleep(1.5)  # it is slow
+            await asyncio.sleep(1.5)  # the client is slow
     except grpc.aio.AioRpcError:
         return
 
 
 async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]]) -> float:
-    """What memory the daemon came to have while `others` are under way and a good client's calls all succeed."""
+    """How much more memory the daemon had at most while `others` were under way and all calls of a good client
+    succeeded, in MiB.
+    """
     before, most = resident_mib(cluster), 0.0
     tasks = [asyncio.ensure_future(other) for other in others]
 
@@ -100,7 +102,7 @@ async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]])
     tasks.append(asyncio.ensure_future(watch()))
     try:
         async with minka.aio.Client(cluster.endpoints, keyspace="large", timeout=60) as client:
-            await asyncio.sleep(1.0)  # for the others to get going: what is measured is memory, not time
+            await asyncio.sleep(1.0)  # the others begin meanwhile: memory is measured, not time
             until = time.monotonic() + 3.0
             done = 0
             while done < ROUNDS or time.monotonic() < until:

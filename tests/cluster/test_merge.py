@@ -22,7 +22,7 @@ BOUNDS = [SORTED[i] for i in range(500, 6000, 500)] + [b"key-2", b"key-3"]
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_merges_under_load(replicas: int) -> None:
-    """With one replica they are brought together first."""
+    """With one replica, the two partitions are first brought to the same node."""
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
         control.create_keyspace("authors", 0, nothing, replicas=replicas, split_points=BOUNDS)
@@ -52,7 +52,7 @@ def test_merges_under_load(replicas: int) -> None:
 
 
 def test_what_has_become_small_is_merged_by_itself() -> None:
-    """It grows, splits itself, shrinks, and is one partition again; a bound that a person chose stays."""
+    """A keyspace grows, splits itself, shrinks, and is one partition again; a bound that a person chose stays."""
     config = {**QUICK, "ranges": {"merge_after_s": 1}}
     with LocalCluster(3, config=config) as cluster, Control(cluster.endpoints) as control:
         nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
@@ -95,7 +95,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def test_what_is_deleted_while_it_is_trimmed_stays_deleted(cluster: LocalCluster) -> None:
-    """Not even its name is there after a restart."""
+    """The deleted keys are not even back after a restart."""
     with Control(cluster.endpoints) as control:
         rows = wait_settled(control, live=3).partitions
         parent = next(row for row in rows if row.start_key == BOUNDS[0])
@@ -136,7 +136,7 @@ def test_these_are_the_places() -> None:
 @pytest.mark.seeds(4)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
-    """The leader dies at a place of a merge; the merge ends, and all that was acknowledged is there."""
+    """The leader dies at a step of a merge; the merge ends, and all that was acknowledged is there."""
     rng = random.Random(seed)
     with Control(cluster.endpoints) as control:
         wait_settled(control, live=3)

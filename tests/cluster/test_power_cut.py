@@ -34,12 +34,12 @@ NODES: Final = ("athens", "byzantium", "cyrene")
 DISK_BYTES: Final = 256 * MIB
 PARTITIONS: Final = 6
 WRITERS: Final = 12
-KEYS: Final = 20  # each writer's own
-FIRST_ACKNOWLEDGED: Final = 300  # before the power may be cut
+KEYS: Final = 20  # each writer has its own
+FIRST_ACKNOWLEDGED: Final = 300  # acknowledged writes before the power may be cut
 
 
 class Writers:
-    """Each overwrites its own keys with rising versions, one after the other, until a write fails."""
+    """Writers that overwrite their own keys with rising versions, one write after the other, until a write fails."""
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str) -> None:
         self.asked: dict[bytes, int] = {}
@@ -50,11 +50,11 @@ class Writers:
         self._work: Future[None] = loop.start(self._run())
 
     def wait_busy(self) -> None:
-        """Until there is something to lose."""
+        """Wait until there is something to lose."""
         eventually("writes are acknowledged", lambda: self.count >= FIRST_ACKNOWLEDGED)
 
     def wait_failed(self) -> None:
-        """Until every writer has met with an error."""
+        """Wait until every writer has met an error."""
         self._work.result(30)
 
     async def _run(self) -> None:
@@ -75,7 +75,7 @@ class Writers:
                     self.count += 1
 
     def check(self, before: dict[bytes, int]) -> None:
-        """Everything that was acknowledged `before` is there, or what the same writer wrote later."""
+        """Check that each value acknowledged `before` is there, or one that the same writer wrote later."""
         assert sum(before.values()) >= FIRST_ACKNOWLEDGED
         with Client(self._endpoints, keyspace=self._keyspace, timeout=20.0) as client:
             found = client.get_many(list(before))
@@ -128,7 +128,7 @@ def cluster_on(disks: dict[str, Disk], replicas: int) -> Iterator[tuple[LocalClu
 
 
 def start_from_copy(undo: Undo, cluster: LocalCluster, name: str, copy: Path) -> None:
-    """As after the power is back: the file system replays its journal, and the daemon starts."""
+    """Start the node as after a power cut: the file system replays its journal, and the daemon starts."""
     mount = mounted(undo, copy, copy.with_suffix(".mount"))
     cluster.nodes[name].config = {"data_dir": str(mount / "data")}
     cluster.restart(name, ready=False)
@@ -170,7 +170,7 @@ def test_one_node_copied_while_it_writes(undo: Undo, directory: Path, loop: Loop
 @pytest.mark.seeds(1)
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, replicas: int, seed: int) -> None:
-    """SIGSTOP is the moment of the cut: copying takes longer than a cut does."""
+    """SIGSTOP is the moment of the cut, since copying takes longer than a cut does."""
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     with cluster_on(disks, replicas) as (cluster, control):
@@ -194,7 +194,7 @@ def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, r
 def test_one_of_three_nodes_loses_power_while_the_others_go_on(
     undo: Undo, directory: Path, loop: Loop, seed: int
 ) -> None:
-    """It comes back older than it was; nothing that was acknowledged is lost, neither before the cut nor after."""
+    """It comes back with older data; nothing that was acknowledged is lost, neither before the cut nor after."""
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     victim = rng.choice(NODES)

@@ -1,4 +1,6 @@
-"""Without a quorum nothing is decided, what has clearance is served until that ends, and all comes back by itself."""
+"""Without a quorum nothing is decided, nodes serve until their clearance ends, and the cluster recovers
+automatically.
+"""
 
 import signal
 import subprocess
@@ -42,7 +44,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @contextmanager
 def stopped(cluster: LocalCluster, names: Sequence[str]) -> Iterator[None]:
-    """Processes that stand still, as in a long pause of the machine."""
+    """Stop processes for the length of the block, as in a long pause of the machine."""
     for name in names:
         cluster.signal(name, signal.SIGSTOP)
     try:
@@ -61,7 +63,7 @@ def readyz(cluster: LocalCluster, name: str) -> tuple[int, str]:
 
 
 class Direct:
-    """Asks one node for a key of a partition that it leads, whatever the table has come to say."""
+    """Sends requests to one node for a key of a partition that it led, whatever the table says by now."""
 
     def __init__(self, cluster: LocalCluster, table: PartitionTable, name: str) -> None:
         self.partition = next(p for p in table.partitions if p.leader == name)
@@ -71,14 +73,14 @@ class Direct:
         self._batch: Any = self._channel.stream_stream(wire.KV_BATCH_METHOD)
 
     def __enter__(self) -> "Direct":
-        self.read()  # connected
+        self.read()  # this connects
         return self
 
     def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def send(self, timeout: float = 20.0) -> Any:
-        """A read and a write, on their way; `codes` waits for the answers."""
+        """Send a read and a write; `codes` waits for the answers."""
         keys, partition = [self.key], self.partition
         groups = [
             wire.Group(wire.Op.READ, partition.id, partition.generation, wire.encode(keys)),
@@ -89,18 +91,18 @@ class Direct:
 
     @staticmethod
     def codes(call: Any) -> list[Code | None]:
-        """Of the read and the write: None where it was done."""
+        """The codes with which the read and the write were refused: None for one that was done."""
         answers = sorted((wire.decode_response(frame) for frame in call), key=lambda answer: answer.id)
         errors = [answer.results[0].error for answer in answers]
         return [None if error is None else Code[Error.FromString(error).code] for error in errors]
 
     def read(self) -> list[Code | None]:
-        """Send, and wait."""
+        """Send a read and a write, and wait for the answers."""
         return self.codes(self.send())
 
 
 def test_a_leader_that_was_stopped_finds_itself_replaced(cluster: LocalCluster) -> None:
-    """The ghost leader: what reached it while it stood still is answered by a process that believes to lead."""
+    """The ghost leader: a process that still believes that it leads answers what reached it while it stood still."""
     with Control(cluster.endpoints) as control:
         table = wait_settled(control, live=3)
         ghost = control.status().coordinator.controller
@@ -148,7 +150,7 @@ def test_a_leader_without_quorum_steps_down_and_its_clearance_ends(cluster: Loca
 
 
 def serve_until_refused(direct: Direct) -> float:
-    """When the last request was sent that was served."""
+    """Send requests until one is refused; returns when the last one was sent that was served."""
     end = time.monotonic() + 10 * CLEARANCE_S
     last = 0.0
     while time.monotonic() < end:
@@ -156,7 +158,7 @@ def serve_until_refused(direct: Direct) -> float:
         codes = direct.read()
         if Code.NO_CLEARANCE in codes:
             return last
-        assert codes in ([None, None], [None, Code.OUTCOME_UNKNOWN])  # acknowledged without clearance: nobody knows
+        assert codes in ([None, None], [None, Code.OUTCOME_UNKNOWN])  # without clearance the outcome is unknown
         last = sent
     raise AssertionError("it serves on")
 
@@ -181,7 +183,9 @@ def check_everyone_says_so(cluster: LocalCluster, name: str) -> None:
 
 
 def test_nodes_that_move_to_other_addresses_find_each_other(cluster: LocalCluster) -> None:
-    """Two of three at once: what is written down of them is wrong until they have a leader that could correct it."""
+    """Two of three nodes move at once: their recorded addresses are wrong until they have a leader that can correct
+    them.
+    """
     with Client(cluster.endpoints, keyspace="flights") as client:
         client.put_many({b"key-%d" % i: b"%d" % i for i in range(100)})
     for name in ("athens", "byzantium"):
@@ -218,7 +222,7 @@ def start_apart(cluster: LocalCluster) -> None:
     assert readyz(cluster, "athens")[0] == 503
     with Control([cluster.node("athens").address]) as control:
         assert not control.table().cluster.id
-    # From a list of its own, byzantium is not of their cluster: neither has the other's vote.
+    # By its own list, byzantium is not in their cluster: neither node gets the other's vote.
     node = cluster.node("byzantium")
     node.config = {"cluster": {"bootstrap": [{"id": n, "address": cluster.node(n).address} for n in
                                              ("athens", "byzantium")]}}  # fmt: skip
@@ -230,7 +234,7 @@ def start_apart(cluster: LocalCluster) -> None:
     )
     cluster.kill("byzantium")
     node.data_dir.rename(cluster.directory / "mistaken")
-    # From the same list, two of three are enough, and the third finds them.
+    # With the same list, two of three are enough, and the third one finds them.
     node.config = {}
     launch(cluster, "byzantium")
     cluster.wait_ready(["athens", "byzantium"])
@@ -256,7 +260,7 @@ def elections(cluster: LocalCluster, name: str) -> int:
 
 
 def check_that_a_stranger_is_refused(cluster: LocalCluster) -> None:
-    """A node that would found another cluster with one of these."""
+    """Check that a node is refused that would found another cluster with one of these."""
     grpc_address, http_address = free_addresses(2)
     config = {
         "node": {"id": "troy"},

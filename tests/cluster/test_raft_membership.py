@@ -1,4 +1,6 @@
-"""Who votes, who leads, who is gone: voters and learners of real processes, changed by themselves and by minkactl."""
+"""Voters, the leader, and nodes that are gone: voters and learners are real processes, changed automatically and by
+minkactl.
+"""
 
 import json
 import re
@@ -25,7 +27,7 @@ FAILED = NodeState.NODE_STATE_FAILED
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """One node founds it, the others join; the tests below go on from one another, in their order."""
+    """One node founds the cluster and the others join; each of the tests below goes on from the one before."""
     with LocalCluster(["athens"], config=CONFIG) as cluster:
         for name in ("byzantium", "cyrene", "ephesus"):
             cluster.add(name)
@@ -43,7 +45,7 @@ def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
 
 
 def done(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
-    """What a command answers that has to succeed."""
+    """The answer of a command that has to succeed."""
     result = minkactl(cluster, *arguments, "-o", "json")
     assert result.exit_code == Exit.OK, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
@@ -51,7 +53,7 @@ def done(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
 
 
 def raft(control: Control) -> CoordinatorStatus:
-    """As the active controller sees it."""
+    """The coordinator's status as the active controller sees it."""
 
     def probe() -> CoordinatorStatus | None:
         status = control.status()
@@ -61,7 +63,7 @@ def raft(control: Control) -> CoordinatorStatus:
 
 
 def seats(control: Control) -> tuple[set[str], set[str]]:
-    """Voters and learners."""
+    """The voters and the learners."""
     coordinator = raft(control)
     return set(coordinator.voters), set(coordinator.learners)
 
@@ -130,7 +132,7 @@ def test_a_learner_takes_a_voters_seat_in_one_joint_change(cluster: LocalCluster
 
 
 def joint_configurations(cluster: LocalCluster) -> list[str]:
-    """Of the voters, in the order in which athens went through them, by raft id."""
+    """The joint configurations of voters, by raft id, in the order in which athens went through them."""
     return re.findall(
         r"is in the configuration voters=(\(\S[^)]*\)&&\([^)]*\))", cluster.log("athens").read_text("utf-8")
     )
@@ -165,7 +167,7 @@ def test_a_voter_that_stays_away_gives_its_seat_to_a_learner(cluster: LocalClust
 def test_a_removed_node_learns_of_it(cluster: LocalCluster, control: Control) -> None:
     voters, (learner,) = seats(control)
     node = cluster.node(learner)
-    # It is cut off while it is removed, and nobody leads it when it is back.
+    # The node is cut off while it is removed, and has no leader when it is back.
     cluster.signal(learner, signal.SIGSTOP)
     try:
         eventually(f"{learner} FAILED", lambda: state_of(control, learner) == FAILED)
@@ -196,7 +198,7 @@ def test_a_voter_is_removed_with_its_seat_and_its_id_comes_back_anew(cluster: Lo
     done(cluster, "raft", "remove", voter, "--yes")
     assert seats(control) == (set(coordinator.voters) - {voter}, set())
     cluster.node(voter).data_dir.rename(cluster.directory / "old data")
-    # Else athens, which founded the cluster alone, would found another one.
+    # Otherwise athens, which founded the cluster alone, would found another one.
     others = [node.address for node in cluster.nodes.values() if node.name != voter]
     cluster.node(voter).config = {"cluster": {"join": others}}
     cluster.restart(voter)

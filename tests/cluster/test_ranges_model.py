@@ -1,5 +1,5 @@
 """A keyspace by ranges against a sorted dict, on real daemons: puts, deletes, gets and scans, while partitions are
-split by hand and by size, merged, moved, and their nodes restarted.
+split by hand and by size, merged and moved, and nodes restart.
 """
 
 import itertools
@@ -25,9 +25,9 @@ NODES = ("athens", "byzantium", "cyrene")
 MAX_BYTES = 128 * 1024
 STEPS = 120
 RESTARTS = 2
-# Nothing was done, or it isn't known: there is one writer, so repeating comes to the same.
+# Nothing was done, or the outcome is unknown: there is one writer, so repeating the write is safe.
 AGAIN = frozenset({Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNREACHABLE, Code.NO_CLEARANCE})
-# What an admin is told while other things are under way.
+# An admin may get these while other operations are under way.
 LATER = frozenset(
     {Code.OPERATION_RUNNING, Code.STALE_PLAN, Code.PARTITION_OFFLINE, Code.NOT_ENOUGH_NODES, Code.NO_CONTROLLER,
      Code.NOT_CONTROLLER, Code.UNREACHABLE, Code.OUTCOME_UNKNOWN, Code.INVALID_ARGUMENT, Code.DEADLINE_EXCEEDED,
@@ -39,10 +39,10 @@ keys = st.integers(0, 2999).map(lambda number: b"%04d" % number)
 
 
 class Ranges(RuleBasedStateMachine):
-    """One keyspace, from empty to the end of the steps."""
+    """One keyspace, from its creation to the end of the steps."""
 
     cluster: ClassVar[LocalCluster]
-    done: ClassVar[set[str]]  # what has come to pass at least once
+    done: ClassVar[set[str]]  # what has happened at least once
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,12 +111,12 @@ class Ranges(RuleBasedStateMachine):
             else:
                 return
 
-    # What goes on beside it
+    # Operations meanwhile
 
     @rule(what=st.sampled_from(["split", "merge", "move"]), seed=st.integers(0, 1 << 32))
     def change(self, what: str, seed: int) -> None:
-        """One rule for all three: Hypothesis leaves out rules in some of the examples. What there is to choose from
-        depends on the nodes, so the seed chooses.
+        """One rule for all three, since Hypothesis leaves out rules in some examples. The choices depend on the nodes,
+        so the seed chooses.
         """
         name, rows, rng = self.keyspace.name, self.table(), random.Random(seed)
         bounds = [row.start_key for row in rows[1:]]
@@ -136,7 +136,7 @@ class Ranges(RuleBasedStateMachine):
         self.cluster.restart(node)
 
     def ask(self, what: str, command: Callable[[], object]) -> None:
-        """As soon as no other operation runs, so that the next steps meet this one."""
+        """Begin the operation as soon as no other one runs, so that the next steps overlap with it."""
         eventually("every operation has ended", lambda: not self.control.status().running)
         try:
             command()
@@ -145,14 +145,16 @@ class Ranges(RuleBasedStateMachine):
             if error.code not in LATER:
                 raise
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def the_ranges_cover_all_keys(self) -> None:
         self.table()
 
     def table(self) -> list[Partition]:
-        """The rows in order. Each partition has one owner an epoch, and its row never goes back."""
+        """The rows in the order of their ranges. Each partition has one owner for each epoch, and its row never goes
+        back.
+        """
         rows = [row for row in self.control.table().partitions if row.keyspace_id == self.keyspace.id]
         rows.sort(key=lambda row: row.start_key)
         assert rows[0].start_key == b"" == rows[-1].end_key
@@ -162,7 +164,7 @@ class Ranges(RuleBasedStateMachine):
         return rows
 
     def check_sizes(self) -> None:
-        """They add up: nothing is counted twice, or not at all, also while a partition splits itself."""
+        """Check that the sizes add up: nothing is counted twice or not at all, even while a partition splits."""
         counts = counted(self.control, self.keyspace.name, timeout_s=20)
         found = sum(row["keys"] for row in counts), sum(row["bytes"] for row in counts)
         assert found == (len(self.rows), sum(len(key) + len(value) for key, value in self.rows.items()))
@@ -186,7 +188,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.mark.timeout(300)
 def test_like_a_sorted_dict(cluster: LocalCluster, request: pytest.FixtureRequest) -> None:
-    """Not shrunk: real nodes don't repeat themselves. More examples: --seeds."""
+    """Examples are not shrunk, since real nodes don't repeat themselves. `--seeds` gives more of them."""
     Ranges.cluster, Ranges.done = cluster, set()
     examples = request.config.getoption("--seeds") or 2
     run_state_machine_as_test(

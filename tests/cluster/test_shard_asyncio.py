@@ -1,4 +1,4 @@
-"""A shard in a program with an event loop of its own: what its delegate reports, and how it ends."""
+"""A shard in a program that has its own event loop: what its delegate reports, and how it ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Fetcher(Delegate):
-    """A task a duty."""
+    """A delegate with one task for each duty."""
 
     def __init__(self) -> None:
         self.tasks: dict[Duty, asyncio.Task[None]] = {}

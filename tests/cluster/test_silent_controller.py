@@ -1,5 +1,5 @@
-"""The active controller is silent: stopped, cut off, or paused for a moment. Nobody who lives is failed, and all that
-has two healthy replicas is written to.
+"""The active controller is silent: stopped, cut off, or paused for a moment. No node that lives is failed, and each
+partition with two healthy replicas takes writes.
 """
 
 import signal
@@ -18,7 +18,7 @@ from tests.cluster.cluster import eventually
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
-# Nodes look for the controller before Raft can have elected another, which is when they could be caught in a call.
+# Nodes look for the controller before Raft can have elected another one: a call at that time could hold them up.
 CONFIG = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 400, "failure_timeout_ms": 1200}}
 PARTITIONS = 12
 KEYS = {murmur3(key) % PARTITIONS: key for key in (b"key-%d" % number for number in range(500))}
@@ -33,7 +33,7 @@ class World:
     network: Network | None
 
     def well(self) -> PartitionTable:
-        """The table once everybody is LIVE and in sync."""
+        """The table once all nodes are LIVE and all replicas in sync."""
 
         def probe() -> PartitionTable | None:
             status = self.control.status()
@@ -47,7 +47,7 @@ class World:
         return eventually("three LIVE nodes, with all replicas in sync", probe)
 
     def write_to_all(self, value: bytes) -> None:
-        """Each partition takes a write in the end; what is in doubt is written again."""
+        """Write to each partition until it succeeds; a write with an unknown outcome is repeated."""
         with Client(self.cluster.endpoints, keyspace="flights", timeout=0.5) as client:
             for key in KEYS.values():
 
@@ -63,7 +63,7 @@ class World:
 
 
 def processes(table: PartitionTable, but: str = "") -> dict[str, str]:
-    """By node: which process it is. One that was failed, wrongly or not, comes back as another."""
+    """The incarnations by node. A node that was failed, rightly or wrongly, comes back with another one."""
     return {node.id: node.incarnation for node in table.nodes if node.id != but}
 
 
@@ -89,7 +89,7 @@ def world() -> Iterator[World]:
 
 
 def lose_the_controller(world: World, silence: Callable[[str], None], speak: Callable[[str], None]) -> None:
-    """For as long as it takes until all is written to by the others."""
+    """Silence the controller until the other nodes have taken a write for each partition."""
     before = world.well()
     victim = world.controller()
     silence(victim)
@@ -140,12 +140,12 @@ def test_an_active_controller_that_is_cut_off(world: World) -> None:
 
 @pytest.mark.parametrize("seconds", [0.92, 0.3])
 def test_an_active_controller_that_was_paused_fails_nobody(world: World, seconds: float) -> None:
-    """Whether it leads on or not. It may have been failed itself."""
+    """It may lead on or not, and may have been failed itself; no other node is failed."""
     before = world.well()
     paused = world.controller()
     for _ in range(2):
         world.cluster.signal(paused, signal.SIGSTOP)
-        time.sleep(seconds)  # not to wait for something: it is the fault
+        time.sleep(seconds)  # this is the fault, not a wait for something
         world.cluster.signal(paused, signal.SIGCONT)
         world.write_to_all(b"after")
     after = world.well()
@@ -153,7 +153,7 @@ def test_an_active_controller_that_was_paused_fails_nobody(world: World, seconds
 
 
 def test_losing_the_controller_is_a_warning_in_the_logs(world: World) -> None:
-    """And that it was found again is told."""
+    """The log also says that the controller was found again."""
     world.well()
     victim = world.controller()
     other = next(name for name in world.cluster.nodes if name != victim)

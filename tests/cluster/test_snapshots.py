@@ -1,4 +1,4 @@
-"""Snapshots: all of a partition at one version, the same on each replica, also while nodes die and partitions split."""
+"""Snapshots: all of a partition at one version, the same at each replica, even while nodes die and partitions split."""
 
 import threading
 from array import array
@@ -50,7 +50,7 @@ def folders(cluster: LocalCluster, snapshot: PartitionSnapshot) -> list[Path]:
 
 
 def test_a_partition_is_read_as_it_was_at_one_version(cluster: LocalCluster) -> None:
-    """A writer sets all keys to the number of its round, in one batch a partition; a snapshot has one round."""
+    """A writer sets all keys to the number of its round, in one batch for each partition; a snapshot has one round."""
     keys = [b"key-%04d" % number for number in range(2000)]
     stop = threading.Event()
     with Client(cluster.endpoints, keyspace="hashed") as client, SnapshotClient(cluster.endpoints) as reader:

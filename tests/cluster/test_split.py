@@ -76,7 +76,7 @@ def test_these_are_the_places() -> None:
 @pytest.mark.seeds(5)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
-    """The leader, or a follower, at a place of a split; the split ends, and all that was acknowledged is there."""
+    """The leader or a follower dies at a step of a split; the split ends, and all that was acknowledged is there."""
     rng = random.Random(seed)
     with Control(cluster.endpoints) as control:
         wait_settled(control, live=3)

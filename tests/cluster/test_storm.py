@@ -1,4 +1,4 @@
-"""After a storm the cluster is healthy by itself: what would be repeated is dropped, nothing feeds on itself."""
+"""After a storm the cluster recovers automatically: what would be repeated is dropped, and no load feeds on itself."""
 
 import random
 import time

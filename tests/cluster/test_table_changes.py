@@ -1,4 +1,4 @@
-"""A caller that has a table is told what has changed since."""
+"""A caller that has a table gets only what has changed since."""
 
 import grpc
 

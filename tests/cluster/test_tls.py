@@ -35,7 +35,7 @@ HUNG_UP = "perhaps TLS is on at the other side only, or it does not accept this 
 
 
 def make_certificates(folder: Path) -> Tls:
-    """An authority and a certificate of it for 127.0.0.1, as operations.md says."""
+    """Make an authority and a certificate by it for 127.0.0.1, as operations.md says."""
     commands = re.findall(r"^    (openssl (?:req|x509) (?:.*\\\n)*.*)$", DOCS.read_text(), re.MULTILINE)
     assert len(commands) == 3
     script = "\n".join(commands)
@@ -51,7 +51,7 @@ def make_certificates(folder: Path) -> Tls:
 
 
 def section(tls: Tls) -> dict[str, dict[str, str]]:
-    """The configuration of a node."""
+    """The configuration of a node with TLS."""
     return {"tls": {"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)}}
 
 
@@ -69,7 +69,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 
 @pytest.fixture(scope="module")
 def cluster(tls: Tls) -> Iterator[LocalCluster]:
-    """Three nodes with TLS, and one that joined."""
+    """Three nodes with TLS, and one that has joined."""
     with LocalCluster(3, config=QUICK | section(tls)) as made:
         made.add("ephesus")
         yield made
@@ -81,7 +81,7 @@ def minkactl(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str
 
 
 def refusal(ask: Callable[[], object]) -> str:
-    """The message of the UNREACHABLE that it raises."""
+    """The message of the UNREACHABLE that `ask` raises."""
     with pytest.raises(MinkaError) as caught:
         ask()
     assert caught.value.code is Code.UNREACHABLE
@@ -115,7 +115,7 @@ def test_duties_and_their_payloads_with_tls(cluster: LocalCluster, tls: Tls, tmp
         shard = shards.start("s", "feeds", tls=[str(tls.ca), str(tls.cert), str(tls.key)])
         shards.wait_placed({"feeds/bbc"}, [shard])
         assert shard.calls("attach") == [["feeds/bbc", 1, "https://"]]
-    with pytest.raises(urllib.error.HTTPError, match="404"):  # REST, which has no TLS, would let anybody in
+    with pytest.raises(urllib.error.HTTPError, match="404"):  # REST has no TLS, so it would let anybody in
         urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/v1/pallets", timeout=5)
 
 
@@ -164,7 +164,7 @@ def test_a_client_with_tls_is_told_that_the_node_has_none(tls: Tls) -> None:
 
 
 def install(source: Tls, target: Tls) -> Tls:
-    """Copies of the files, in place of those of the target."""
+    """Replace the target's files by copies of the source's."""
     for name in ("ca", "cert", "key"):
         shutil.copy(getattr(source, name), getattr(target, name))
     return target
@@ -177,7 +177,7 @@ def test_a_node_of_another_authority_does_not_join(
     node = cluster.add("gortyn", config=section(live), ready=False)
     eventually("the reason in its log", lambda: OTHER_AUTHORITY in node.log.read_text())
     cluster.kill("gortyn")
-    # It trusts the cluster, but the cluster does not trust it.
+    # It trusts the cluster, but the cluster doesn't trust it.
     shutil.copy(tls.ca, live.ca)
     cluster.restart("gortyn", ready=False)
     eventually("the reason in its log", lambda: HUNG_UP in node.log.read_text())
@@ -204,7 +204,7 @@ def served(address: str, tls: Tls) -> bytes:
 
 
 def expiry(cluster: LocalCluster) -> dict[str, float]:
-    """What athens' metrics say of its certificates."""
+    """The dates at which certificates end, by athens' metrics."""
     with urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/metrics", timeout=5) as response:
         text = response.read().decode()
     found = re.findall(r'^minka_tls_certificate_expiry_timestamp_seconds\{file="(\w+)"\} (\S+)$', text, re.MULTILINE)
@@ -212,7 +212,7 @@ def expiry(cluster: LocalCluster) -> dict[str, float]:
 
 
 def reload(cluster: LocalCluster, line: str) -> None:
-    """SIGHUP to every node, until each has said so once more."""
+    """Send SIGHUP to every node, and wait until each has logged the line once more."""
     before = {name: cluster.log(name).read_text().count(line) for name in cluster.nodes}
     for name in cluster.nodes:
         cluster.signal(name, signal.SIGHUP)
@@ -253,7 +253,7 @@ def test_certificates_and_authority_are_renewed_without_a_restart(tls: Tls, stra
             assert client.get_many(list(ROWS)) == ROWS, "connections that are there stay"
         with Control([address], tls=tls) as control:
             assert OTHER_AUTHORITY in refusal(control.table)
-        # It comes back only if the others show it certificates of the new authority, and take its own.
+        # It comes back only if the others show it certificates of the new authority, and accept its own.
         cluster.kill("cyrene")
         cluster.restart("cyrene")
         with Control(cluster.endpoints, tls=strange) as control:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-# Its stdin ends when the test process does, by whatever signal. Then it runs the lines, the last first.
+# Its stdin ends when the test process does, by whatever signal. Then it runs the lines, the last one first.
 _KEEPER: Final = "trap '' HUP INT TERM PIPE; tac | sh"
 _TIMEOUT_S: Final = 30.0
 
@@ -16,7 +16,9 @@ class NotPermitted(Exception):
 
 
 class Undo:
-    """Collects commands, and runs them at the end, the last first; a helper process does when this one is killed."""
+    """Collects commands, and runs them at the end, the last one first; a helper process does so if this one is
+    killed.
+    """
 
     def __init__(self) -> None:
         self._keeper = subprocess.Popen(
@@ -25,7 +27,7 @@ class Undo:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a Ctrl-C is not meant for it
+            start_new_session=True,  # Ctrl-C is not meant for it
         )
 
     def __enter__(self) -> Self:
@@ -36,14 +38,14 @@ class Undo:
         assert not failures, f"not everything was undone: {failures}"
 
     def add(self, *commands: Sequence[str]) -> None:
-        """Commands of which the first that succeeds is enough."""
+        """Add commands to undo one thing: the first that succeeds is enough."""
         assert self._keeper.stdin is not None, "it was started with a pipe"
         self._keeper.stdin.write(" 2>/dev/null || ".join(map(shlex.join, commands)) + "\n")
         self._keeper.stdin.flush()
 
 
 def run(*command: str) -> str:
-    """What a command prints. Raises NotPermitted when it fails, as it does where we aren't root."""
+    """The command's output. Raises NotPermitted if it fails, as it does without root's rights."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S).stdout
     except (OSError, subprocess.CalledProcessError) as error:

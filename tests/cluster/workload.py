@@ -1,4 +1,4 @@
-"""A writer that remembers what was acknowledged, and the check that nothing of it was lost or doubled."""
+"""A writer that remembers what was acknowledged, and the check that none of it was lost or doubled."""
 
 import random
 import threading
@@ -9,7 +9,7 @@ from minka import Client
 from minka.aio import BatchError
 from minka.errors import Code
 
-# After these a write may have been done, or may be done yet; any other code says that it was not and won't be.
+# After these codes a write may have been done, or may still be; any other code says that it was not and won't be.
 OPEN = frozenset({Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED})
 
 
@@ -47,7 +47,7 @@ class Workload:
         self._client.close()
 
     def stop(self) -> None:
-        """End the writing; raises what the writer stumbled over."""
+        """Stop writing. Raises an unexpected error of the writer."""
         self._stop.set()
         self._thread.join(30)
         assert not self._thread.is_alive(), "the writer hangs"

@@ -49,7 +49,7 @@ def make_drain(state: OperationState.ValueType, outcome: str = "", decommission:
 
 
 def make_drain_status(leaders: int, *blockers: Blocker) -> GetDrainStatusResponse:
-    """cyrene's status: it leads so many partitions, and `blockers` say why it isn't safe to stop."""
+    """The status of cyrene: it leads so many partitions, and `blockers` say why it isn't safe to stop."""
     return GetDrainStatusResponse(
         state=NodeState.NODE_STATE_DRAINING, leaders=leaders, replicas=9, safe_to_stop=not blockers, blockers=blockers,
         blocker_count=len(blockers),

@@ -148,7 +148,7 @@ def test_nothing_to_move(run: Run, operating: AnsweringNode) -> None:
 
 
 def test_what_can_not_begin_yet_is_queued_when_asked(run: Run, operating: AnsweringNode) -> None:
-    """minkactl watches the operation until it has ended, and says meanwhile what it waits for."""
+    """Until the operation has ended, minkactl watches it and says what it waits for."""
     queued = make_operation(OperationState.OPERATION_STATE_QUEUED)
     first_look = looks()[0]
     first_look.operations[0].CopyFrom(queued)

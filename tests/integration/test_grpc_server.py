@@ -11,13 +11,13 @@ from grpc_health.v1 import health, health_pb2_grpc
 from minkad.rpc.server import _GenericHandlers
 from tests.http2 import preface
 
-_SIZES: Final = range(16, 512, 16)  # bytes, of objects that Python has memory of its own for
+_SIZES: Final = range(16, 512, 16)  # sizes in bytes of objects that Python keeps in pools of its own
 _COUNT: Final = 500
 _MARK: Final = b"\x55"
 
 
 async def _end_one_by_a_call() -> list[bytes]:
-    """Objects of all small sizes, made in the moment in which the server has ended."""
+    """Make objects of all small sizes at the moment at which the server has ended."""
     objects: list[bytes] = []
     ended = asyncio.Event()
 

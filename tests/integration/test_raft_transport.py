@@ -32,7 +32,7 @@ def free_address() -> str:
 
 
 class Peer:
-    """Takes messages; keeps how many came, and the last one."""
+    """A receiver that keeps the number of messages and the last one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -62,7 +62,7 @@ class Peer:
 
 
 class Sender:
-    """The transport of node 1, to nodes at these addresses by raft id."""
+    """The transport of node 1, to the nodes at these addresses by raft id."""
 
     def __init__(self, addresses: dict[int, str], snapshot_bytes_per_second: int = 1000 * MIB) -> None:
         self.unreachable: list[int] = []
@@ -95,7 +95,7 @@ def snapshot(to: int, size: int) -> Message:
 
 @asynccontextmanager
 async def stopped_before() -> AsyncIterator[str]:
-    """The address of a process that stands still: the kernel takes connections for it, and nothing is ever read."""
+    """The address of a process that stands still: the kernel accepts connections for it, and nothing is ever read."""
     kept: list[Any] = []
     server = await asyncio.start_server(lambda *streams: kept.append(streams), *free_address().split(":"), limit=1)
     try:
@@ -107,7 +107,7 @@ async def stopped_before() -> AsyncIterator[str]:
 
 
 class Stopped(RaftReceiver):
-    """Takes a stream, and no message of it."""
+    """A receiver that takes a stream, and reads no message of it."""
 
     async def Send(self, request_iterator: Any, context: Any) -> RaftSendResponse:
         await asyncio.get_running_loop().create_future()
@@ -116,7 +116,7 @@ class Stopped(RaftReceiver):
 
 @asynccontextmanager
 async def stopped_behind_the_connection() -> AsyncIterator[str]:
-    """The same of one that stopped while it was connected."""
+    """The address of a process that stopped while it was connected."""
     server, address = grpc.aio.server(options=[("grpc.so_reuseport", 0)]), free_address()
     coordinator_pb2_grpc.add_RaftServicer_to_server(Stopped(print, print), server)
     server.add_insecure_port(address)
@@ -139,7 +139,7 @@ async def test_messages_arrive_in_order_on_one_stream() -> None:
 
 
 async def test_what_is_passed_on_says_nothing_of_an_address() -> None:
-    """A follower passes on that node 3 is to lead: node 3 is not where that comes from."""
+    """A follower passes on node 3's request to lead: the message doesn't come from node 3's address."""
     async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
         sender.transport.send([Message(type=MessageType.MSG_TRANSFER_LEADER, to=2, from_id=3)])
         await until(lambda: peer.count == 1)
@@ -189,7 +189,7 @@ async def test_a_snapshot_goes_in_chunks_at_the_rate_that_is_set_and_messages_ov
         message = snapshot(2, 2 * MIB)
         started = time.monotonic()
         sender.transport.send([message])
-        sender.transport.send([message])  # Raft asks again: one is under way
+        sender.transport.send([message])  # Raft asks again while the first one is under way
         sender.transport.send([heartbeat(2, 5)])
         await until(lambda: peer.count == 1)
         assert peer.last.index == 5

@@ -1,4 +1,4 @@
-"""The Spark and the cluster that tests of this folder share."""
+"""The Spark and the cluster that the tests of this folder share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.cluster.cluster import QUICK
 TIMEOUT_S = 180  # the first test of a run starts Spark, in ten seconds on an idle machine
 HERE = Path(__file__).parent
 
-# Small and quick to start; tests that are about speed, or large data, are benchmarks.
+# Small and quick to start: tests of speed, or with much data, are benchmarks.
 CONF = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-DontCompileHugeMethods",
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Spark's logs, and the JAVA_HOME that may be made, are not among those of whoever runs the tests."""
+    """Keep Spark's logs, and the JAVA_HOME that may be made, out of the cache of the person that runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -46,6 +46,6 @@ def spark(_own_cache: None) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
-    """Three daemons, for the tests of a file. It takes `spark` so that Spark is there before gRPC has threads here."""
+    """Three daemons for the tests of a file. It takes `spark` so that Spark starts before gRPC has threads here."""
     with LocalCluster(3, config=QUICK) as cluster:
         yield cluster

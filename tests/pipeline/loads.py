@@ -1,4 +1,4 @@
-"""What tests that disturb loads share: a slow load, and what dies during it."""
+"""What tests that disturb loads share: a slow load, and the processes that die during it."""
 
 import os
 import signal
@@ -25,30 +25,30 @@ from tests.pipeline.conftest import CONF
 
 RANGES: Final = HashFunction.HASH_FUNCTION_UNSPECIFIED
 PLAIN: Final = PairColumns(("key",), ("value",))
-SLOW: Final = 100_000  # bytes a second to each node: ROWS take some seconds then
+SLOW: Final = 100_000  # bytes a second to each node, so that ROWS take some seconds
 ROWS: Final = 8000
 
 
 def frame(spark: SparkSession, rows: int = ROWS, tag: str = "") -> DataFrame:
-    """Keys k000000 and so on; values that can't be compressed much."""
+    """Rows with the keys k000000 and so on, and values that can't be compressed much."""
     return spark.range(rows).selectExpr("printf('k%06d', id) key", f"concat('{tag}', sha2(string(id), 256)) value")
 
 
 def loaded(
     cluster: LocalCluster, source: DataFrame, keyspace: str, load_id: str, timeout: float = 60.0, **options: Any
 ) -> LoadReport:
-    """Load it."""
+    """Load the rows, and return the report."""
     chosen = LoadOptions(columns=PLAIN, **options)
     return load(source.sparkSession, source, cluster.endpoints, keyspace, chosen, load_id=load_id, timeout=timeout)
 
 
 def compared(cluster: LocalCluster, source: DataFrame, keyspace: str) -> VerifyReport:
-    """Every replica with the source."""
+    """Compare every replica with the source."""
     return verify(source.sparkSession, source, cluster.endpoints, keyspace, PLAIN)
 
 
 def assert_same(cluster: LocalCluster, source: DataFrame, keyspace: str) -> None:
-    """All replicas have just these rows."""
+    """Check that all replicas have exactly these rows."""
     report = compared(cluster, source, keyspace)
     assert report.is_same, report
     assert not report.replicas_different
@@ -56,7 +56,7 @@ def assert_same(cluster: LocalCluster, source: DataFrame, keyspace: str) -> None
 
 
 def state_of(cluster: LocalCluster, load_id: str) -> "LoadState.ValueType | None":
-    """None while there is no such load."""
+    """The load's state; None while there is no such load."""
     with LoadClient(cluster.endpoints) as client:
         return next((one.state for one in client.all() if one.id == load_id), None)
 
@@ -70,7 +70,7 @@ def spooled(cluster: LocalCluster, load_id: str) -> dict[str, set[str]]:
 
 
 def wait_for_files(cluster: LocalCluster, load_id: str, count: int) -> None:
-    """Until there are so many in all the spools."""
+    """Wait until all spools together have so many of the load's files."""
     eventually(
         f"{count} files of {load_id}", lambda: sum(map(len, spooled(cluster, load_id).values())) >= count or None, 120
     )
@@ -78,8 +78,8 @@ def wait_for_files(cluster: LocalCluster, load_id: str, count: int) -> None:
 
 @contextmanager
 def child(cluster: LocalCluster, *arguments: str, errors: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Minkactl data load in a process of its own, with a Spark of its own. What it says goes to the file, and its
-    report beside it.
+    """`minkactl data load` in a process of its own, with a Spark of its own. Its stderr goes to the file `errors`, and
+    its report to a file beside it.
     """
     settings = [word for name, value in CONF.items() for word in ("--conf", f"{name}={value}")]
     asked = [
@@ -105,7 +105,7 @@ def child(cluster: LocalCluster, *arguments: str, errors: Path) -> Iterator[subp
 
 
 def kill_workers(pid: int) -> int:
-    """SIGKILL every Python process that this one's Spark has for tasks; how many they were."""
+    """Kill every Python process in which a Spark below `pid` runs tasks; returns how many there were."""
     children = _children_by_parent()
     daemons = [one for one in _below(children, pid) if _is_daemon(one) and not _is_daemon(_parent_of(one))]
     workers = [worker for daemon in daemons for worker in children.get(daemon, ())]
@@ -144,7 +144,7 @@ def _is_daemon(pid: int) -> bool:
 
 
 class Stages:
-    """What Spark counts of its stages from now on."""
+    """What Spark has counted of its stages since this object was made."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._store = spark.sparkContext._jsc.sc().statusStore()
@@ -152,11 +152,11 @@ class Stages:
         self._first += len(list(self._all()))
 
     def failed(self) -> int:
-        """Attempts of tasks."""
+        """The number of failed attempts of tasks."""
         return sum(one.numFailedTasks() for one in self._all())
 
     def completed(self) -> int:
-        """Tasks of the last stage."""
+        """The number of completed tasks of the last stage."""
         *_, last = self._all()
         return int(last.numCompleteTasks())
 

@@ -1,4 +1,4 @@
-"""The formats of rows as real Spark writes and reads them, beside those of the plain client."""
+"""The formats of rows as real Spark writes and reads them, compared with those of the plain client."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from minka.spark.columns import key_column, value_column, value_fields
 
 _ZONE = "America/Los_Angeles"
 _SUMMER = datetime(2024, 7, 1, 12, 30, 15, 123456, tzinfo=UTC)
-_SKIPPED = datetime(2024, 3, 10, 2, 30, tzinfo=UTC).replace(tzinfo=None)  # by the clocks of the session's zone
+_SKIPPED = datetime(2024, 3, 10, 2, 30, tzinfo=UTC).replace(tzinfo=None)  # a time that the zone's clocks skip
 _TEXTS = [
     "",
     "EWR",
@@ -37,7 +37,7 @@ _NUMBERS = [
 
 @pytest.fixture(autouse=True)
 def _far_from_utc(spark: SparkSession) -> Iterator[None]:
-    """What is written must not depend on the session's time zone."""
+    """Use another time zone: what is written must not depend on the session's."""
     before = spark.conf.get("spark.sql.session.timeZone")
     assert before is not None
     spark.conf.set("spark.sql.session.timeZone", _ZONE)
@@ -46,7 +46,7 @@ def _far_from_utc(spark: SparkSession) -> Iterator[None]:
 
 
 def _local(moment: datetime) -> datetime:
-    """As PySpark takes and gives timestamps: without a zone, by this process's clock."""
+    """The moment as PySpark takes and gives timestamps: without a zone, by this process's clock."""
     return moment.astimezone().replace(tzinfo=None)
 
 
@@ -229,7 +229,7 @@ def test_a_key_needs_a_column(spark: SparkSession) -> None:
 
 
 def test_a_long_key_compiles(spark: SparkSession) -> None:
-    """Nine columns in one expression: its code has to stay below the JVM's limit of a method."""
+    """Nine columns make one expression: its code has to stay below the JVM's limit for a method."""
     frame = spark.range(10).select(*(F.xxhash64("id", F.lit(n)).alias(f"c{n}") for n in range(9)))
     rows = [tuple(row) for row in frame.collect()]
     assert _keys(frame) == [encode_key(row) for row in rows]

@@ -1,4 +1,4 @@
-"""A job on a real Spark Connect server, and on executors that are no part of this process."""
+"""A job on a real Spark Connect server, with executors that are not part of this process."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def environment(**added: str | None) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of one whose tasks run on this Python."""
+    """The address of a server whose tasks run on this Python."""
     (address,) = free_addresses(1)
     host, _, port = address.rpartition(":")
     conf = {"spark.connect.grpc.binding.address": host, "spark.connect.grpc.binding.port": port}
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         eventually("a started server", lambda: "Spark Connect server started" in log.read_text() or None, 120)
         yield address
     finally:
-        os.killpg(process.pid, signal.SIGTERM)  # the script, which wouldn't pass it on, and the server
+        os.killpg(process.pid, signal.SIGTERM)  # both the script, which wouldn't pass the signal on, and the server
         process.wait()
         eventually("the server has ended", lambda: not is_group(process.pid))
 
@@ -89,7 +89,7 @@ def test_a_job_on_executors_of_a_cluster(tmp_path: Path) -> None:
 
 
 def test_executors_without_minka_are_found_out_at_once(tmp_path: Path) -> None:
-    """As on a cluster whose Python has PySpark and nothing else."""
+    """This is as on a cluster whose Python has only PySpark."""
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['minka'] = None")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n')

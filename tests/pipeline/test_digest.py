@@ -1,4 +1,4 @@
-"""Spark's digest of a data set is that which Python computes, whatever the keys and values."""
+"""Spark's digest of a data set equals the one that Python computes, whatever the keys and values."""
 
 import random
 from pathlib import Path
@@ -22,7 +22,7 @@ AWKWARD: list[tuple[bytes, bytes | None]] = [
     (b"k" * 4096, b"v" * 100_000),
     (b"\xff" * 4096, b"\xff"),
     *((_ALL_OF_UNICODE[at : at + 1000].encode(), b"%d" % at) for at in range(0, len(_ALL_OF_UNICODE), 1000)),
-    *((bytes(range(length)), bytes(range(length))) for length in range(1, 130)),  # XXH64 goes by 4, 8 and 32 bytes
+    *((bytes(range(length)), bytes(range(length))) for length in range(1, 130)),  # XXH64 takes 4, 8 or 32 bytes
 ]
 
 

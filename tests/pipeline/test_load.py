@@ -27,7 +27,7 @@ LOAD: Any = sys.modules[load.__module__]  # `minka.spark.load` is the function
 
 
 @pytest.fixture(scope="module")
-def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark is to be there before gRPC's threads
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark has to be there before gRPC's threads
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         for name in ("hashed", "put", "conflicts", "bad", "rows", "awkward"):
             control.create_keyspace(name, 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
@@ -159,7 +159,7 @@ def test_files_are_loaded_and_a_load_is_resumed(spark: SparkSession, cluster: Lo
 
 
 def test_a_relative_path_is_kept_as_an_absolute_one(spark: SparkSession) -> None:
-    """Who resumes the load runs elsewhere."""
+    """The process that resumes the load runs in another folder."""
     assert absolute(spark, "data/*.csv") == f"file:{Path.cwd()}/data/*.csv"
     assert absolute(spark, "file:/data") == "file:/data"
 
@@ -198,7 +198,7 @@ def test_of_equal_rows_each_attempt_and_verify_take_the_same(spark: SparkSession
 def test_bad_rows_count_where_all_files_were_uploaded_before(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that has died between its last task and its look at the bad rows has not decided about them."""
+    """A driver that dies after its last task, before it looks at the bad rows, has not decided about them."""
     frame = spark.createDataFrame([("z1", "v"), ("", "empty"), (None, "no key")], "key string, value string")
     options = {"load_id": "undecided", "max_bad": 1, "bad_rows": str(tmp_path / "bad")}
 
@@ -233,7 +233,7 @@ def test_nothing_is_loaded_from_nothing(spark: SparkSession, cluster: LocalClust
 def test_a_load_of_which_every_file_is_there_is_resumed(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where some partitions have no rows, and so no files."""
+    """Some partitions may have no rows, and so no files."""
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt

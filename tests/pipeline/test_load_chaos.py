@@ -1,4 +1,4 @@
-"""A load in which tasks, nodes and the driver are killed at random moments has every row once in the end."""
+"""A load in which tasks, nodes and the driver are killed at random moments has every row once at the end."""
 
 import os
 import random
@@ -30,7 +30,7 @@ def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
 
 
 def made_keyspace(rng: random.Random, control: Control, name: str, rows: int) -> int:
-    """How many partitions it has."""
+    """Create a keyspace; returns its number of partitions."""
     partitions = rng.randint(1, 8)
     if rng.random() < 0.5:
         control.create_keyspace(name, partitions, MURMUR3, replicas=3)
@@ -43,7 +43,7 @@ def made_keyspace(rng: random.Random, control: Control, name: str, rows: int) ->
 
 
 def disturb(rng: random.Random, cluster: LocalCluster, pid: int, is_over: Callable[[], bool]) -> list[str]:
-    """Kill tasks of this process's Spark, or a node, at random moments; what was done."""
+    """Kill tasks of a Spark, or a node, at random moments; returns what was killed."""
     done: list[str] = []
     for _ in range(rng.randint(0, 3)):
         time.sleep(rng.uniform(0, 1))  # a random moment
@@ -54,7 +54,7 @@ def disturb(rng: random.Random, cluster: LocalCluster, pid: int, is_over: Callab
         else:
             victim = rng.choice(sorted(cluster.nodes))
             cluster.kill(victim)
-            time.sleep(rng.choice((0, 0, 1.5)))  # sometimes long enough to be taken for failed
+            time.sleep(rng.choice((0, 0, 1.5)))  # sometimes long enough for the node to be failed
             cluster.restart(victim)
             done.append(victim)
     return done
@@ -88,7 +88,7 @@ def killed(rng: random.Random, cluster: LocalCluster, process: subprocess.Popen[
 def try_to_lose_rows(
     spark: SparkSession, cluster: LocalCluster, folder: Path, rng: random.Random, name: str, rows: int, limit: str
 ) -> None:
-    """Load so many, with all that is killed meanwhile, and compare every replica with the source."""
+    """Load so many rows, with everything that is killed meanwhile, and compare every replica with the source."""
     source, path, is_over_old = frame(spark, rows), str(folder / "source.parquet"), rng.random() < 0.5
     source.repartition(rng.randint(1, 6)).write.parquet(path)
     with Control(cluster.endpoints) as control:

@@ -1,4 +1,4 @@
-"""What users of TiDB Lightning complain of, tried on loads; each test names the complaint."""
+"""What users of TiDB Lightning complain of, tried with loads; each test names the complaint."""
 
 import json
 import os
@@ -40,7 +40,7 @@ from tests.pipeline.loads import (
 
 NODES = ("athens", "byzantium", "cyrene")
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
-DISK_BYTES = 128 * MIB  # low below a tenth
+DISK_BYTES = 128 * MIB  # low below a tenth of it
 PROGRESS = re.compile(r"\d/4 (check|sort and upload|commit|take in): ")
 
 
@@ -68,7 +68,7 @@ def control(cluster: LocalCluster) -> Iterator[Control]:
 
 @pytest.fixture
 def beside() -> Iterator[ThreadPoolExecutor]:
-    """A thread for the load while the test disturbs it."""
+    """A thread that loads while the test disturbs it."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
@@ -104,7 +104,7 @@ def is_empty(cluster: LocalCluster, keyspace: str, source: DataFrame) -> bool:
 def test_a_partition_that_fails_again_and_again_fails_the_load(
     spark: SparkSession, cluster: LocalCluster, control: Control
 ) -> None:
-    """Resumed, it makes only what is missing."""
+    """A second run makes only the files that are missing."""
     hashed(control, "skipped", replicas=1)
     source, failing = frame(spark), control.status().table.partitions[0].leader
     spec_file(cluster, failing).write_text("spool.keep.before=error\n")
@@ -121,7 +121,7 @@ def test_a_partition_that_fails_again_and_again_fails_the_load(
     assert_same(cluster, source, "skipped")
     after = spooled(cluster, "skipped")
     assert all(before[node] <= files for node, files in after.items()), "what was uploaded is kept"
-    # A task of the first load may have gone on for two seconds more: of its partition there are two files then.
+    # A task of the first load may have gone on for two seconds more; then its partition has two files.
     kept = {name.split("-")[0] for files in before.values() for name in files}
     new = {name.split("-")[0] for node, files in after.items() for name in files - before[node]}
     assert not kept & new, "and not made again"
@@ -132,7 +132,7 @@ def test_a_partition_that_fails_again_and_again_fails_the_load(
 
 
 def test_a_disk_that_is_full_ends_the_load(spark: SparkSession, tmp_path: Path, beside: ThreadPoolExecutor) -> None:
-    """Before anything is sent, where that is known then; else as soon as it shows."""
+    """It ends before anything is sent if that is known then, else as soon as the disk is full."""
     with Undo() as undo:
         try:
             disk = Disk(undo, tmp_path, "disk", DISK_BYTES)
@@ -184,14 +184,14 @@ def test_nodes_restart_and_nobody_sees_it(
         cluster.restart(controller)
         assert process.wait() == 0, errors.read_text()
     assert json.loads(errors.with_suffix(".json").read_text())["rows"] == ROWS
-    _, *lines = errors.read_text().splitlines()  # the first says that Spark starts
+    _, *lines = errors.read_text().splitlines()  # the first line says that Spark starts
     assert len(lines) >= 4
     assert all(PROGRESS.match(line) for line in lines), lines
     wait_settled(control, live=3)
     assert_same(cluster, source, "restarts")
 
 
-# tidb 33587: an error that nothing helps against was tried again, and the rest was worked through first.
+# tidb 33587: an error that no repetition could mend was tried again, and all other work was done first.
 
 
 def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: LocalCluster, control: Control) -> None:
@@ -213,7 +213,7 @@ def test_what_somebody_aborts_stops(
 ) -> None:
     hashed(control, "aborted", partitions=2)
     stages = Stages(spark)
-    running = beside.submit(loaded, cluster, frame(spark), "aborted", "aborted", rate_limit=1000)  # for 20 minutes
+    running = beside.submit(loaded, cluster, frame(spark), "aborted", "aborted", rate_limit=1000)  # takes 20 minutes
     eventually("it uploads", partial(is_uploading, cluster))
     with LoadClient(cluster.endpoints) as client:
         client.abort("aborted", "the test", "it was a mistake")
@@ -236,7 +236,7 @@ def test_a_limit_is_kept_at_each_node(spark: SparkSession, cluster: LocalCluster
     assert uploading >= found.bytes / 200_000 - 0.2, "each node has three replicas' files, so all of them"
 
 
-# What dies, and what moves.
+# Processes that die, and partitions that move.
 
 
 def test_the_driver_dies(spark: SparkSession, cluster: LocalCluster, control: Control, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_the_driver_dies(spark: SparkSession, cluster: LocalCluster, control: Co
     source.write.parquet(path)
     asked = [path, "driver", "--key", "key", "--value", "value", "--id", "driver", "--limit", "50KiB"]
     with child(cluster, *asked, errors=errors) as process:
-        wait_for_files(cluster, "driver", 7)  # some partition has two
+        wait_for_files(cluster, "driver", 7)  # some partition has two files
         process.kill()
     assert state_of(cluster, "driver") == LoadState.LOAD_STATE_STAGING
     with LoadClient(cluster.endpoints) as client:

@@ -49,7 +49,7 @@ def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
 
 @contextmanager
 def busy(cluster: LocalCluster) -> Iterator[None]:
-    """Clients that read the same partition again and again; what they do is in the history already."""
+    """Clients that read the same partition again and again; the history has their reads already."""
     stop, errors = Event(), list[Exception]()
 
     def read() -> None:
@@ -90,7 +90,7 @@ def hot_row(table: PartitionTable) -> int:
 
 
 class Page(HTMLParser):
-    """Checks that elements are nested, and gathers what would be fetched."""
+    """Checks that elements are nested, and gathers what a browser would fetch."""
 
     VOID = frozenset({"meta"})
 
@@ -184,7 +184,7 @@ def test_spark_sums_what_the_nodes_have_told(spark: SparkSession, cluster: Local
 
 
 def comparable(intervals: list[NodeInterval]) -> list[NodeInterval]:
-    """With the partitions in one order, and the buckets of one type."""
+    """The intervals with the partitions in one order, and the buckets of one type."""
     return [replace(one, partitions=sorted(map(_plain, one.partitions), key=_id)) for one in intervals]
 
 

@@ -1,4 +1,4 @@
-"""What is known of a job's stages while Spark runs them, and what its failures become."""
+"""What is known of a job's stages while Spark runs them, and which errors its failures become."""
 
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -19,7 +19,7 @@ from minka.spark.progress import Progress, running
 
 
 def held(spark: SparkSession, folder: Path, gate: Path) -> Callable[[], int]:
-    """A query over 4 files of 100 rows each, whose last one is read to its end only once `gate` exists."""
+    """A query over 4 files of 100 rows each: the last one is read to its end only once `gate` exists."""
     spark.range(0, 400, 1, 4).write.parquet(str(folder))
     path = str(gate)
 
@@ -36,7 +36,7 @@ def held(spark: SparkSession, folder: Path, gate: Path) -> Callable[[], int]:
 
 
 def test_tasks_and_rows_are_known_while_spark_runs(spark: SparkSession, tmp_path: Path) -> None:
-    spark.conf.set("spark.sql.files.openCostInBytes", str(128 << 20))  # a task for each file
+    spark.conf.set("spark.sql.files.openCostInBytes", str(128 << 20))  # one task for each file
     told: list[Progress] = []
     query = held(spark, tmp_path / "rows", tmp_path / "gate")
 
@@ -53,7 +53,7 @@ def test_tasks_and_rows_are_known_while_spark_runs(spark: SparkSession, tmp_path
                 stage.rows = 5
     finally:
         spark.conf.unset("spark.sql.files.openCostInBytes")
-    (tmp_path / "gate").unlink()  # it was there: nobody waited for the deadline
+    (tmp_path / "gate").unlink()  # fails if there was no gate, and the query only ran into the deadline
     seen = next(one for one in told if one.tasks_done and one.rows)
     assert (seen.stage, seen.number, seen.stages, seen.is_over) == ("read", 1, 2, False)
     assert seen.tasks is not None
@@ -76,7 +76,7 @@ def test_the_user_s_own_job_group_is_as_it_was(spark: SparkSession) -> None:
 
 
 def test_what_on_progress_raises_ends_the_job(spark: SparkSession) -> None:
-    """Also when it does so while the stage runs, in a thread."""
+    """This holds if it raises in a thread while the stage runs, too."""
     told: list[Progress] = []
     failed = Event()
 

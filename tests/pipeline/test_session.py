@@ -1,4 +1,4 @@
-"""Sessions: the active one, what they are made with, and minkactl on a machine without Java."""
+"""Sessions: the active one, how they are made, and minkactl on a machine without Java."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def digest(source: Path, *options: str, env: dict[str, str] | None = None) -> su
 
 
 def without_java(folder: Path) -> dict[str, str]:
-    """An environment whose PATH has what Spark's scripts call, but no Java; its home can't be written."""
+    """An environment whose PATH has what Spark's scripts call, but no Java; its home can't be written to."""
     programs = folder / "programs"
     programs.mkdir()
     for name in ("sh", "bash", "env", "dirname", "ps", "readlink", "basename"):
@@ -81,7 +81,7 @@ def without_java(folder: Path) -> dict[str, str]:
 
 
 def test_minkactl_data_on_a_machine_without_java(tmp_path: Path) -> None:
-    """The packaged one is used; stdout has the report, stderr our own lines and no word of Spark's."""
+    """The packaged Java is used; stdout has the report, and stderr has our own lines and none of Spark's."""
     source = tmp_path / "pairs.csv"
     source.write_text("k,v\n" + "".join(f"{key},{value}\n" for key, value in PAIRS))
     showing = ("--conf", "spark.driver.extraJavaOptions=-showversion")
@@ -114,7 +114,7 @@ def test_a_session_that_can_t_start_says_so_and_names_the_log(tmp_path: Path) ->
 
 
 def test_the_report_is_a_table_for_people(spark: SparkSession, tmp_path: Path) -> None:
-    """In this process, and so in its session."""
+    """It runs in this process, and so in its session."""
     (tmp_path / "pairs.json").write_text('{"k": "a", "v": "1"}\n{"k": "b", "v": "22"}\n')
     asked = ["data", "digest", str(tmp_path / "pairs.json"), "--key", "k", "--value", "v", "--quiet"]
     done = CliRunner().invoke(cli, asked)
@@ -125,7 +125,7 @@ def test_the_report_is_a_table_for_people(spark: SparkSession, tmp_path: Path) -
 
 
 def test_ctrl_c_ends_minkactl_at_once_and_quietly(tmp_path: Path) -> None:
-    """While a task runs that would take for ever: it reads a pipe."""
+    """It does so while a task runs that would never end: it reads a pipe."""
     pipe = tmp_path / "endless.csv"
     pipe.mkdir()
     os.mkfifo(pipe / "part.csv")

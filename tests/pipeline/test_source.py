@@ -32,7 +32,7 @@ PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture(scope="module")
-def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark is to be there before gRPC's threads
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark has to be there before gRPC's threads
     with LocalCluster(2) as cluster, Control(cluster.endpoints) as control:
         for name in ("hashed", "written", "upserted", "rows", "large"):
             control.create_keyspace(name, 3, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
@@ -106,7 +106,7 @@ def test_only_the_partitions_concerned_are_asked(cluster: LocalCluster) -> None:
 
 def test_a_large_partition_is_read_by_several_tasks(spark: SparkSession, cluster: LocalCluster) -> None:
     with Client(cluster.endpoints, keyspace="large", timeout=30) as client, Control(cluster.endpoints) as control:
-        for part in range(3):  # tables are cut where memory was flushed, too
+        for part in range(3):  # tables also end where memory was flushed
             client.put_many({b"%d-%04d" % (part, number): b"%d" % number * 2000 for number in range(2000)})
         (large,) = (one.id for one in control.table().keyspaces if one.name == "large")
         ids = {row.id for row in control.table().partitions if row.keyspace_id == large}

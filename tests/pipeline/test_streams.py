@@ -1,4 +1,6 @@
-"""Changes of a keyspace as a stream: complete, in order for each key, resumable, also where partitions are split."""
+"""Changes of a keyspace as a stream: complete, in order for each key, and resumable, even while partitions are
+split.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -21,7 +23,7 @@ UNHASHED = HashFunction.HASH_FUNCTION_UNSPECIFIED
 
 
 @pytest.fixture(scope="module")
-def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark is to be there before gRPC's threads
+def cluster(spark: SparkSession) -> Iterator[LocalCluster]:  # Spark has to be there before gRPC's threads
     config = {"storage": {"change_retention_mib": 1, "log_retention_mib": 1}}
     with LocalCluster(2, config=config) as cluster, Control(cluster.endpoints) as control:
         for name in ("hashed", "copied", "loaded"):
@@ -38,7 +40,7 @@ def changes(spark: SparkSession, cluster: LocalCluster, keyspace: str, **options
 
 
 class Sink:
-    """What a query has given, batch by batch."""
+    """The rows that a query has given, batch by batch."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Row]] = {}

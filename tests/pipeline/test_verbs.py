@@ -1,4 +1,4 @@
-"""minkactl data, as one types it: presplit and load, verify with its exit status, export since a report."""
+"""minkactl data as a person types it: presplit and load, verify with its exit status, export since a report."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def in_a_process(cluster: LocalCluster, *arguments: str) -> subprocess.Completed
 
 
 def here(cluster: LocalCluster, *arguments: str) -> Result:
-    """In this process, and so in its session: each Spark takes ten seconds to start."""
+    """Run minkactl in this process, and so in its session: each Spark takes ten seconds to start."""
     options = ["--quiet", "-o", "json", "--endpoints", ",".join(cluster.endpoints)]
     return CliRunner().invoke(cli, ["data", *arguments, *options], prog_name="minkactl")
 

@@ -1,4 +1,4 @@
-"""What minkactl makes of shards and their moves."""
+"""How minkactl shows shards and their moves."""
 
 from minka.v1.duties_pb2 import PalletCapacity, Shard, ShardState
 from minka.v1.duty_api_pb2 import DutyMoved, GetShardsResponse, ShardLoad, ShardStatus

@@ -1,4 +1,4 @@
-"""`minkactl partitions explain`, of what the status says."""
+"""`minkactl partitions explain`, by what the status says."""
 
 from minka.v1.admin_pb2 import GetOperationsResponse, GetStatusResponse
 from minkactl.explain import explanation, subject

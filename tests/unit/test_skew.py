@@ -1,4 +1,4 @@
-"""When uneven is told, and which command it names; and how a node is started."""
+"""When uneven load is reported, and which command is named; and how a node is started."""
 
 from collections.abc import Mapping, Sequence
 

@@ -32,7 +32,7 @@ def test_every_part_is_drawn_once_in_order_and_the_strip_is_full(weights: list[i
 def test_what_is_heavier_is_not_narrower(weights: list[int], width: int) -> None:
     runs = layout(weights, width)
     drawn = sorted((sum(weights[run.first : run.end]), run.cells) for run in runs)
-    # But by what rounding does.
+    # Rounding may make a difference of one cell.
     assert all(heavier >= lighter - 1 for (_, lighter), (_, heavier) in pairwise(drawn))
 
 
@@ -48,7 +48,7 @@ def test_in_proportion(weights: list[int], width: int) -> None:
     [
         ([1, 1, 2], 8, [2, 2, 4]),
         ([0, 0, 100], 10, [1, 1, 8]),
-        ([0, 0, 0], 8, [2, 3, 3]),  # nothing is known: all alike
+        ([0, 0, 0], 8, [2, 3, 3]),  # nothing is known, so all are alike
         ([7], 5, [5]),
         ([5, 5, 5, 5], 2, [1, 1]),
         ([9, 1, 1, 1, 9], 3, [1, 1, 1]),

@@ -58,7 +58,7 @@ def test_who_may_read_the_key(tls: Tls, tmp_path: Path, mode: int, owner: int, r
         used.read()
     assert caught.value.code is Code.INVALID_CONFIG
     assert caught.value.message == f"tls.key: {key}: {readers} may read it (mode {mode:04o}): chmod 600 {key}"
-    subprocess.run(["chmod", "600", str(key)], check=True)  # as it says
+    subprocess.run(["chmod", "600", str(key)], check=True)  # as the message says
     assert used.read().key
 
 

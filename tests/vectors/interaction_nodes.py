@@ -33,7 +33,7 @@ class CommandError(Exception):
 
 
 class HistoryStorage(MemoryStorage):
-    """Answers the state after the last applied entry as its snapshot."""
+    """A storage whose snapshot is the state after the last applied entry."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Node:
 
 
 def node_settings(case: Case) -> tuple[Snapshot, dict[str, object], set[str]]:
-    """What add-nodes says: the state to begin with, settings, and the arguments that it doesn't know."""
+    """The arguments of add-nodes: the initial state, settings, and those that it doesn't know."""
     bootstrap = Snapshot()
     settings: dict[str, object] = {}
     ignored = {arg.key for arg in case.args if arg.values and not _set(arg.key, arg.values, bootstrap, settings)}

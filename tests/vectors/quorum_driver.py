@@ -9,7 +9,7 @@ EMPTY = MajorityConfig()
 
 
 class QuorumDriver:
-    """Each case is on its own."""
+    """A driver whose cases are independent."""
 
     def run(self, case: Case) -> str:
         """The output of a case."""
@@ -36,7 +36,7 @@ class QuorumDriver:
 def _committed(config: MajorityConfig, acked: Mapping[int, int]) -> str:
     index = config.committed_index(acked.get)
     out = _describe(config, acked)
-    # What must not make a difference; if it does, it is in the output.
+    # These must not make a difference; if they do, the output says so.
     for other, how in (
         (_committed_another_way(config, acked), "via alternative computation"),
         (JointConfig(config, EMPTY).committed_index(acked.get), "via zero-joint quorum"),
@@ -49,7 +49,7 @@ def _committed(config: MajorityConfig, acked: Mapping[int, int]) -> str:
 
 
 def _overlays(config: MajorityConfig, acked: Mapping[int, int], index: int) -> Iterable[tuple[int, str]]:
-    """Lowering what is below the committed index anyway."""
+    """Changes that must not matter: each lowers an index below the committed one."""
     for voter, own in acked.items():
         if voter in config and index > own:
             yield config.committed_index({**acked, voter: own - 1}.get), f"overlaying {voter}->{own}"
@@ -57,7 +57,7 @@ def _overlays(config: MajorityConfig, acked: Mapping[int, int], index: int) -> I
 
 
 def _committed_another_way(config: MajorityConfig, acked: Mapping[int, int]) -> int:
-    """Count for each index who has it."""
+    """Count for each index the voters that have it."""
     if not config:
         return UNBOUNDED
     quorum = len(config) // 2 + 1

@@ -1,4 +1,4 @@
-"""Runs trace files and tells what came out."""
+"""Runs trace files, and reports the results."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -31,12 +31,12 @@ DRIVERS: dict[str, Callable[[], Driver]] = {
 
 @dataclass(slots=True)
 class Verdict:
-    """What came out for a file."""
+    """The result for a file."""
 
     path: Path
     cases: int = 0
-    lines: int = 0  # compared
-    log_lines: int = 0  # left out
+    lines: int = 0  # those compared
+    log_lines: int = 0  # those left out
     ignored: Sequence[str] = ()  # arguments that no command knows
     failure: str = ""  # the first difference
     skipped: str = ""  # why the rest was not run

@@ -1,4 +1,4 @@
-"""The Ready loop on a real log database whose disk can be made to stand still."""
+"""The Ready loop on a real log database whose disk can stand still."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ ELECTION_TICKS = 10
 
 
 class Machine:
-    """Keeps the commands."""
+    """A state machine that keeps the commands."""
 
     def __init__(self) -> None:
         self.commands: list[bytes] = []
@@ -43,7 +43,7 @@ class Machine:
 
 
 class LogOnDisk(LogDatabase):
-    """Syncs when `disk` is set."""
+    """A log that syncs only when `disk` is set."""
 
     def __init__(self, path: Path, db: Rdict, mark: LogMark) -> None:
         self.disk = threading.Event()
@@ -94,7 +94,7 @@ class Node:
         self.was_whole |= self.driver.log_is_checked
 
     def send(self, messages: Sequence[Message]) -> None:
-        """At once, to the others of this process."""
+        """Deliver at once, to the other nodes of this process."""
         for message in messages:
             self.terms.add(message.term)
             self.sent.append(message.type)
@@ -107,7 +107,7 @@ class Node:
 
 @asynccontextmanager
 async def group(path: Path, voters: int, election_ticks: int = ELECTION_TICKS) -> AsyncIterator[dict[int, Node]]:
-    """Voters 1 to `voters`, running."""
+    """Run voters 1 to `voters`."""
     nodes: dict[int, Node] = {}
     for raft_id in range(1, voters + 1):
         nodes[raft_id] = Node(nodes, raft_id, voters, path, election_ticks)
@@ -126,7 +126,7 @@ async def group(path: Path, voters: int, election_ticks: int = ELECTION_TICKS) -
 
 
 async def leader_of(nodes: dict[int, Node]) -> Node:
-    """Who leads, once it may propose."""
+    """The node that leads, once it may propose."""
     await until(lambda: any(node.driver.leads_with_applied_term for node in nodes.values()))
     return next(node for node in nodes.values() if node.driver.leads_with_applied_term)
 
@@ -146,7 +146,7 @@ async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monke
             node.disk.clear()
             node.sent.clear()
         proposal = leader.driver.propose(b"a")
-        # Far more beats than an election takes.
+        # Far more ticks than an election takes.
         beats = 5 * ELECTION_TICKS
         await until(
             lambda: all(node.sent.count(MessageType.MSG_HEARTBEAT) >= beats for node in stuck if node is leader)
@@ -183,12 +183,12 @@ async def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -
 async def test_where_the_leaders_process_has_died_another_is_elected_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long before an election timeout, and long before the next one stands."""
+    """It happens long before an election timeout."""
     monkeypatch.setattr(raft_driver, "CAMPAIGN_TICKS", 100_000)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
         await until(lambda: nodes[1].driver.leads_with_applied_term)
-        # Who lacks an entry that the other one has would not be elected.
+        # A node that lacks an entry which the other one has would not be elected.
         await until(lambda: len({node.driver.applied_index for node in nodes.values()}) == 1)
         nodes[1].dead = True
         for node in nodes.values():
@@ -197,8 +197,8 @@ async def test_where_the_leaders_process_has_died_another_is_elected_at_once(
 
 
 async def test_word_of_a_dead_process_leaves_what_waits_for_the_disk_alone(tmp_path: Path) -> None:
-    """What has arrived since is taken in afterwards: a snapshot among it would change the configuration under entries
-    that are still to be applied.
+    """What has arrived meanwhile is taken in afterwards: a snapshot could change the configuration before entries that
+    are still to be applied.
     """
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -217,7 +217,7 @@ async def test_word_of_a_dead_process_leaves_what_waits_for_the_disk_alone(tmp_p
 
 
 async def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path: Path) -> None:
-    """A thousand proposals make few entries; each proposal's commands are applied in order, everywhere."""
+    """A thousand proposals make few entries; each proposal's commands are applied in order, at all nodes."""
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
         before = leader.driver.applied_index
@@ -233,7 +233,7 @@ async def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path
 
 
 async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(tmp_path: Path) -> None:
-    """Heartbeats and votes come in between, and what was proposed is answered when all of it is applied."""
+    """Heartbeats and votes come in between, and the proposal is answered when all of it is applied."""
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
         command = b"x" * (raft_driver.PIECE_BYTES // 4)
@@ -248,7 +248,7 @@ async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(t
 
 
 async def test_who_waits_for_logs_hears_when_the_leadership_is_lost(tmp_path: Path) -> None:
-    """Nobody tells a former leader who has what."""
+    """A former leader is no longer told which nodes have an entry."""
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
         leader.dead = True  # it no longer hears anything

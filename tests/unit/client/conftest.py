@@ -73,7 +73,7 @@ def control_node() -> Iterator[Callable[[], ControlNode]]:
 
 @pytest.fixture
 def free_address() -> Callable[[], str]:
-    """Give addresses at which nobody listens."""
+    """Give addresses at which no process listens."""
     return lambda: free_addresses(1)[0]
 
 
@@ -82,22 +82,22 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
 
     def __init__(self, name: str, table: PartitionTable) -> None:
         self.name = name
-        self.table = table  # what this node knows
+        self.table = table  # the table as this node knows it
         self.data: dict[bytes, bytes] = {}
         self.streams = 0  # open ones
         self.frames: list[wire.Request] = []
         self.tables_asked = 0
-        self.tables_given = 0  # answers, also those that say that nothing is newer
+        self.tables_given = 0  # answers, including those that nothing is newer
         self.whole_tables_given = 0
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[wire.Group], MinkaError | None] = lambda group: None
-        self.go_on = asyncio.Event()  # cleared: what arrives waits
+        self.go_on = asyncio.Event()  # while it is cleared, requests wait
         self.go_on.set()
         self.nonsense: Callable[[wire.Request], bytes] | None = None  # instead of the true answer
         self.holds_writes: asyncio.Event | None = None  # until it is set
-        self.ends_stream = False  # instead of answering
-        self.age_ms = 0  # of what it answers to stale reads
-        self.page_rows = 10**9  # of one page of a scan
+        self.ends_stream = False  # the stream, instead of answering
+        self.age_ms = 0  # the age that it states in answers to stale reads
+        self.page_rows = 10**9  # in one page of a scan
         self.largest_read = 10**9  # bytes of values in one result
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         admin_pb2_grpc.add_MetadataServicer_to_server(self, self._server)
@@ -241,13 +241,13 @@ class DataCluster:
         return [node.address for node in self.nodes.values()]
 
     def key_of(self, partition_id: int, number: int = 0) -> bytes:
-        """A key of this partition; another for each number."""
+        """A key of this partition; a different one for each number."""
         count = self.partition_count
         keys = (b"key-%d" % n for n in itertools.count())
         return next(itertools.islice((k for k in keys if murmur3(k) % count == partition_id), number, None))
 
     def lead(self, partition_id: int, leader: str, told: Sequence[str] | None = None) -> None:
-        """Make `leader` ("": nobody) the leader, by a new row that the nodes in `told` (None: all) have heard of."""
+        """Make `leader` ("": none) the leader, by a new row that the nodes in `told` (None: all) have heard of."""
         for name in self.nodes if told is None else told:
             table = self.nodes[name].table
             table.version += 1
@@ -258,7 +258,7 @@ class DataCluster:
 
 
 class RangeCluster(DataCluster):
-    """The same with a keyspace by ranges, whose partitions the nodes lead in turn."""
+    """Data nodes with a keyspace by ranges, whose partitions they lead in turn."""
 
     def __init__(self, names: Sequence[str], points: Sequence[bytes]) -> None:
         super().__init__(names, len(points) + 1)
@@ -271,7 +271,7 @@ class RangeCluster(DataCluster):
                 row.slot, (row.start_key, row.end_key) = row.id, range_
 
     def split(self, key: bytes, leader: str) -> None:
-        """Every node knows that a new partition begins at `key`, and who leads it."""
+        """Split at `key`: every node knows that a new partition begins there, and which node leads it."""
         for node in self.nodes.values():
             rows = node.table.partitions
             parent = next(row for row in rows if KeyRange(row.start_key, row.end_key).contains(key))

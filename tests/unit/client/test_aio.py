@@ -40,7 +40,9 @@ async def test_what_was_put_is_got_until_it_is_deleted(data_cluster: Make) -> No
 
 
 async def test_stale_reads_go_to_any_replica(data_cluster: Make) -> None:
-    """Also without a leader; to another where one can't answer; and they say how old they may be."""
+    """They go there even if there is no leader, and to another replica if one can't answer; they state the age of the
+    data.
+    """
     async with data_cluster("athens", "byzantium", "cyrene", partitions=1) as cluster, _client(cluster) as client:
         await client.put("key", b"value")
         for age, node in enumerate(cluster.nodes.values()):
@@ -102,7 +104,7 @@ async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
             tasks.append(asyncio.create_task(client.put(cluster.key_of(0, n), b"v")))
             if n < bound:
                 await _until(lambda: len(athens.frames) == len(tasks))
-            await client.get(cluster.key_of(1))  # time enough to send the put as well
+            await client.get(cluster.key_of(1))  # enough time to send the put, too
         assert len(athens.frames) == bound
         tasks[-1].cancel()
         athens.go_on.set()
@@ -179,7 +181,7 @@ async def test_a_dead_nodes_partition_is_found_at_its_new_owner(data_cluster: Ma
     async with data_cluster("athens", "byzantium", "cyrene") as cluster, _client(cluster) as client:
         await client.put(cluster.key_of(0), b"old")
         await cluster.nodes["athens"].stop()
-        with pytest.raises(MinkaError):  # until it has noticed, a write's outcome is unknown
+        with pytest.raises(MinkaError):  # until the client has noticed, a write's outcome is unknown
             await client.put(cluster.key_of(0), b"old", timeout=0.1)
         reading = asyncio.create_task(client.get(cluster.key_of(0)))
         writing = asyncio.create_task(client.put(cluster.key_of(0, 1), b"new"))
@@ -313,7 +315,7 @@ async def test_a_read_too_large_for_one_answer_is_halved(data_cluster: Make) -> 
         await client.put_many(pairs)
         cluster.nodes["athens"].largest_read = 1000
         assert await client.get_many(pairs) == pairs
-        # What travels together with others' reads is not refused for their size.
+        # A read that travels with others is not refused since together they are too large.
         assert await asyncio.gather(*(client.get(key) for key in pairs)) == list(pairs.values())
         cluster.nodes["athens"].largest_read = 99
         with pytest.raises(MinkaError, match="TOO_LARGE"):
@@ -346,7 +348,7 @@ async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> 
         athens = cluster.nodes["athens"]
         table = athens.table
         writing = asyncio.create_task(client.keyspace("crews").put("key", b"w"))
-        await _until(lambda: athens.tables_given > 3)  # it lags behind the cluster
+        await _until(lambda: athens.tables_given > 3)  # athens' table lags behind the cluster's
         table.keyspaces.append(Keyspace(id=2, name="crews", partition_count=1, hash=HashFunction.HASH_FUNCTION_MD5))
         table.partitions.append(Partition(id=90, keyspace_id=2, leader="athens", partition_epoch=1, generation=1))
         table.version += 1
@@ -359,7 +361,7 @@ async def test_a_node_without_a_table_is_passed_over(data_cluster: Make) -> None
         athens = cluster.nodes["athens"]
         table = PartitionTable()
         table.CopyFrom(athens.table)
-        for rng in map(Random, range(4)):  # whichever is asked first
+        for rng in map(Random, range(4)):  # whichever node is asked first
             athens.table.Clear()
             async with Client(cluster.endpoints, keyspace="flights", rng=rng) as client:
                 await client.put(cluster.key_of(1), b"v")
@@ -393,7 +395,9 @@ async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
 async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits no longer, and the next one goes to the new leader; so does what was never sent to the silent one."""
+    """The write waits no longer, and the next one goes to the new leader; so does one that was never sent to the silent
+    node.
+    """
     monkeypatch.setattr(_stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, _client(cluster, timeout=8) as client:
         await client.put(cluster.key_of(0), b"v")
@@ -425,7 +429,7 @@ async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeyp
         with pytest.raises(MinkaError, match="DEADLINE_EXCEEDED"):
             await client.put("key", b"w")
         writing = asyncio.create_task(client.put("key", b"x", timeout=10))
-        # The first frame's time has passed by far; the second was sent on the same stream.
+        # The first frame's deadline has passed by far; the second frame was sent on the same stream.
         with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*connected but answers nothing"):
             await writing
         athens.go_on.set()

@@ -1,4 +1,4 @@
-"""The synchronous client: the asyncio one, on a thread that all of them share."""
+"""The synchronous client: the asyncio one, on a thread that all synchronous clients share."""
 
 import asyncio
 import gc
@@ -46,7 +46,7 @@ def _client_threads() -> list[str]:
 
 
 def _tasks_end() -> bool:
-    """Whether no client has a task left, or soon has none."""
+    """Whether all tasks of clients end soon."""
     assert _loop._shared is not None
     deadline = time.monotonic() + 10
     while left := {task.get_name() for task in asyncio.all_tasks(_loop._shared.loop)}:
@@ -107,7 +107,7 @@ def test_all_clients_share_one_thread(cluster: Any) -> None:
 
 
 def test_clients_that_are_closed_leave_the_others_alone(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Those that are closed have calls under way, to a node that never answers."""
+    """The closed clients have calls under way, to a node that never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
 
@@ -130,9 +130,9 @@ def test_clients_that_are_closed_leave_the_others_alone(cluster: Any, caplog: py
 
 
 def _forking(cluster: Any, parent: str, child: str) -> list[str]:
-    """What a program prints that does this, forks, and does that in its child.
+    """The output of a program that runs `parent`, forks, and runs `child` in the child.
 
-    The child ends as those of multiprocessing do: gRPC, of which it has only half, does not survive more.
+    The child ends as those of multiprocessing do: it has only half of gRPC, which does not survive more.
     """
     script = f"""
 import os, sys
@@ -161,7 +161,7 @@ def test_a_child_of_a_process_with_a_client_is_told(cluster: Any) -> None:
         """
     *told, last = _forking(cluster, 'client = Client(endpoints, keyspace="flights"); client.put("key", b"v")', child)
     assert len(told) == 2
-    # With it, one child in ten crashes before it does anything.
+    # If it is on, one child in ten crashes before it does anything.
     assert os.environ["GRPC_ENABLE_FORK_SUPPORT"] == "false"
     assert all(line.startswith("INVALID_ARGUMENT: this process was forked from one that") for line in told)
     assert last == "child: 7"

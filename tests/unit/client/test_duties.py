@@ -1,4 +1,4 @@
-"""The clients of duties, against real servers that answer as a test says: the synchronous one, and its asyncio twin."""
+"""The clients of duties, against real servers that answer as a test says: the synchronous one and its asyncio twin."""
 
 import asyncio
 import inspect
@@ -24,7 +24,7 @@ BBC = Duty(number=1, pallet="feeds", id="bbc", version=1)
 
 
 class Twin:
-    """The asyncio client, used like the other one."""
+    """The asyncio client, used like the synchronous one."""
 
     def __init__(self, endpoints: list[str], timeout: float = 5.0) -> None:
         self._endpoints, self._timeout = endpoints, timeout

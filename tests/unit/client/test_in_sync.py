@@ -1,4 +1,4 @@
-"""What counts as under-replicated and under min-insync."""
+"""Which partitions count as under-replicated and as under min-insync."""
 
 import pytest
 
@@ -13,7 +13,8 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
         ("abc", "ab", "", "", 1),
         ("abc", "", "", "", 3),
         ("a", "a", "", "", 0),
-        # {a,b,c} → {d,e,f}: all that it had are in sync; one of them isn't; the new ones have come; the old ones go.
+        # {a,b,c} → {d,e,f}: all former replicas are in sync; one of them isn't; the new ones have joined; the old ones
+        # are removed.
         ("abcdef", "abc", "def", "def", 0),
         ("abcdef", "ac", "def", "def", 1),
         ("abcdef", "abcdef", "def", "", 0),

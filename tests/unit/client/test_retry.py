@@ -1,4 +1,4 @@
-"""What is repeated, how long the waits are, and what a failed request says of those who were asked."""
+"""What is repeated, how long the waits are, and what a failed request says of the nodes that were asked."""
 
 from random import Random
 

@@ -203,7 +203,7 @@ def _id(route: Route | None) -> int | None:
 
 
 def test_names_of_authors_by_range() -> None:
-    """The seed's ranges ["", b), [b, d), [d, "")."""
+    """The ranges of the seed are ["", b), [b, d), [d, "")."""
     routes = _by_ranges(_authors((1, b"", b"b", 1), (2, b"b", b"d", 1), (3, b"d", b"", 1)))
     found = {name: _id(routes.route(0, [name])) for name in (b"\x00", b"alice", b"b", b"bob", b"c", b"d", b"mary")}
     assert found == {b"\x00": 1, b"alice": 1, b"b": 2, b"bob": 2, b"c": 2, b"d": 3, b"mary": 3}
@@ -251,7 +251,7 @@ def test_what_was_merged_into_another_one_is_dropped() -> None:
 
 @given(st.data())
 def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> None:
-    """A client that heard of some rows, in whatever order, and then gets the whole table, routes as that says."""
+    """A client that heard of some rows, in whatever order, and then gets the whole table, routes as that table says."""
     now, said = [_range(1, b"", b"", 1)], [_range(1, b"", b"", 1)]
     for number in range(data.draw(st.integers(1, 12))):
         place = data.draw(st.integers(0, len(now) - 1))
@@ -260,7 +260,7 @@ def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> N
             behind = now.pop(place + 1)
             generation = max(row.generation, behind.generation) + 1
             made = [_range(row.id, row.start_key, behind.end_key, generation, number + 2)]
-            said.append(_range(behind.id, behind.start_key, behind.end_key, generation, number + 2))  # the last of it
+            said.append(_range(behind.id, behind.start_key, behind.end_key, generation, number + 2))  # the last part
         else:
             key = bytes([data.draw(st.integers(1, 255))])
             if not KeyRange(row.start_key, row.end_key).contains(key) or key == row.start_key:

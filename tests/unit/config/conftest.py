@@ -1,4 +1,4 @@
-"""The metrics that a node exposes, for what is written about them elsewhere."""
+"""The metrics that a node exposes, to be compared with what docs and rules say."""
 
 import pytest
 from prometheus_client import generate_latest

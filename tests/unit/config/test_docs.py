@@ -1,4 +1,4 @@
-"""docs/operations.md says of configuration and metrics what is so."""
+"""What docs/operations.md says of the configuration and the metrics is true."""
 
 import re
 from pathlib import Path

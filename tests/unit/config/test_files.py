@@ -86,7 +86,7 @@ def test_the_service_is_hardened() -> None:
 
 def test_the_service_is_well_formed(tmp_path: Path) -> None:
     unit = (CONFIGS / "minkad.service").read_text()
-    # Verification wants the program to be there; its place is the only thing changed.
+    # Verification needs the program to be there, so its path is changed, and nothing else.
     assert unit.count("/opt/minka/bin/minkad") == 1
     copy = tmp_path / "minkad.service"
     copy.write_text(unit.replace("/opt/minka/bin/minkad", "/bin/true"))

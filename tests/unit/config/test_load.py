@@ -1,4 +1,4 @@
-"""Loading a configuration: defaults, types, places, environment, and every mistake by its line."""
+"""Loading a configuration: defaults, types, places, environment, and each mistake with its line."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def mistakes(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> list[str]:
-    """What is wrong with the text, without the folder's name."""
+    """The mistakes in the text, without the folder's name."""
     with pytest.raises(MinkaError) as caught:
         load(write(tmp_path, text), environ or {})
     assert caught.value.code is Code.INVALID_CONFIG

@@ -1,4 +1,4 @@
-"""The active controller on its loop: what it proposes is committed at once, and nodes answer as real ones do."""
+"""The active controller on its loop: its proposals are committed at once, and nodes answer as real ones do."""
 
 import asyncio
 import random
@@ -72,13 +72,13 @@ class Harness:
         )
 
     async def logged(self) -> None:
-        """At once."""
+        """Wait until all nodes asked for have the log, which is at once."""
 
     def count_tick(self) -> None:
         self.ticks += 1
 
     async def pass_time(self, seconds: float, *silent: str) -> None:
-        """In steps of a tick, while everybody else sends heartbeats."""
+        """Let time pass in ticks, while all other nodes send heartbeats."""
         for _ in range(round(seconds / STEP)):
             self.now += STEP
             for node in self.state.nodes.values():
@@ -87,7 +87,7 @@ class Harness:
             await self.look_around()
 
     async def look_around(self) -> None:
-        """Until the controller has looked at everything once, as it is now."""
+        """Wait until the controller has looked at everything once, as it is now."""
         seen = self.ticks
         await until(lambda: self.ticks >= seen + 2)
 
@@ -217,7 +217,7 @@ async def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for()
 
 
 async def test_a_busy_node_gives_up_a_leadership() -> None:
-    """Of what the leaders report, once it has lasted."""
+    """It does so by what the leaders report, once the load has lasted."""
     h = Harness()
     await h.begin("a", "b", "c", replicas=3)
     nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
@@ -270,7 +270,7 @@ STEP = 0.05
 
 
 async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness:
-    """An active controller that has five nodes, on the first of which it is, and has heard all of them."""
+    """A harness whose controller is on the first of five nodes, and has heard all of them."""
     monkeypatch.setattr(active_controller, "TICK", 0.001)
     h = Harness(settings=JUDGING, raft_id=raft_id)
     h.controller.detector.tick = STEP
@@ -307,7 +307,7 @@ async def test_an_active_controller_does_not_fail_its_own_node(monkeypatch: pyte
 async def test_nobody_is_failed_by_a_controller_that_can_not_confirm_that_it_leads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As after a pause in which another one was elected."""
+    """Another controller may have been elected during a pause."""
     h = await judge(monkeypatch)
     h.confirms = False
     await h.pass_time(2.0, "b")
@@ -329,7 +329,7 @@ async def test_a_controller_that_stood_still_fails_nobody(monkeypatch: pytest.Mo
 
 
 async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The voters have not heard it for 0.7 s. Nobody else was heard either, yet."""
+    """The voters have not heard that one for 0.7 s. The other nodes haven't been heard yet either."""
     h = await judge(monkeypatch)
     h.controller.close()
     second = Harness(h.state, JUDGING, raft_id=2, former=1, silent_for=0.7)
@@ -344,7 +344,7 @@ async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkey
 
 
 async def test_nobody_is_failed_whose_registration_is_not_recorded_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sends no heartbeat before it has the answer; the disks of a quorum may be slow."""
+    """The node sends no heartbeat before it has the answer, and the disks of a quorum may be slow."""
     h = await judge(monkeypatch)
     await h.pass_time(1.0, "c")
     await until(lambda: failed(h) == ["c"])

@@ -1,4 +1,4 @@
-"""Who has a change before it is acknowledged."""
+"""Which members have a change before it is acknowledged."""
 
 from collections.abc import Collection
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ _C = Consistency
 
 
 class Controller:
-    """Records anything."""
+    """A controller that records anything."""
 
     decided = State()
 

@@ -1,4 +1,6 @@
-"""A node that stops gracefully says goodbye to the active controller, whoever that is by then, but not for ever."""
+"""A node that stops gracefully says goodbye to the active controller, even if another one is elected, but not for
+ever.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -23,7 +25,7 @@ OLD, NEXT = "byzantium:7400", "cyrene:7400"
 class Coordinators:
     """What athens, which stops, knows of the active controller, and how each address answers a goodbye.
 
-    Time passes only where somebody waits.
+    Time passes only while a task waits.
     """
 
     def __init__(self) -> None:
@@ -56,7 +58,7 @@ class Coordinators:
         self.member.leader_changed()
 
     def run(self, stop: Coroutine[Any, Any, None]) -> None:
-        """Until it is done."""
+        """Run the loop until the coroutine is done."""
         task = self._loop.create_task(stop)
         self._loop.turn()
         while not task.done():
@@ -89,7 +91,9 @@ def test_the_controller_hears_one_goodbye() -> None:
 
 @pytest.mark.parametrize("refusal", [Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.SHUTTING_DOWN])
 def test_the_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
-    """The one at hand no longer is one; then nobody is known; then somebody who is elected, and active later."""
+    """The controller that athens knows no longer is one; then none is known; then another one is elected, and is active
+    later.
+    """
     c = Coordinators()
     c.refusals = {OLD: refusal, NEXT: Code.NOT_CONTROLLER}
     c.at(0.5, lambda: setattr(c, "known", None))
@@ -103,7 +107,7 @@ def test_the_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
 
 @pytest.mark.parametrize("known", [None, OLD])
 def test_nobody_to_hear_it(known: str | None) -> None:
-    """It tries until its deadline, and holds up the stop no longer."""
+    """It tries until its deadline, and delays the stop no longer."""
     c = Coordinators()
     c.known = known
     c.refusals = {OLD: Code.NOT_CONTROLLER}
@@ -123,7 +127,7 @@ def test_a_controller_that_is_silent() -> None:
 
 
 def test_a_silent_controller_is_left_once_another_is_elected() -> None:
-    """In the middle of the call, which would go on for long."""
+    """The call, which would go on for long, is given up."""
     c = Coordinators()
     c.silent.add(OLD)
     c.at(0.3, lambda: c.elect(NEXT))
@@ -133,7 +137,7 @@ def test_a_silent_controller_is_left_once_another_is_elected() -> None:
 
 
 def test_a_refusal_that_will_not_change() -> None:
-    """At once, and it is no error of the stop."""
+    """It gives up at once, and the stop goes on without an error."""
     c = Coordinators()
     c.refusals = {OLD: Code.CLUSTER_MISMATCH}
     c.run(c.member.leave(TIMEOUT))
@@ -142,9 +146,7 @@ def test_a_refusal_that_will_not_change() -> None:
 
 
 def test_who_never_registered_says_it_as_well() -> None:
-    """It may have been registered without having heard so; of a process that it does not know, the controller makes
-    nothing.
-    """
+    """It may be registered without knowing it; if the controller doesn't know the process, it does nothing."""
     c = Coordinators()
     c.member.registered.clear()
     c.run(c.member.leave(TIMEOUT))
@@ -152,7 +154,7 @@ def test_who_never_registered_says_it_as_well() -> None:
 
 
 def test_a_refusal_that_comes_late() -> None:
-    """What is left of the time is for the next try, not as much again."""
+    """The next try gets only the time that is left."""
     c = Coordinators()
     c.refusals = {OLD: Code.NOT_CONTROLLER}
     c.answer_takes = 0.7 * TIMEOUT
@@ -161,7 +163,7 @@ def test_a_refusal_that_comes_late() -> None:
 
 
 def test_the_controller_loses_its_leadership_meanwhile() -> None:
-    """Nobody knows whether the goodbye was recorded, so it is said again to the next."""
+    """It is unknown whether the goodbye was recorded, so the next controller hears it, too."""
     c = Coordinators()
     c.refusals = {OLD: Code.OUTCOME_UNKNOWN}
     c.at(0.5, lambda: c.elect(NEXT))

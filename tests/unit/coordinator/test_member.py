@@ -1,4 +1,6 @@
-"""A node finds the next active controller, whatever the last one leaves it waiting for. Time passes where it waits."""
+"""A node finds the next active controller, whatever the last one keeps it waiting for. Time passes only while it
+waits.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -30,12 +32,12 @@ CLEARANCE = 0.6
 
 
 class Athens:
-    """Athens, and how each address answers it: `silent` ones never do."""
+    """The member of athens, and the answers of each address: `silent` ones never answer."""
 
     def __init__(self, *, registered: bool = True) -> None:
         self.seconds = 0.0
         self.known: str | None = OLD
-        self.leader = OLD  # who really leads; others name the one that `hint` says
+        self.leader = OLD  # the real leader; other nodes name the one in `hint`
         self.hint = OLD
         self.silent: set[str] = set()
         self.disk_stalled = False
@@ -73,7 +75,7 @@ class Athens:
         return self._loop.create_task(coroutine)  # type: ignore[arg-type]
 
     def elect(self, address: str) -> None:
-        """And Raft says so here."""
+        """Elect a controller, of which Raft tells this node."""
         self.leader = self.hint = self.known = address
         self._loop.call_at(self.seconds, self.member.leader_changed)
 
@@ -128,7 +130,7 @@ class Athens:
 
 @pytest.fixture
 def athens() -> Iterator[Athens]:
-    """In touch with the first controller."""
+    """A node that is in touch with the first controller."""
     athens = Athens()
     athens.run(1.0)
     assert athens.member.has_clearance()
@@ -140,7 +142,9 @@ def athens() -> Iterator[Athens]:
 def test_the_next_controller_is_heartbeaten_at_once_although_the_last_one_is_silent(
     athens: Athens, after: float
 ) -> None:
-    """Whatever the node waits for just then: an answer, another node's word, a registration at the silent one."""
+    """It happens whatever the node waits for: an answer, another node's word, or a registration at the silent
+    controller.
+    """
     athens.silent.add(OLD)
     athens.run(after)
     elected_at = athens.seconds
@@ -159,7 +163,7 @@ def test_a_new_controller_knows_the_process_so_it_is_not_registered_again(athens
 
 
 def test_others_are_asked_when_raft_names_only_the_silent_one(athens: Athens) -> None:
-    """A learner that the new leader does not reach."""
+    """The node is a learner that the new leader does not reach."""
     athens.silent.add(OLD)
     athens.leader = athens.hint = NEXT
     athens.run(CLEARANCE + 2 * BEAT)
@@ -190,7 +194,7 @@ def test_a_node_whose_disk_does_not_answer_sends_no_heartbeats_and_asks_nobody(a
 
 
 def test_a_controller_that_has_moved_registers_at_itself() -> None:
-    """Until it is active it names, as its table does, the address that it had before."""
+    """Until the node is active, it names itself by its old address, as its table does."""
     athens = Athens(registered=False)
     athens.silent.add(OLD)
     athens.leader, athens.hint, athens.known = "nobody yet", OLD, OWN
@@ -202,7 +206,7 @@ def test_a_controller_that_has_moved_registers_at_itself() -> None:
 
 
 def test_a_controller_that_has_just_begun_is_asked_again_soon(athens: Athens) -> None:
-    """It grants nothing before a quorum has confirmed that it leads."""
+    """That controller grants nothing before a quorum has confirmed that it leads."""
     athens.elect(NEXT)
     athens.grants = 0.0
     athens.run(0.05)

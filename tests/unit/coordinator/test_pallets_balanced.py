@@ -1,4 +1,4 @@
-"""What the active controller does of its own accord for the balance of duties."""
+"""What the active controller does automatically for the balance of duties."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from tests.unit.core.duty_world import DutyWorld
 
 
 class Controller:
-    """Decides by a state, and only notes which operations are to begin."""
+    """A controller that decides by a state, and only notes which operations are to begin."""
 
     def __init__(self, state: State) -> None:
         self.decided = state
@@ -37,7 +37,7 @@ async def at_once(function: Any, *arguments: Any) -> Any:
 
 
 async def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of its duties and shards has changed: it is the node's row that lets its shard have some."""
+    """Its duties and shards have not changed: by the node's row, the shard on that node may have duties again."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
     monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
     world = DutyWorld()

@@ -1,4 +1,6 @@
-"""Commands over thousands of rows: the loop has its turn in between, and each piece is a state to go on from."""
+"""Commands over thousands of rows: the loop gets turns in between, and another controller can go on after each
+piece.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -50,7 +52,7 @@ def rows_in(batch: RecordBatch) -> int:
 
 
 async def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> None:
-    """It is proposed at once, so all or nothing, and applied piece by piece."""
+    """The command is proposed as a whole, so all or nothing, and is applied piece by piece."""
     h = Watched()
     await h.begin("a", "b", "c", replicas=3)
     answered = 0
@@ -126,7 +128,9 @@ async def test_a_node_that_was_failed_wrongly_is_told_only_what_has_changed() ->
 
 
 async def prefixes(c: Controller, command: Command, go_on: Callable[[State], Awaitable[None]]) -> int:
-    """Let the controller die after each of the command's records, and go on from there. How many there are."""
+    """Let the controller die after each number of the command's records, and go on from there; returns how many there
+    are.
+    """
     snapshot = c.state.to_snapshot()
     count = len(list(_applied(State.from_snapshot(snapshot), command, 10**9)))
     for length in range(count + 1):

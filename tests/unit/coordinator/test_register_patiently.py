@@ -1,4 +1,4 @@
-"""A node that looks for the active controller at several addresses hears what that one says of it."""
+"""A node that looks for the active controller at several addresses hears the controller's own verdict."""
 
 from typing import TYPE_CHECKING, cast
 

@@ -1,4 +1,4 @@
-"""Clearances of shards, and what history says of hand-overs."""
+"""Clearances of shards, and the history of hand-overs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +19,7 @@ SETTINGS = ShardSettings(clearance=3.0, failure_timeout=3.6)
 
 
 class FakeClock:
-    """Seconds, that go by when a test says so."""
+    """A clock in seconds, which a test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -52,11 +52,11 @@ class Harness:
         return self.nodes_are_silent
 
     async def submit(self, command: Command) -> None:
-        """Note it."""
+        """Note the command."""
         self.submitted.append(command)
 
     async def begin(self, command: Command) -> Operation | None:
-        """Never asked for here."""
+        """Fail, since no test asks for it."""
         raise AssertionError(command)
 
     def beat(self, incarnation: str = "a") -> Any:
@@ -65,7 +65,7 @@ class Harness:
         return self.control.heartbeats(ShardHeartbeatsRequest(signs=[sign]))
 
     def pass_time(self, seconds: float, *, confirmed: bool = True) -> None:
-        """In ticks, so that the judge doesn't stand still; a quorum confirms the leadership in each."""
+        """Let time pass in ticks, so that the judge doesn't stand still; a quorum confirms the leadership in each."""
         end = self.clock.now + seconds
         while self.clock.now < end - 1e-9:
             self.clock.now = min(end, self.clock.now + 0.05)
@@ -85,7 +85,7 @@ async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @pytest.fixture
 async def h() -> AsyncIterator[Harness]:
-    """With a loop, on which tasks get their turns."""
+    """A harness with a loop, on which tasks get their turns."""
     harness = Harness()
     yield harness
     harness.control.close()

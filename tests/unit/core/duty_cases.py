@@ -30,7 +30,7 @@ def applied(duties: Sequence[PlacedDuty], plan: DutyPlan) -> list[PlacedDuty]:
 
 
 def weights(duties: Iterable[PlacedDuty], shards: Iterable[ShardRoom]) -> dict[str, int]:
-    """What the duties of each shard weigh."""
+    """The total weight of each shard's duties."""
     found = {shard.name: 0 for shard in shards}
     for duty in duties:
         if duty.shard in found:
@@ -44,7 +44,7 @@ def counts(duties: Iterable[PlacedDuty], shards: Iterable[ShardRoom]) -> dict[st
 
 
 def loaded(duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom]) -> list[ShardRoom]:
-    """The shards with the totals of their duties, as `place` wants them."""
+    """The shards with the totals of their duties, as `place` expects them."""
     weight, count = weights(duties, shards), counts(duties, shards)
     return [replace(shard, weight=weight[shard.name], count=count[shard.name]) for shard in shards]
 
@@ -61,7 +61,7 @@ settings_of: st.SearchStrategy[BalancerSettings] = st.builds(
 
 @st.composite
 def plain(draw: st.DrawFn, heaviest: int = 50) -> tuple[list[PlacedDuty], list[ShardRoom]]:
-    """Duties anywhere, all of which can be moved, and shards that have room for them all beside any others."""
+    """Duties anywhere, all of which can be moved, and shards each of which has room for all of them."""
     found = draw(st.lists(st.integers(1, heaviest), max_size=60))
     names = draw(st.sampled_from([NAMES[:n] for n in range(1, 8)]))
     places = draw(st.lists(st.sampled_from(["", "gone", *names]), min_size=len(found), max_size=len(found)))
@@ -73,7 +73,7 @@ def plain(draw: st.DrawFn, heaviest: int = 50) -> tuple[list[PlacedDuty], list[S
 
 @st.composite
 def anything(draw: st.DrawFn) -> tuple[list[PlacedDuty], list[ShardRoom]]:
-    """Fixed, pinned and quarantined duties, shards that leave, that are too small and that take none."""
+    """Duties that are fixed, pinned or quarantined; shards that leave, that are too small, or that take none."""
     names = draw(st.sampled_from([NAMES[:n] for n in range(6)]))
     shard = st.sampled_from(["", "gone", *names])
     rows = draw(

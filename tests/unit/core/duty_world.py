@@ -27,7 +27,7 @@ from minkad.core.state import DutyState, State
 
 _A = AssignmentState
 CAPS = MigrationCaps(per_node=1, cluster=1)
-PIECES = 1000  # of work that follows from anything
+PIECES = 1000  # steps until all that follows must be done
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Process:
 
 
 class DutyWorld:
-    """Every record goes through here. `now_ms` moves only when a test says so."""
+    """The state, through which every record goes. `now_ms` moves only when a test says so."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -63,12 +63,12 @@ class DutyWorld:
             self.state.apply(record)
 
     def look(self) -> list[Record]:
-        """What the controller would do now with duties of its own accord."""
+        """The records that the controller would make for duties now, without being asked."""
         return self._distributor.next_facts(self.state, self.now_ms)
 
     def follow(self) -> None:
-        """What the controller does of its own accord, until there is nothing. What is gathered is waited for."""
-        gathered_at = -1  # at which revision
+        """Let the controller do what it does automatically until nothing is left. Joined shards are waited for."""
+        gathered_at = -1  # the revision at which the wait was over
         for _ in range(PIECES):
             facts = self._distributor.next_facts(self.state, self.now_ms)
             facts = facts or self._scheduler.next_steps(self.state, CAPS, self.now_ms)
@@ -82,7 +82,7 @@ class DutyWorld:
         raise AssertionError("the controller comes to no end")
 
     def settle(self) -> None:
-        """The same, and the processes do what they are told, until nothing else happens."""
+        """Like `follow`, while the processes do what they are told, until nothing else happens."""
         for _ in range(PIECES):
             self.follow()
             worked = [self.work(process) for process in list(self.processes.values())]
@@ -91,18 +91,18 @@ class DutyWorld:
         raise AssertionError("the shards come to no end")
 
     def wait(self, milliseconds: int) -> None:
-        """Time goes by."""
+        """Let time pass."""
         self.now_ms += milliseconds
         self.settle()
 
     # Clients
 
     def pallet(self, id_: str, **fields: object) -> None:
-        """Create one."""
+        """Create a pallet."""
         self.do(ChangePallets([PalletChange(create=Pallet(id=id_, **fields))]))  # type: ignore[arg-type]
 
     def change_pallet(self, id_: str, **fields: object) -> None:
-        """Replace what is said of it."""
+        """Replace a pallet's settings."""
         self.do(ChangePallets([PalletChange(update=Pallet(id=id_, **fields))]))  # type: ignore[arg-type]
 
     def create(self, pallet: str, ids: Iterable[str], **fields: object) -> None:
@@ -115,12 +115,12 @@ class DutyWorld:
         self.do(ChangeDuties([DutyChange(delete=DutyName(pallet=pallet, id=id_)) for id_ in ids]))
 
     def pin(self, pallet: str, id_: str, shard: str) -> None:
-        """Assign a duty by hand; "": release it."""
+        """Pin a duty to a shard; "": unpin it."""
         pin = DutyPin(duty=DutyName(pallet=pallet, id=id_), shard=shard)
         self.do(ChangeDuties([DutyChange(pin=pin)]))
 
     def rebalance(self, pallet: str) -> int:
-        """Begin what the balancer wants; how many moves it takes."""
+        """Begin the moves that the balancer wants; returns how many there are."""
         plan = plan_rebalance(self.state, PlanRebalanceRequest(pallet=pallet), self.now_ms)
         if plan.moves:
             self.do(BalancePallet(plan))
@@ -138,7 +138,7 @@ class DutyWorld:
         node: str = "",
         grace_ms: int = 0,
     ) -> Process:
-        """A process registers."""
+        """Register a process."""
         self._starts += 1
         process = Process(name, f"p{self._starts}")
         said = [PalletCapacity(pallet=pallet, capacity=capacity) for pallet in pallets]
@@ -150,16 +150,16 @@ class DutyWorld:
         return process
 
     def kill(self, name: str) -> None:
-        """The process ends, and its clearance with it."""
+        """End the process, and its clearance with it."""
         del self.processes[name]
         self.do(FailShards({name: "no heartbeat"}))
 
     def leave(self, name: str) -> None:
-        """The process stops gracefully, and ends when it has nothing left."""
+        """Stop the process gracefully: it ends when it has nothing left."""
         self.do(LeaveShard(name, self.processes[name].incarnation))
 
     def work(self, process: Process) -> bool:
-        """The process does what the rows say; whether there was anything."""
+        """Do what the rows tell the process; returns whether that changed anything."""
         report = ShardReport()
         for one in list(self.duties.on_shard.get(process.name, {}).values()):
             holding = Holding(duty=one.duty, epoch=one.epoch)
@@ -185,7 +185,7 @@ class DutyWorld:
         return has_news and self.duties.revision != before
 
     def report(self, process: Process, report: ShardReport) -> None:
-        """The process has something to say."""
+        """Send the process's report."""
         said = ShardReported(shard=process.name, incarnation=process.incarnation, report=report)
         self.do(ReportShards([said]))
 
@@ -193,7 +193,7 @@ class DutyWorld:
         return self.duties.duties[number].synthetic
 
     def fail_to_attach(self, name: str, id_: str, pallet: str = "feeds") -> None:
-        """The delegate has raised too often."""
+        """Report that the delegate has raised too often."""
         row, process = self.row(id_, pallet), self.processes[name]
         one = self.duties.assignment(row.number, name)
         assert one is not None
@@ -203,18 +203,18 @@ class DutyWorld:
         self.report(process, ShardReport(failed=[failed]))
 
     def finish(self, name: str, id_: str, pallet: str = "feeds") -> None:
-        """The delegate no longer reports it."""
+        """Report that the delegate has ended a lazy duty."""
         row, process = self.row(id_, pallet), self.processes[name]
         holding = Holding(duty=row.number, epoch=process.held.pop(row.number))
         self.report(process, ShardReport(finished=[holding]))
 
     def weigh(self, name: str, id_: str, weight: int, pallet: str = "feeds") -> None:
-        """The delegate reports another weight."""
+        """Report another weight for a duty."""
         row, process = self.row(id_, pallet), self.processes[name]
         weighed = WeighedDuty(holding=Holding(duty=row.number, epoch=process.held[row.number]), weight=weight)
         self.report(process, ShardReport(weights=[weighed]))
 
-    # Looking
+    # Views
 
     def row(self, id_: str, pallet: str = "feeds") -> Duty:
         """The duty's row."""
@@ -223,7 +223,7 @@ class DutyWorld:
         return row
 
     def where(self, id_: str, pallet: str = "feeds") -> str:
-        """The shard that has it; "" for none."""
+        """The shard that has the duty; "" for none."""
         holder = self.duties.holder(self.row(id_, pallet).number)
         return "" if holder is None else holder.shard
 
@@ -232,7 +232,7 @@ class DutyWorld:
         return {name: self.duties.load(name, pallet).duties for name in sorted(self.processes)}
 
     def check_held_once(self) -> None:
-        """No duty that isn't synthetic is held by two."""
+        """Check that no duty except synthetic ones is held by two processes."""
         holders: dict[int, str] = {}
         for process in self.processes.values():
             for number in process.held:
@@ -242,7 +242,7 @@ class DutyWorld:
                     holders[number] = process.name
 
     def check_tables(self) -> None:
-        """What follows from the rows is as if it were found again, and a snapshot brings all of it back."""
+        """Check that the indexes equal those computed from the rows, and that a snapshot restores all of it."""
         restored = State.from_snapshot(self.state.to_snapshot())
         assert restored == self.state
         for index in ("numbers", "deleting", "pinned", "takes"):

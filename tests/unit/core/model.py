@@ -1,4 +1,6 @@
-"""The controller and its state on their own: commands in, records applied at once, as a committed log would."""
+"""The controller and its state on their own: commands go in, and records are applied at once, as from a committed
+log.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,7 +29,7 @@ from minkad.core.state import ALL, Effect, NotifyNode, State, is_up
 
 
 def changed(partition: Partition, change: Callable[[Partition], None]) -> Partition:
-    """A copy of the row with the change made and the next partition_epoch."""
+    """A copy of the row with the change, and the next partition_epoch."""
     row = Partition()
     row.CopyFrom(partition)
     change(row)
@@ -50,18 +52,18 @@ class Controller:
         self.run(CreateCluster(Cluster(id="c", name="test", min_nodes=min_nodes), ()))
 
     def run(self, command: Command) -> None:
-        """Decide and apply; MinkaError when refused."""
+        """Decide and apply. Raises MinkaError when refused."""
         self._apply(RecordBatch(records=decide(self.state, command, self.now_ms)))
 
     def schedule(self) -> None:
-        """Let the controller do what it does of its own accord, until nothing is left."""
+        """Let the controller do its own work until nothing is left."""
         for _ in range(10_000):
             if not self.schedule_once():
                 return
         raise AssertionError("the controller never comes to rest")
 
     def schedule_once(self) -> bool:
-        """One batch of it; False when there is nothing to do."""
+        """Let the controller do one batch of its own work; returns False if there is none."""
         records = self._scheduler.next_steps(self.state, self.caps, self.now_ms, self.low_disks)
         self._apply(RecordBatch(records=records))
         return bool(records)
@@ -81,7 +83,7 @@ class Controller:
             yield from (NotifyNode(effect.node, id_) for id_ in ids)
 
     def replace_controller(self) -> None:
-        """The controller dies; another one has the records alone, and takes up the work."""
+        """Replace the controller by another one that has only the records, and takes up the work."""
         fresh = State()
         for batch in self.log:
             fresh.apply_batch(RecordBatch.FromString(batch))
@@ -110,13 +112,13 @@ class Controller:
             self.run(Register(node, holder_alive))
 
     def fail(self, *names: str) -> None:
-        """One after the other, and the leaders take them out of the isr."""
+        """Fail the nodes one after the other, and let the leaders take each out of the in-sync sets."""
         for name in names:
             self.run(FailNodes({name: "no heartbeat for 1.5 s"}))
             self.take_out_absent()
 
     def deliver(self, unreachable: Sequence[str] = ()) -> None:
-        """Tell the nodes their rows and take their answers, until nobody that is up has anything to be told."""
+        """Tell the nodes their rows and take their answers, until each node that is up knows all of its rows."""
 
         def reaches(effect: NotifyNode) -> bool:
             return effect.node not in unreachable and is_up(self.state.nodes.get(effect.node))
@@ -135,21 +137,21 @@ class Controller:
     # Leaders
 
     def alter_isr(self, row: Partition, isr: Sequence[str]) -> None:
-        """As its leader asks for it."""
+        """Change the in-sync set, as the leader asks for it."""
         change = IsrChange(
             partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=row.partition_epoch, isr=isr
         )
         self.run(AlterIsr(row.leader, [change]))
 
     def take_out_absent(self) -> None:
-        """Leaders that are up see by their table who is gone."""
+        """Let leaders that are up take nodes out of in-sync sets that are gone by the table."""
         for row in list(self.state.partitions.values()):
             left = [node for node in self.state.partitions[row.id].isr if is_up(self.state.nodes[node])]
             if row.leader and is_up(self.state.nodes[row.leader]) and len(left) < len(row.isr):
                 self.alter_isr(self.state.partitions[row.id], left)
 
     def catch_up(self) -> None:
-        """Every replica that is up has caught up, and the leaders say so."""
+        """Let every replica that is up join its in-sync set."""
         for row in list(self.state.partitions.values()):
             behind = [
                 n
@@ -160,18 +162,18 @@ class Controller:
                 self.alter_isr(row, [*row.isr, *behind])
 
     def hand_over(self, partition_id: int) -> None:
-        """The leader asks for the hand-over, as it does once its successor has everything."""
+        """Hand over as the leader asks, which it does once its successor has everything."""
         row = self.state.partitions[partition_id]
         self.run(HandOver(row.leader, row.id, row.partition_epoch, row.successor))
 
     def hand_over_all(self) -> None:
-        """Every leader that has a successor."""
+        """Let every leader that has a successor hand over."""
         for row in list(self.state.partitions.values()):
             if row.successor:
                 self.hand_over(row.id)
 
     def settle(self, unreachable: Sequence[str] = ()) -> None:
-        """Everything happens that happens by itself while no node comes or goes."""
+        """Let everything happen that needs no person, while no node comes or goes."""
         for _ in range(1_000):
             before = len(self.log)
             self.schedule()
@@ -188,7 +190,7 @@ class Controller:
     def keyspace(
         self, name: str, partitions: int, replicas: int = 1, min_insync: int = 0, **more: bool
     ) -> list[Partition]:
-        """A keyspace whose partitions are ONLINE."""
+        """Create a keyspace whose partitions are ONLINE."""
         durability = Durability.DURABILITY_ASYNC if more.get("volatile") else Durability.DURABILITY_SYNC
         murmur3, unclean = HashFunction.HASH_FUNCTION_MURMUR3, more.get("unclean", False)
         self.run(CreateKeyspace(name, partitions, murmur3, replicas, min_insync, durability, unclean))
@@ -225,7 +227,7 @@ class Controller:
         return self.state.operations[operation_id]
 
     def counts(self) -> dict[str, int]:
-        """Partitions led, by node."""
+        """The number of partitions that each node leads."""
         counts = dict.fromkeys(self.state.nodes, 0)
         for partition in self.state.partitions.values():
             if partition.leader:
@@ -234,7 +236,7 @@ class Controller:
 
 
 def led_by_others() -> Controller:
-    """Two nodes, one of which has come back, so that its preferred leaderships are the other one's."""
+    """Two nodes, one of which has come back: the other one leads the partitions that it should lead by preference."""
     c = Controller()
     c.register("athens", "byzantium")
     c.keyspace("flights", 4, replicas=2)

@@ -1,4 +1,4 @@
-"""Keyspaces by ranges, made, split and merged by a controller; the leaders say what the test lets them."""
+"""Keyspaces by ranges, made, split and merged by a controller; leaders report what a test lets them report."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ def three(replicas: int = 1, points: Sequence[bytes] = ()) -> Controller:
 
 
 def split(c: Controller, *keys: bytes) -> Operation:
-    """Ask for it, and let the controller begin."""
+    """Begin a split, and let the controller do its work."""
     c.run(Split("authors", keys, "tester", "test"))
     operation = max(c.state.operations)
     c.schedule()
@@ -44,7 +44,7 @@ def split(c: Controller, *keys: bytes) -> Operation:
 
 
 def merge(c: Controller, *keys: bytes, sizes: dict[int, int] | None = None) -> Operation:
-    """Ask for it, and let the controller begin."""
+    """Begin a merge, and let the controller do its work."""
     c.run(Merge("authors", keys, "tester", "test", sizes or {}))
     operation = max(c.state.operations)
     c.schedule()
@@ -52,7 +52,7 @@ def merge(c: Controller, *keys: bytes, sizes: dict[int, int] | None = None) -> O
 
 
 def propose(c: Controller, row: Partition, key: bytes, *, node: str = "", generation: int = 0) -> Code | None:
-    """As its leader does; why it is refused."""
+    """Propose a split as the leader does; returns the code of a refusal."""
     try:
         c.run(ProposeSplit(node or row.leader, row.id, generation or row.generation, key))
     except MinkaError as refusal:
@@ -61,7 +61,7 @@ def propose(c: Controller, row: Partition, key: bytes, *, node: str = "", genera
 
 
 def finish_merges(c: Controller) -> None:
-    """Every leader of two that are being merged says that one has all that the other has."""
+    """Let the leader of each merge report that one partition has all that the other one has."""
     for row in list(c.state.partitions.values()):
         right = c.state.partitions.get(row.merge_from)
         if right is not None and row.leader and row.leader == right.leader:
@@ -70,7 +70,7 @@ def finish_merges(c: Controller) -> None:
 
 
 def finish(c: Controller) -> None:
-    """Every leader says that what it was to make or to merge is made."""
+    """Let every leader report the end of its splits and merges."""
     finish_merges(c)
     for row in list(c.state.partitions.values()):
         if row.splitting and not row.split_to and row.leader:

@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go."""
+"""The choice of nodes for the replicas of new partitions."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What has changed in the table since a version makes the table of now out of that of then."""
+"""The changes since a version turn that version's table into the present one."""
 
 import pytest
 
@@ -12,7 +12,9 @@ from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split
 
 
 def busy_cluster() -> tuple[Controller, dict[int, PartitionTable]]:
-    """Nodes come and go, partitions are made, moved, split and merged; and the table as it was at each version."""
+    """A cluster in which nodes come and go, and partitions are made, moved, split and merged; and its table at each
+    version.
+    """
     c = Controller()
     tables: dict[int, PartitionTable] = {}
 

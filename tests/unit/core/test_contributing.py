@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md shows works."""
+"""The code that CONTRIBUTING.md shows works."""
 
 import re
 import sys
@@ -43,7 +43,7 @@ def test_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kind_of_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the row of another kind, since the one of its own is not in the proto."""
+    """It uses the row of another kind, since its own is not in the proto."""
     source = shown("minkad/core/controller/holds.py")
     for its_own, other in (
         ("HoldOperation", "DrainOperation"),

@@ -27,7 +27,7 @@ def refused(code: Code) -> pytest.RaisesExc[MinkaError]:
 
 
 def test_nobody_takes_a_founders_raft_id() -> None:
-    """A node that is there first registers once the founders are recorded."""
+    """A node that is there first can register only after the founders are recorded."""
     state = State()
     node = Node(id="cyrene", data_id="d", incarnation="1", address="cyrene:1")
     with refused(Code.NO_CONTROLLER):
@@ -115,7 +115,7 @@ def test_a_failed_node_comes_back_as_a_new_process_only() -> None:
 
 
 def test_an_older_copy_of_a_data_directory_is_refused() -> None:
-    """By its starts; one process may register several times."""
+    """It is recognized by its number of starts; one process may register several times."""
     c = Controller()
 
     def register(incarnation: str, starts: int) -> None:
@@ -133,7 +133,7 @@ def test_an_older_copy_of_a_data_directory_is_refused() -> None:
 
 
 def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
-    """An older copy is refused by Raft, and must not have used up the number of the newest one's next start."""
+    """An older copy is refused by Raft, and must not have used up the number of the newest copy's next start."""
     c = Controller()
     c.register("athens", incarnation="1")
     c.fail("athens")
@@ -159,7 +159,7 @@ def test_leaving_counts_only_for_the_present_process() -> None:
 
 
 def test_leaving_of_who_never_registered_changes_nothing() -> None:
-    """Neither of a stranger, nor of a voter that has yet to register."""
+    """It changes nothing if the node is unknown, or is a voter that has yet to register."""
     c = Controller()
     c.register("athens")
     voter = Node(id="byzantium", raft_id=2, incarnation="1", state=NodeState.NODE_STATE_JOINING)

@@ -1,4 +1,4 @@
-"""Copies go where there is room on the disk."""
+"""Replicas go to nodes whose disks have room."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def disk(free: int, *, low: bool = False) -> DiskSpace:
 
 
 def cluster() -> Controller:
-    """Twelve partitions of 100 bytes on two nodes, and two more that have nothing."""
+    """Twelve partitions of 100 bytes on two nodes, and two more nodes that have nothing."""
     c = Controller()
     c.register("a", "b")
     c.keyspace("k", 12)
@@ -71,7 +71,7 @@ def test_a_new_keyspace_has_no_replica_where_the_disk_is_low() -> None:
 
 
 def test_others_lead_than_those_whose_disks_are_low() -> None:
-    """Where one is in sync that is not low itself; and it comes to rest."""
+    """A leader moves if another replica in sync is on a disk that isn't low, and the moves come to an end."""
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("k", 6, replicas=2)

@@ -18,14 +18,14 @@ TEN = [f"d{number}" for number in range(10)]
 
 @pytest.fixture
 def world() -> DutyWorld:
-    """With a pallet that is balanced by numbers."""
+    """A world with a pallet that is balanced by numbers."""
     world = DutyWorld()
     world.pallet("feeds", balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
     return world
 
 
 def refused(world: DutyWorld, command: ChangeDuties | ChangePallets) -> Code:
-    """With which code; nothing has changed."""
+    """The code with which the command is refused; nothing has changed."""
     before = world.duties.revision
     with pytest.raises(MinkaError) as caught:
         world.do(command)
@@ -91,7 +91,7 @@ def test_a_pallet_with_duties_is_not_deleted(world: DutyWorld) -> None:
     assert not world.duties.pallets
 
 
-# Where duties are
+# The places of duties
 
 
 def test_duties_are_placed_and_move_when_a_shard_joins(world: DutyWorld) -> None:
@@ -114,7 +114,7 @@ def test_duties_are_placed_and_move_when_a_shard_joins(world: DutyWorld) -> None
 
 
 def test_no_more_is_on_its_way_to_a_shard_than_the_pallet_says(world: DutyWorld) -> None:
-    """What it was given and has yet to attach counts."""
+    """Duties that the shard was given and has yet to attach count."""
     world.change_pallet("feeds", moves_per_shard=2, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
     source = world.join("s1")
     world.create("feeds", TEN)
@@ -311,7 +311,7 @@ def test_what_a_person_assigns_elsewhere_goes_also_from_a_shard_that_gives_up_an
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
 def test_what_is_pinned_to_a_shard_that_is_gone_goes_elsewhere(world: DutyWorld, is_forgotten: bool) -> None:
-    """Also where that shard has never taken the pallet."""
+    """It goes elsewhere even if that shard has never taken the pallet."""
     world.join("s1")
     world.join("s2", pallets=("mail",))
     world.create("feeds", ["a"])
@@ -452,7 +452,7 @@ def test_a_drained_shard_keeps_what_has_no_other_place() -> None:
 
 
 def test_a_rolling_deploy_moves_each_duty_at_most_once(world: DutyWorld) -> None:
-    """Twenty shards are replaced one after the other, the new one first."""
+    """Twenty shards are replaced one after the other, and each new one starts before the old one stops."""
     ids = [f"d{number}" for number in range(200)]
     for number in range(20):
         world.join(f"old{number}", version="1")
@@ -568,7 +568,7 @@ def test_what_a_target_prepares_for_it_gets_when_the_source_dies(world: DutyWorl
 
 
 def _draining_warm(world: DutyWorld, moves_per_shard: int = 0) -> None:
-    """The shard s1 is to be left, and s2 prepares for what it has, so many duties at a time."""
+    """Empty the shard s1, while s2 prepares for its duties, so many at a time."""
     round_robin = Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN)
     world.change_pallet("feeds", warm=True, moves_per_shard=moves_per_shard, balancer=round_robin)
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
@@ -631,7 +631,7 @@ def test_what_a_shard_keeps_after_all_nobody_prepares_for(world: DutyWorld) -> N
 
 
 def test_a_duty_for_which_a_shard_prepares_is_not_moved_besides(world: DutyWorld) -> None:
-    """A drained node's shard is left by warm hand-overs, while its pallet is rebalanced."""
+    """A drained node's shard is emptied by warm hand-overs, while its pallet is rebalanced."""
     _draining_warm(world)
     assert world.rebalance("feeds")
     world.settle()

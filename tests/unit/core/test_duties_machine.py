@@ -1,4 +1,6 @@
-"""Whatever clients, shards and their failures do: no duty is held twice, and what has room is somewhere in the end."""
+"""Whatever clients and shards do, and however they fail: no duty is held twice, and at the end each one that fits has a
+shard.
+"""
 
 from contextlib import suppress
 
@@ -109,7 +111,7 @@ class Duties(RuleBasedStateMachine):
 
     @rule(name=names, place=st.integers(0, 11))
     def say_something_old(self, name: str, place: int) -> None:
-        """What a shard says of an epoch that is over means nothing."""
+        """A report of an epoch that is over changes nothing."""
         process = self.world.processes.get(name)
         if process is not None and process.held:
             number = sorted(process.held)[place % len(process.held)]
@@ -148,7 +150,7 @@ class Duties(RuleBasedStateMachine):
             self.world.check_tables()
 
     def teardown(self) -> None:
-        """Calm: everything has its place."""
+        """In the calm at the end, every duty has its place."""
         if not hasattr(self, "world"):
             return
         world = self.world

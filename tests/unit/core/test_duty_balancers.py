@@ -1,4 +1,4 @@
-"""The page's own samples, and what people are told."""
+"""The samples of the seed's page, and what people are told."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ every_balancer = pytest.mark.parametrize("name", BALANCERS)
 
 
 def test_figure_5() -> None:
-    """Four pallets on three shards. The white duty is synthetic: no balancer sees it."""
+    """Four pallets on three shards. The white duty is synthetic, so no balancer sees it."""
     green, green_shards = duties_of([5] * 26), shards_of(a=200, b=100, c=0)
     after = applied(green, CAPACITY.rebalance(green, green_shards, DEFAULTS))
     assert counts(after, green_shards) == {"a": 17, "b": 9, "c": 0}  # one shard responded zero allocation
@@ -37,7 +37,9 @@ def test_figure_5() -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_the_java_sample(at_once: bool) -> None:
-    """100 duties of weight 5 on shards of capacity 100, 300, 500 and 500: all reach their limit together."""
+    """100 duties of weight 5 on shards with the capacities 100, 300, 500 and 500: all are filled to the same
+    percentage.
+    """
     shards = shards_of(a=100, b=300, c=500, d=500)
     duties = duties_of([5] * 100)
     if at_once:
@@ -52,7 +54,7 @@ def test_the_java_sample(at_once: bool) -> None:
 
 
 def test_the_java_sample_until_nothing_fits() -> None:
-    """1,400 is the capacity of the cluster: 280 duties of weight 5 fill every shard, and the next one has no place."""
+    """The cluster's capacity is 1,400: 280 duties of weight 5 fill every shard, and the next one has no place."""
     shards = shards_of(a=100, b=300, c=500, d=500)
     duties = duties_of([5] * 281)
     plan = CAPACITY.rebalance(duties, shards, DEFAULTS)
@@ -64,7 +66,7 @@ def test_the_java_sample_until_nothing_fits() -> None:
     )
 
 
-# What each one does
+# The balancers
 
 
 def test_round_robin_ignores_weights_and_capacities() -> None:
@@ -77,7 +79,7 @@ def test_round_robin_lets_differences_be_up_to_the_maximum() -> None:
     duties = duties_of([1] * 5, "a") + duties_of([1] * 2, "b", first=5)
     assert ROUND_ROBIN.rebalance(duties, shards, BalancerSettings(max_difference=3)).moves == ()
     plan = ROUND_ROBIN.rebalance(duties, shards, BalancerSettings(max_difference=2))
-    assert [(m.number, m.source, m.target) for m in plan.moves] == [(4, "a", "b")]  # the newest
+    assert [(m.number, m.source, m.target) for m in plan.moves] == [(4, "a", "b")]  # the newest duty
     assert plan.moves[0].reason == "a has 5 duties and is to have 4; b has 2 duties and is to have 3"
 
 
@@ -162,7 +164,7 @@ def test_the_last_bit_of_room_is_used() -> None:
     assert [(move.number, move.target) for move in plan.moves] == [(0, "b"), (1, "a")]
 
 
-# What a weight that changes moves
+# Moves after a weight has changed
 
 
 def test_a_shard_within_5_percent_is_left_alone_and_another_one_brought_within_1() -> None:
@@ -185,7 +187,7 @@ def test_no_more_is_moved_than_brings_the_one_that_is_off_within_1_percent() -> 
 
 
 def test_the_share_is_of_what_fixed_duties_leave() -> None:
-    """One shard has more than the mean whatever is done; the others are within 5 % of what they can have."""
+    """One shard has more than the mean in any case; the others are within 5 % of what they can have."""
     shards = shards_of(a=10_000, b=10_000, c=10_000)
     fixed = [replace(duty, is_fixed=True) for duty in duties_of([5000], "a")]
     duties = fixed + duties_of([1] * 103, "b", first=1) + duties_of([1] * 97, "c", first=200)
@@ -195,7 +197,7 @@ def test_the_share_is_of_what_fixed_duties_leave() -> None:
 
 @pytest.mark.parametrize("balancer", [FAIR, CAPACITY], ids=lambda balancer: str(balancer.name))
 def test_a_weight_that_goes_up_and_down_moves_one_duty_at_most(balancer: object) -> None:
-    """Few and heavy duties, where 5 % is less than one of them: what moved for it does not come back."""
+    """There are few heavy duties, so that 5 % is less than one of them: a duty that moved once does not move back."""
     shards, duties = shards_of(a=1000, b=1000), duties_of([50] * 4, "a") + duties_of([50] * 4, "b", first=4)
     moves = 0
     for weight in (60, 50, 74, 50, 80, 50, 80, 50):
@@ -208,7 +210,7 @@ def test_a_weight_that_goes_up_and_down_moves_one_duty_at_most(balancer: object)
     assert moves <= 1
 
 
-# What has no place
+# Duties without a place
 
 
 @every_balancer

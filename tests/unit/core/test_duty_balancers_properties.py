@@ -1,4 +1,4 @@
-"""Whatever the duties and shards are: each balancer keeps its bound, moves few, and comes to rest."""
+"""Whatever the duties and shards are: each balancer keeps its bound, moves few duties, and comes to rest."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -26,7 +26,7 @@ by_weight = pytest.mark.parametrize("name", ["fair_workload", "capacity_workload
 
 
 def limit_of(name: str, shard: ShardRoom, settings: BalancerSettings) -> float:
-    """How much the shard may have under this balancer."""
+    """The most that the shard may have under this balancer."""
     if name == "spill_over" and settings.fill_by is not FillBy.CAPACITY:
         return settings.fill_limit
     if name in ("spill_over", "capacity_workload") and shard.capacity is not None:
@@ -68,7 +68,7 @@ def test_the_order_of_the_input_does_not_matter(name: str, case: Case, settings:
 @every_balancer
 @given(case=anything(), settings=settings_of)
 def test_a_plan_respects_what_it_is_told(name: str, case: Case, settings: BalancerSettings) -> None:
-    """Fixed duties stay; nothing goes where it must not be; no limit is exceeded because of a move."""
+    """Fixed duties stay, no duty goes where it must not be, and no limit is exceeded because of a move."""
     duties, shards = case
     by_name, by_number_of = {shard.name: shard for shard in shards}, {duty.number: duty for duty in duties}
     new = [duty for duty in duties if not duty.shard]
@@ -151,7 +151,7 @@ def test_round_robin_keeps_its_bound_with_the_fewest_moves(case: Case, differenc
 
 
 def fewest_given(has: Sequence[int], homeless: int, difference: int) -> int:
-    """How many have to leave their shards so that each has from `low` to `low + difference` in the end."""
+    """The fewest duties that must leave their shards so that each has from `low` to `low + difference` at the end."""
     total, best = sum(has) + homeless, sum(has)
     for low in range(total // len(has) + 1):
         if (low + difference) * len(has) >= total:
@@ -177,7 +177,7 @@ def test_what_is_placed_at_once_is_within_one_duty(name: str, case: Case) -> Non
 
 
 def check_shares(name: str, after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], times: float) -> None:
-    """Each shard has its share up to 5 % or so many times the heaviest duty."""
+    """Check that each shard has its share up to 5 % or `times` the heaviest duty."""
     parts = {shard.name: 1 if name == "fair_workload" else shard.capacity or 0 for shard in shards}
     heaviest = max((duty.weight for duty in after), default=0)
     for shard, weight in weights(after, shards).items():
@@ -202,7 +202,7 @@ def test_spill_over_keeps_its_bound_when_shards_are_small(found: list[int], shar
 
 
 def check_filled(after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> None:
-    """Nothing stands further on in the order than it must."""
+    """Check that no duty is further on in the order than it must be."""
     by_count = by_number("spill_over", settings)
     total = (counts if by_count else weights)(after, shards)
     named = [n for n in settings.shard_order if n in total]
@@ -214,7 +214,7 @@ def check_filled(after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], setti
             assert all((1 if by_count else d.weight) > limits[earlier] - total[earlier] for d in later)
 
 
-# What moves
+# Moves
 
 
 @every_balancer
@@ -227,7 +227,7 @@ def test_moves_after_a_shard_joins_or_leaves(name: str, case: Case, joins: bool,
     before, after = (rest, shards) if joins else (shards, rest)
     balanced = applied(duties, BALANCERS[name].rebalance(duties, before, settings))
     check_movement(name, balanced, after, BALANCERS[name].rebalance(balanced, after, settings))
-    if not joins:  # all of it had to go, and not much else does
+    if not joins:  # all of the shard's duties had to go, and few others move
         had = {duty.number for duty in balanced if duty.shard == one.name}
         plan = BALANCERS[name].rebalance(balanced, after, settings)
         assert had <= {m.number for m in plan.moves} | {u.number for u in plan.unplaced}
@@ -262,7 +262,7 @@ def test_duties_of_equal_weight_move_no_more_than_they_must(
 @by_weight
 @given(case=plain(), data=st.data())
 def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st.DataObject) -> None:
-    """Each weight grows by up to 3 %: shares and weights by no more, and settled shards were within 1 %."""
+    """Each weight grows by up to 3 %, and so do shares and totals at most; settled shards were within 1 %."""
     duties, shards = case
     heavy = duties_of((duty.weight * 100 for duty in duties), shards[0].name)
     roomy = [ShardRoom(shard.name, (shard.capacity or 1) * 200) for shard in shards]
@@ -283,7 +283,9 @@ def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st
     settings=settings_of,
 )
 def test_no_fewer_moves_would_do(name: str, found: list[tuple[int, str]], settings: BalancerSettings) -> None:
-    """Of all ways to place a few duties, none that is as near to the ideals takes fewer moves than the lower bound."""
+    """If all ways to place a few duties are tried, none that is as near to the ideals takes fewer moves than the lower
+    bound.
+    """
     shards = [ShardRoom(n, 60) for n in "abc"]
     duties = [PlacedDuty(n, str(n), weight, n, shard) for n, (weight, shard) in enumerate(found)]
     plan = BALANCERS[name].rebalance(duties, shards, settings)
@@ -311,7 +313,7 @@ def test_no_fewer_moves_would_do(name: str, found: list[tuple[int, str]], settin
     rows=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60), st.integers(0, 200)), min_size=1, max_size=8),
 )
 def test_level_shares(total: int, rows: list[tuple[int, int, int]]) -> None:
-    """Those between floor and ceiling have the same for each unit of weight; the others would have more, or less."""
+    """Shares between floor and ceiling are equal for each unit of weight; the others would be larger, or smaller."""
     parts = {str(n): float(part) for n, (part, _, _) in enumerate(rows)}
     floors = {str(n): float(floor) for n, (_, floor, _) in enumerate(rows)}
     ceilings = {str(n): float(floor + more) for n, (_, floor, more) in enumerate(rows)}

@@ -1,4 +1,4 @@
-"""Who is to be failed, by what a judge has heard, and when it had its turn."""
+"""Which nodes are to be failed, by what a judge has heard and when it had its turns."""
 
 import pytest
 
@@ -9,7 +9,9 @@ TIMEOUT, TICK = 0.8, 0.05
 
 
 class Judge:
-    """Has its turn every 50 ms, and hears of each node every 200 ms as long as that is not silent. It is `self`."""
+    """A judge that has its turn every 50 ms, and hears each node every 200 ms unless the node is silent. Its own node
+    is `self`.
+    """
 
     def __init__(self, *others: str, clearances_end: float = 0.0) -> None:
         self.others = list(others)
@@ -25,7 +27,7 @@ class Judge:
             self.turn()
 
     def stand_still(self, seconds: float) -> None:
-        """What comes meanwhile waits, and is heard after the turn that comes late."""
+        """Stand still: what comes meanwhile waits, and is heard after the turn that comes late."""
         self.now += seconds
         self.turn()
 
@@ -114,7 +116,7 @@ def test_nobody_is_failed_before_the_clearances_of_former_judges_have_ended() ->
 
 
 def test_who_is_known_to_be_silent_for_longer_is_failed_earlier() -> None:
-    """The former leader, which the voters have not heard."""
+    """That is the former leader, which the voters have not heard."""
     judge = Judge("a", "b", "c", clearances_end=0.1)
     judge.detector.heard("a", -0.6)
     judge.quiet = {"a"}
@@ -125,7 +127,7 @@ def test_who_is_known_to_be_silent_for_longer_is_failed_earlier() -> None:
 
 
 def test_a_judge_that_hears_little_of_the_cluster_suspects_itself_but_not_for_ever() -> None:
-    """Three of five. They are failed together."""
+    """Three of five nodes are silent; at the end they are failed together."""
     judge = Judge("a", "b", "c", "d")
     judge.run(2.0)
     judge.quiet = {"a", "b", "c"}
@@ -150,7 +152,7 @@ def test_those_who_fall_silent_one_after_the_other_are_counted_together() -> Non
 
 @pytest.mark.parametrize(("others", "quiet"), [("a", "a"), ("abc", "a"), ("abcd", "ab")])
 def test_a_small_part_is_no_reason_to_wait(others: str, quiet: str) -> None:
-    """Of two nodes the other one; of five two."""
+    """A small part is the other node of two, or two of five."""
     judge = Judge(*others)
     judge.run(2.0)
     judge.quiet = set(quiet)

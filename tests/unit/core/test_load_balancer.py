@@ -1,4 +1,4 @@
-"""Partitions that move because of their load: which one, when, and how it is recorded."""
+"""Partitions that move because of their load: which one moves, when, and how that is recorded."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -23,7 +23,7 @@ LETTERS = [bytes([letter]) for letter in b"bcdefghi"]
 def cluster(
     points: Sequence[bytes] = LETTERS[:5], replicas: int = 3, nodes: Iterable[str] = NODES, max_ops: int = 1000
 ) -> Controller:
-    """Partitions by ranges, all of which the first node leads."""
+    """Partitions by ranges, each led by the first of its nodes by name."""
     c = Controller()
     c.register(*nodes)
     create(c, "authors", points, replicas, max_ops)
@@ -51,7 +51,7 @@ def shift_of(c: Controller, ops: Mapping[int, int], sizes: Mapping[int, int] | N
 
 
 def move(c: Controller, shift: Shift) -> Operation:
-    """Record it, and let it be carried out."""
+    """Record the shift, and carry it out."""
     operation_id = c.state.next_operation_id
     c.run(SpreadLoad(shift.partition_id, shift.target_replicas, shift.source, shift.target, shift.reason))
     c.settle()
@@ -59,7 +59,7 @@ def move(c: Controller, shift: Shift) -> Operation:
 
 
 def test_a_leadership_moves_where_a_replica_is_in_sync() -> None:
-    """No byte is copied; afterwards the new leader is the preferred one."""
+    """No data is copied; afterwards the new leader is the preferred one."""
     c = cluster()
     ops = dict(zip(sorted(c.state.partitions), [900, 800, 300, 0, 0, 0], strict=True))
     shift = shift_of(c, ops)
@@ -88,7 +88,7 @@ def test_moved_until_it_is_even() -> None:
 
 
 def test_a_copy_where_there_is_no_replica() -> None:
-    """The smaller one of two that help as much; never to a node of the same zone as another replica."""
+    """The smaller of two partitions that help as much is copied."""
     c = cluster(replicas=1)
     assert {row.leader for row in c.state.partitions.values()} == set(NODES)
     mine = sorted(row.id for row in c.state.partitions.values() if row.leader == "athens")
@@ -171,7 +171,7 @@ def test_a_weight_is_a_share() -> None:
 
 
 def test_the_load_of_others_counts_and_they_stay() -> None:
-    """A node that is busy with a keyspace by hash gives up what may move."""
+    """A node that is busy with a keyspace by hash gives up a partition that may move."""
     c = cluster(points=LETTERS[:1])
     create(c, "flights", None, 3, 0)
     mine = [row.id for row in c.state.partitions.values() if row.keyspace_id == 1]
@@ -189,7 +189,7 @@ def test_the_load_of_others_counts_and_they_stay() -> None:
     st.sampled_from([1, 2, 3]),
 )
 def test_each_move_helps_and_they_end(counts: list[int], leaders: list[int], replicas: int) -> None:
-    """The busier one of both nodes has less to do, every time."""
+    """Each move leaves the busier of the two nodes with less to do."""
     c = cluster(LETTERS, replicas)
     for row, leader in zip(list(c.state.partitions.values()), leaders, strict=True):
         node = row.replicas[leader % replicas]
@@ -212,11 +212,11 @@ def test_each_move_helps_and_they_end(counts: list[int], leaders: list[int], rep
     raise AssertionError("it goes on and on")
 
 
-# When
+# Times
 
 
 class Clock:
-    """Looks every second, at the state as it is then."""
+    """A load balancer that looks every second at the state at that time."""
 
     def __init__(self, c: Controller, ops: Mapping[int, int]) -> None:
         self.c, self.ops, self.now = c, ops, 100.0

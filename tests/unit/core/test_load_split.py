@@ -1,4 +1,4 @@
-"""Where a partition that is too busy is split, from what was asked of it."""
+"""The key at which a partition that is too busy is split, by the requests to it."""
 
 from bisect import bisect_right
 from itertools import accumulate
@@ -19,7 +19,7 @@ def points(*keys: bytes) -> list[Span]:
 
 
 def zipf(rng: Random, keys: list[bytes], exponent: float = 1.0) -> list[bytes]:
-    """As many draws: the first key most often, the n-th a n-th as often."""
+    """Draws of keys: the first key most often, the n-th one 1/n times as often."""
     cumulative = list(accumulate(1 / (rank + 1) ** exponent for rank in range(len(keys))))
     return [keys[bisect_right(cumulative, rng.random() * cumulative[-1])] for _ in keys]
 
@@ -44,7 +44,7 @@ def test_even_load_is_halved() -> None:
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.2])
 @pytest.mark.parametrize("in_order", [True, False])
 def test_zipf(exponent: float, in_order: bool) -> None:
-    """The more there is asked of a key, the nearer to it; also where the keys asked for most lie side by side."""
+    """The share of the most popular key bounds the error, even if the popular keys lie side by side."""
     rng = Random(1)
     keys = KEYS if in_order else rng.sample(KEYS, len(KEYS))
     asked = zipf(rng, keys, exponent)
@@ -71,7 +71,7 @@ def test_scans_that_cross_everywhere() -> None:
 
 
 def test_the_key_that_fewest_scans_cross() -> None:
-    """Not the middle key, where there are scans, but the next one after them."""
+    """With scans it is not the middle key, but the next one after them."""
     scans = [*[(b"0300", b"0520")] * 200, *[(b"0800", b"0900")] * 200]
     found = cut([*points(*KEYS), *scans])
     assert found == Cut(b"0520", 720 / 1400, 680 / 1400, 0.0)
@@ -111,7 +111,7 @@ def side(span: Span, key: bytes) -> str:
 
 @given(st.lists(point | scan, min_size=1, max_size=60), bound)
 def test_a_cut_is_what_it_says(few: list[Span], bounds: tuple[bytes, bytes]) -> None:
-    """A sampled key after the start and before the end, and the shares are those of the load inside."""
+    """It is a sampled key after the start and before the end, and the shares are those of the load inside."""
     range_, spans = KeyRange(*bounds), few * MIN_SPANS
     inside = [s for s in spans if (range_.contains(s[0]) if is_key(s) else KeyRange(*s).overlaps(range_))]
     found = best_cut(spans, range_)

@@ -1,4 +1,4 @@
-"""Loads in the replicated state: what is decided, and that every piece of a commit is recorded or none."""
+"""Loads in the replicated state: what is decided, and that all pieces of a commit are recorded or none."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Merges of the controller's own accord: of what stays small and cold, and nothing goes back and forth."""
+"""Automatic merges: of partitions that stay small and cold, and without splitting them again."""
 
 import pytest
 
@@ -14,7 +14,7 @@ AFTER = 60.0
 
 
 class Cold:
-    """A keyspace that split itself at b, d, f, and the time."""
+    """A keyspace that has split itself at b, d and f, and the time."""
 
     def __init__(self, max_bytes: int = 4 * MIB, max_ops: int = 1000) -> None:
         self.c = c = Controller()

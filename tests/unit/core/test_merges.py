@@ -139,7 +139,7 @@ def test_who_was_fenced_at_another_epoch_does_not_count() -> None:
     assert refusal.value.code is Code.STALE_EPOCH
     c.settle()
     finish(c)
-    c.run(old)  # asked again: the answer was lost
+    c.run(old)  # asked again, since the answer was lost
     assert len(rows_of(c)) == 1
 
 

@@ -29,7 +29,7 @@ from tests.unit.core.ranges import NODES, by_ranges, finish, propose, ranges_of,
 
 
 def test_predefined_ranges() -> None:
-    """The seed's predefined key ranges: b and d give three ranges, assigned in turn to three nodes."""
+    """The seed's predefined key ranges: b and d give three ranges, which are assigned to three nodes in turn."""
     c = three(points=[b"b", b"d"])
     rows = rows_of(c)
     assert ranges_of(rows) == ['["", b)', "[b, d)", '[d, "")']
@@ -42,7 +42,9 @@ def test_predefined_ranges() -> None:
 
 
 def test_names_from_a_to_c() -> None:
-    """The seed's example: of the ranges of athens, byzantium and cyrene, names from a to c are on the first two."""
+    """The seed's example: among the ranges of athens, byzantium and cyrene, the first two have the names from a to
+    c.
+    """
     ranges = ranges_at([b"b", b"d"])
     wanted = KeyRange(b"a", b"c")
     assert [wanted.overlaps(range_) for range_ in ranges] == [True, True, False]
@@ -53,7 +55,7 @@ def test_names_from_a_to_c() -> None:
 
 
 def test_automatic_splitting_begins_with_one_range() -> None:
-    """The seed's automatic splitting: one partition over all keys, then P1 of athens is split at bob."""
+    """The seed's automatic splitting: one partition has all keys, then P1 of athens is split at bob."""
     c = three()
     (only,) = rows_of(c)
     assert str(range_of(only)) == '["", "")'
@@ -108,7 +110,7 @@ def test_what_can_not_be_split() -> None:
     with pytest.raises(MinkaError) as refusal:
         c.run(Split("authors", [b"x"], "tester", "test"))
     assert refusal.value.code is Code.OPERATION_RUNNING
-    c.run(Split("authors", [b"m"], "tester", "test"))  # it is split there: nothing to do
+    c.run(Split("authors", [b"m"], "tester", "test"))  # it is split there already, so there is nothing to do
     finish(c)
     before = len(c.log)
     c.run(Split("authors", [b"m"], "tester", "test"))
@@ -153,7 +155,7 @@ def test_not_too_many_at_once_nor_on_a_node(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_people_are_told_what_a_split_is_refused_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What helps is said, too; and what would keep its leader from it, and not a person."""
+    """The text also says what helps, and names what would keep the leader, though not a person, from splitting."""
     c = three(points=[b"d", b"m"])
     row = rows_of(c)[0]
     assert split_blockers(c.state, row.id) == GetSplitBlockersResponse()
@@ -181,7 +183,7 @@ def test_a_keyspace_that_splits_itself() -> None:
     assert keyspace.max_bytes == 1 << 20
 
 
-# What splits wait for
+# Splits that wait
 
 
 def test_several_keys_of_one_partition_one_after_the_other() -> None:
@@ -266,7 +268,7 @@ def test_the_leader_dies_in_between() -> None:
 
 
 def test_a_split_does_not_end_by_an_older_in_sync_set() -> None:
-    """Who has come back by the other half's row may not have made its own yet."""
+    """A replica that has come back by the other half's row may not have made its own half yet."""
     c = three(replicas=3)
     split(c, b"m")
     parent, child = rows_of(c)

@@ -1,4 +1,4 @@
-"""The planner: the fewest moves, told why, applied exactly or not at all."""
+"""The planner: it makes the fewest moves and gives reasons, and a plan is applied exactly or not at all."""
 
 import pytest
 from hypothesis import given
@@ -45,7 +45,7 @@ def test_every_plan_evens_out_with_the_fewest_moves(counts: list[int], added: in
     assert max(after) - min(after) <= 1
     assert sum(after) == sum(counts)
     assert len(plan.moves) == plan.minimum_moves
-    # By brute force: every distribution of the "one more"s keeps at most what the plan says.
+    # By brute force: no distribution of the "one more"s keeps more than the plan says.
     assert plan.minimum_moves == _brute_force(dict(zip(names, counts, strict=True)), sorted(c.state.nodes))
 
 

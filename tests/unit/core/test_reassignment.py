@@ -45,7 +45,7 @@ def seen(row: Partition) -> Seen:
 
 
 def watch(c: Controller) -> list[Seen]:
-    """What becomes of the one partition, each pair once in a row."""
+    """The history of the only partition, without repetitions."""
     history = [seen(only(c))]
 
     def note() -> None:
@@ -58,11 +58,11 @@ def watch(c: Controller) -> list[Seen]:
 
 
 def join_all(c: Controller) -> None:
-    """The leader adds all that have caught up at once, as the example has it."""
+    """Let the leader add all replicas that have caught up at once, as in the example."""
     c.catch_up()
 
 
-# Each is something that happens by itself, one event at a time.
+# Each step happens without a person, one event at a time.
 STEPS: dict[str, Callable[[Controller], object]] = {
     "schedule": Controller.schedule_once,
     "deliver": Controller.deliver,
@@ -81,7 +81,9 @@ THE_EXAMPLE = [
 
 
 def run_to_the_end(c: Controller, operation: int, between: Callable[[int], None] = lambda _: None) -> int:
-    """All that happens by itself, event by event, and how many there were; `between` gets the number of each."""
+    """Let the steps happen, event by event, until the operation ends; returns how many there were. `between` gets the
+    number of each.
+    """
     events = 0
     for _ in range(100):
         for step in STEPS.values():
@@ -110,7 +112,7 @@ def test_the_example_of_the_page() -> None:
 
 
 def test_the_example_with_the_controller_replaced_after_each_event() -> None:
-    """Once after each single event in turn, and then after every one."""
+    """It is replaced once after each single event in turn, and then after every one."""
     c = six_nodes()
     events = run_to_the_end(c, c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]})))
     for dies_after in [*({n} for n in range(1, events + 1)), set(range(1, 10 * events))]:
@@ -217,7 +219,7 @@ def test_the_successor_dies_and_another_of_rar_takes_its_place() -> None:
 
 
 def begun(c: Controller, *joined: str) -> int:
-    """The reassignment to {4,5,6} as far as these of RAR are in sync."""
+    """Begin the reassignment to {4,5,6}, until these of its replicas are in sync."""
     operation = c.begin(c.plan(partitions={only(c).id: ["4", "5", "6"]}))
     c.schedule()
     c.deliver()
@@ -311,7 +313,7 @@ def test_cancel_completes_what_is_being_removed() -> None:
     assert c.operation(operation).outcome.startswith("1 of 1 partitions moved; cancelled by tester")
 
 
-# Many
+# Several reassignments
 
 
 def test_a_paused_operation_begins_nothing() -> None:
@@ -428,7 +430,7 @@ def test_who_may_be_in_sync() -> None:
 
 
 def test_a_leader_whose_copy_is_damaged_leaves_the_set_to_another() -> None:
-    """It isn't in sync before it has caught up; where no other one that is in sync is up, it stays."""
+    """It joins again only after it has caught up. If no other replica in sync is up, it stays."""
     c = six_nodes()
     row = only(c)
     c.alter_isr(row, ["2", "3"])

@@ -24,7 +24,7 @@ def a_cluster(nodes: int, partitions: int, replicas: int, zones: int = 0) -> Con
 
 
 def layout(c: Controller, plan: Plan) -> dict[int, list[str]]:
-    """The replicas as the plan leaves them, move by move; each adds one replica at most and no node twice."""
+    """The replicas as the plan leaves them, checked move by move: each adds one replica at most, and no node twice."""
     replicas = {p.id: list(p.replicas) for p in c.state.partitions.values()}
     for move in plan.moves:
         assert list(move.replicas) == replicas[move.partition_id]
@@ -137,7 +137,6 @@ def test_too_few_nodes_are_named() -> None:
 
 
 def test_a_replica_goes_by_way_of_another_where_it_can_not_go_directly() -> None:
-    """What is on n0 is on the new node as well, so that one takes something from a third."""
     c = Controller()
     c.register("n0", "n1", "n2", "n3")
     c.keyspace("flights", 4, replicas=2)
@@ -179,7 +178,7 @@ def test_an_explicit_plan_is_exactly_that() -> None:
     plan = c.plan(partitions={1: others, 2: list(c.state.partitions[2].replicas)}, sizes={1: 10})
     (move,) = plan.moves
     assert (move.source, move.target, list(move.target_replicas), move.bytes) == ("", "", others, 30)
-    assert plan.minimum_moves == 1  # all of its replicas in one move
+    assert plan.minimum_moves == 1  # all of its replicas move at once
 
 
 @settings(max_examples=150, deadline=None)
@@ -212,7 +211,7 @@ def test_no_more_moves_are_said_to_be_needed_than_the_plan_has(data: st.DataObje
 
 
 def test_a_plan_that_can_not_even_out_says_what_it_needs_and_no_more() -> None:
-    """Shares alone would ask for nine moves; there is room for four on the new node."""
+    """By shares alone there would be nine moves, but the new node has room for four."""
     c = a_cluster(3, 36, 1)
     c.register("small", capacity=40)
     plan = c.plan(sizes=dict.fromkeys(c.state.partitions, 10))

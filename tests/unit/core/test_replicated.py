@@ -63,7 +63,7 @@ def test_a_new_partition_has_its_leader_from_the_first_record_on() -> None:
 
 
 def test_a_node_that_fails_while_a_keyspace_is_made_ready_leads_none_of_it() -> None:
-    """Its row comes when the node is known to be gone; where it is the only one, the partition waits for it."""
+    """The node's row comes when it is known to be gone; a partition that has no other replica waits for it."""
     c = Controller()
     c.register("a", "b")
     creation = Creation(c.state, CreateKeyspace("flights", 4, MURMUR3, 1))
@@ -142,7 +142,7 @@ def test_on_node_failure_elects_from_the_isr_and_its_leader_shrinks_it() -> None
 
 
 def test_the_controller_takes_nobody_out_of_the_isr() -> None:
-    """Whoever leads may be gone itself, and nobody knows it yet."""
+    """The leader may be gone itself, although the table doesn't say so yet."""
     c = three_nodes()
     for gone in ("a", "b"):
         c.run(FailNodes({gone: "no heartbeat for 0.8 s"}))
@@ -190,7 +190,7 @@ def test_a_successor_that_fails_is_none_any_more_and_the_leader_leads_on() -> No
 
 
 def test_a_migration_waits_for_who_is_in_sync_by_the_row_and_gone_by_the_table() -> None:
-    """Nothing that is in sync is dropped for it."""
+    """No replica that is in sync is dropped for the migration."""
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("flights", 1, replicas=3, min_insync=2)

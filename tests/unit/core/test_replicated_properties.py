@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: the last in-sync replica is never dropped, and everything comes to an end."""
+"""Whatever happens in whatever order: the last replica in sync is never dropped, and everything comes to an end."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ REFUSALS = {
 
 
 class Cluster(RuleBasedStateMachine):
-    """Five nodes with a few partitions. `holds`: for each partition, who has every write that was acknowledged."""
+    """Five nodes with a few partitions. `holds`: by partition, the nodes that have every acknowledged write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Cluster(RuleBasedStateMachine):
             self.c.register(node, zone=str(zones[i % len(zones)]) if zones else "")
         self.c.keyspace("flights", 4, replicas=replicas, unclean=unclean, volatile=volatile)
 
-    # What is checked after every record
+    # Checks after every record
 
     def check_record(self) -> None:
         for row in self.c.state.partitions.values():
@@ -71,12 +71,12 @@ class Cluster(RuleBasedStateMachine):
                 now = replica_state(row, node, self.c.state.nodes)
                 before = self.replica_states.get((row.id, node), ReplicaStateName.NON_EXISTENT)
                 if old is None and now is ReplicaStateName.ONLINE:
-                    before = ReplicaStateName.NEW  # both at once
+                    before = ReplicaStateName.NEW  # both changes at once
                 assert now is before or now in REPLICA_TRANSITIONS[before] or began_anew(before, now), (node, old, row)
                 self.replica_states[row.id, node] = now
 
     def check_change(self, old: Partition, new: Partition) -> None:
-        """What is acknowledged all of the isr has: so one of the old set has to be in the new one."""
+        """All of the in-sync set has what is acknowledged, so one node of the old set has to be in the new one."""
         assert new.partition_epoch == old.partition_epoch + 1
         assert new.leader_epoch >= old.leader_epoch
         if new.unclean_elections == old.unclean_elections:
@@ -132,7 +132,7 @@ class Cluster(RuleBasedStateMachine):
     def the_controller_is_replaced(self) -> None:
         self.c.replace_controller()
 
-    # What happens by itself
+    # Automatic steps
 
     @rule()
     def schedule(self) -> None:
@@ -218,10 +218,10 @@ class Cluster(RuleBasedStateMachine):
         else:
             self.c.run(PauseOperation(operation.id, what == "pause"))
 
-    # In the end
+    # The end
 
     def settle(self) -> None:
-        """Until nothing begins that is queued, either."""
+        """Settle until no queued operation begins either."""
         while True:
             self.c.settle()
             before = len(self.c.log)
@@ -239,7 +239,8 @@ class Cluster(RuleBasedStateMachine):
         for operation in self.c.state.unended_operations():
             self.c.run(PauseOperation(operation.id, False))
         self.settle()
-        # What goes on waits for something that a person has to do, and says so; what is queued waits for that.
+        # A running operation waits for something that a person has to do, and says so; a queued one waits for that
+        # operation.
         while unended := self.c.state.unended_operations():
             for operation in unended:
                 assert all(b.reason for b in blockers_of(self.c.state, operation)), operation
@@ -258,12 +259,12 @@ class Cluster(RuleBasedStateMachine):
 
 
 def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
-    """A replica that was being added when its node went away begins again when it is back."""
+    """Whether a replica that was being added when its node went away begins again."""
     return (before, now) == (ReplicaStateName.OFFLINE, ReplicaStateName.NEW)
 
 
 def refused_unless(attempt: Callable[[], None]) -> None:
-    """Done, or refused with one of the codes that the state of things explains."""
+    """Attempt it; it may be refused with one of the codes that the state explains."""
     try:
         attempt()
     except MinkaError as error:

@@ -1,4 +1,4 @@
-"""Operations that touch different things run at once; what touches the same is refused, and says by whom."""
+"""Operations that touch different things run at once; one that touches the same as another is refused with its name."""
 
 import pytest
 
@@ -22,7 +22,7 @@ _SUCCEEDED = OperationState.OPERATION_STATE_SUCCEEDED
 
 
 def two_keyspaces(caps: MigrationCaps | None = None) -> Controller:
-    """On three nodes, and a fourth one is empty."""
+    """Two keyspaces on three nodes, and a fourth node that is empty."""
     c = Controller(caps=caps)
     c.register("athens", "byzantium", "cyrene")
     c.keyspace("flights", 30)
@@ -32,7 +32,7 @@ def two_keyspaces(caps: MigrationCaps | None = None) -> Controller:
 
 
 def reassign(c: Controller, keyspace: str) -> int:
-    """To all nodes; the operation."""
+    """Reassign the keyspace to all nodes; returns the operation's id."""
     operation = c.begin(c.plan(keyspaces=[keyspace]))
     c.schedule()
     return operation
@@ -56,7 +56,9 @@ def test_reassigns_of_different_keyspaces_run_at_once() -> None:
 
 
 def test_an_operation_that_began_later_needs_not_wait_for_all_of_the_first() -> None:
-    """The operation with the fewest under way begins the next one; the caps are for all of them together."""
+    """The operation with the fewest migrations under way begins the next one; the caps hold for all of them
+    together.
+    """
     c = two_keyspaces(MigrationCaps(per_node=4, cluster=4))
     first = c.begin(c.plan(keyspaces=["flights"]))
     second = c.begin(c.plan(keyspaces=["people"]))
@@ -94,7 +96,7 @@ def test_a_plan_of_what_is_being_moved_by_now_is_refused_by_name() -> None:
 
 
 def test_a_plan_is_as_good_as_what_it_moves() -> None:
-    """Though the table has changed: other partitions have, and another node has come."""
+    """The table has changed, but only other partitions have, and another node has come."""
     c = two_keyspaces()
     plan = c.plan(keyspaces=["people"])
     c.begin(c.plan(keyspaces=["flights"]))
@@ -140,7 +142,7 @@ def test_nodes_are_drained_side_by_side() -> None:
 
 
 def test_a_node_that_is_to_get_something_is_not_emptied() -> None:
-    """Before that has come; it would stay."""
+    """The drain is refused before that has come, since it would stay there."""
     c = two_keyspaces()
     first = reassign(c, "flights")
     with pytest.raises(MinkaError, match=f"operation {first} moves flights/[0-9]+ and leaves a replica on ephesus"):
@@ -191,7 +193,7 @@ def begin_queued(c: Controller) -> None:
 
 
 def settle(c: Controller) -> None:
-    """Until nothing is queued either."""
+    """Settle until nothing is queued either."""
     while True:
         c.settle()
         before = len(c.log)

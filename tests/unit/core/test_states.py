@@ -28,7 +28,7 @@ from minkad.core.state.replica_states import invalid_replica_changes, replica_st
 
 P, R = PartitionStateName, ReplicaStateName
 
-# As the page lists them.
+# The states as the page lists them.
 VALID_PARTITION = {
     (P.NON_EXISTENT, P.NEW),
     (P.NEW, P.ONLINE),
@@ -161,7 +161,9 @@ def test_a_keyspace_begins_with_partitions_that_are_new_or_have_their_first_lead
 
 
 def test_who_hears_of_a_change() -> None:
-    """That a leader has begun to lead is news to nobody else; a hand-over is, also by one that has not said so yet."""
+    """Only the leader hears that it has begun to lead; all replicas hear of a hand-over, even if that news was still to
+    come.
+    """
     assigned = row(PartitionState.PARTITION_STATE_ASSIGNED, 1, successor="b")
     online = row(PartitionState.PARTITION_STATE_ONLINE, 2, leader_epoch=1, successor="b")
     handed_over = row(PartitionState.PARTITION_STATE_ONLINE, 2, leader="b")
@@ -194,7 +196,7 @@ def test_the_state_of_a_replica_follows_from_the_rows() -> None:
     assert invalid_replica_changes(ROWS[P.ONLINE], stopped, state.nodes) == []
 
 
-# Selectors: replicas a, b, c; in sync a, b; the leader was a.
+# Selectors: the replicas are a, b and c; a and b are in sync; the leader was a.
 
 ALL = Live(frozenset("abcd"))
 AB = row(PartitionState.PARTITION_STATE_ONLINE, isr=["a", "b"])

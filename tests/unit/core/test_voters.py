@@ -1,4 +1,4 @@
-"""Who votes."""
+"""The controller's choice of voters."""
 
 from collections.abc import Sequence
 
@@ -60,7 +60,7 @@ def test_nothing_before_the_cluster_is_created() -> None:
     assert next_membership_change(ConfState(voters=[1, 2, 3]), [], {}, SETTINGS, 0) is None
 
 
-# What a person asks for: n1 leads, n4 and n5 are learners, n6 is no member yet.
+# Requests of a person: n1 leads, n4 and n5 are learners, n6 is no member yet.
 
 CONF = ConfState(voters=[1, 2, 3], learners=[4, 5])
 NODES = {n.id: n for n in [node(1), node(2), node(3), node(4), node(5, FAILED), node(6)]}

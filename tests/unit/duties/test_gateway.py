@@ -34,7 +34,9 @@ LOST = "lost"  # an answer that doesn't arrive
 
 
 class Controller:
-    """Answers each call with the next of what a test says: a message, a MinkaError, LOST, or a function."""
+    """A controller that answers each call with the next item that a test gives: a message, a MinkaError, LOST, or a
+    function.
+    """
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -56,7 +58,7 @@ class Controller:
 
 
 class Shelf(PayloadStore):
-    """The payloads in memory. The real store is tried with real nodes."""
+    """A store of payloads in memory. Other tests use the real store with real nodes."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", None)
@@ -78,7 +80,7 @@ class Shelf(PayloadStore):
 async def asked(
     controller: Controller, use: Callable[[DutyGateway], Awaitable[T]], shelf: Shelf | None = None, *rows: Duty
 ) -> T:
-    """What the gateway answers, at a node that knows the pallet feeds and these rows."""
+    """The gateway's answer at a node that knows the pallet feeds and these rows."""
     server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
     add_DutyControlServicer_to_server(controller, server)  # type: ignore[arg-type]  # answers by __getattr__
     (address,) = free_addresses(1)
@@ -239,7 +241,7 @@ def row_of(version: int, payload_id: bytes) -> Duty:
     ("after", "level", "doomed"),
     [
         (4, Consistency.CONSISTENCY_QUORUM, [b"old"]),
-        (5, Consistency.CONSISTENCY_QUORUM, []),  # another change came between, whose payload it replaced
+        (5, Consistency.CONSISTENCY_QUORUM, []),  # another change came between, and replaced its payload
         (4, Consistency.CONSISTENCY_LEADER, []),  # it may be lost again
     ],
 )

@@ -1,4 +1,4 @@
-"""A shard's state machine: what it does on each event."""
+"""A shard's state machine: what it does at each event."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from tests.unit.duties.world import ALL, CLEARANCE, World, held
 
 @pytest.fixture
 def world() -> World:
-    """With a session, a clearance and two duties."""
+    """A shard with a session, a clearance and two duties."""
     world = World([method for method in ALL if method is not Method.REPORT])
     world.connect()
     world.attach(held(1, 11), held(2, 12))
@@ -35,7 +35,7 @@ def world() -> World:
 
 @pytest.fixture
 def silent(world: World) -> World:
-    """The same, and heartbeats are no longer answered."""
+    """The same shard, whose heartbeats are no longer answered."""
     world.answers = False
     return world
 
@@ -61,7 +61,7 @@ def test_what_is_attached_is_reported_and_held(world: World) -> None:
 
 
 def test_to_release_a_later_assignment_ends_an_earlier_one(world: World) -> None:
-    """The cluster has given the duty a later one here since, of which this shard wasn't told."""
+    """The cluster has assigned the duty here again since, and this shard wasn't told."""
     world.attach(held(1, 19))
     assert world.history == [("detach", [1])]
     world.history.clear()
@@ -143,7 +143,7 @@ def test_a_newer_assignment_waits_until_the_older_one_is_released(world: World) 
 def test_what_is_not_here_is_reported_released(world: World) -> None:
     world.detach((7, 70))
     assert world.reported("released") == [(7, 70)]
-    world.attach(held(7, 70))  # which the node had sent before, and comes late
+    world.attach(held(7, 70))  # the node had sent this before, and it comes late
     assert world.history == []
 
 

@@ -1,4 +1,4 @@
-"""A shard's state machine under whatever may happen: what it keeps to."""
+"""What a shard's state machine guarantees, whatever happens."""
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -24,9 +24,9 @@ class AnyCourse(RuleBasedStateMachine):
         self.world = World(ALL)
         self.world.answers = False
         self.epoch = 0
-        self.assigned: dict[int, int] = {}  # epochs, by the rows
+        self.assigned: dict[int, int] = {}  # by duty: the epoch in the rows
         self.versions: dict[int, int] = {}
-        self.given_back: set[tuple[int, int]] = set()  # by the delegate, by whatever it came
+        self.given_back: set[tuple[int, int]] = set()  # what the delegate has given back, for whatever reason
         self.given: set[tuple[int, int]] = set()
         self.seen = 0
         self.incarnation = ""
@@ -66,7 +66,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.connected)
     @rule(duty=DUTIES)
     def say_again(self, duty: int) -> None:
-        """A node that doesn't know yet that it was given back."""
+        """Assign again, as a node does that doesn't know yet that the duty was given back."""
         if duty in self.assigned:
             self.world.attach(held(duty, self.assigned[duty], version=self.versions[duty], lazy=is_lazy(duty)))
 
@@ -93,7 +93,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.connected)
     @rule()
     def record(self) -> None:
-        """What was reported is in the rows."""
+        """Let the rows have what was reported."""
         if not self.world.reports:
             return
         report = self.world.reports[-1]
@@ -116,24 +116,24 @@ class AnyCourse(RuleBasedStateMachine):
 
     @rule(seconds=SECONDS)
     def pause(self, seconds: float) -> None:
-        """It is stopped, and goes on."""
+        """Stop the process, and let it go on."""
         self.world.now += seconds
 
     @precondition(lambda self: self.world.calls)
     @rule(fails=st.booleans(), place=st.integers(0, 1))
     def end_call(self, fails: bool, place: int) -> None:
-        if place and len(self.world.calls) > 1:  # of another pallet, or the report
+        if place and len(self.world.calls) > 1:  # that of another pallet, or the report
             first = next(iter(self.world.calls))
             self.world.calls[first] = self.world.calls.pop(first)
         self.world.end_call("it raises" if fails else None)
 
     @rule(duty=DUTIES)
     def finish(self, duty: int) -> None:
-        """A lazy one ends by itself; the delegate no longer reports it."""
+        """Let a lazy duty end: the delegate no longer reports it."""
         if is_lazy(duty) and not any(one.duty == duty for call in self.world.calls.values() for one in call.duties):
             self.world.holds.pop(duty, None)
 
-    # What holds
+    # Invariants
 
     @invariant()
     def what_is_held_is_assigned_and_has_clearance(self) -> None:
@@ -165,7 +165,7 @@ class AnyCourse(RuleBasedStateMachine):
             assert overslept or waiting <= retried | queued, waiting
 
     def teardown(self) -> None:
-        """In the end, with a delegate that does what it is told, nothing is left and all is said."""
+        """At the end, with a delegate that does what it is told, nothing is left and all is reported."""
         world = self.world
         if world.ended or world.stopped:
             return

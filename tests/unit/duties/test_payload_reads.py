@@ -1,4 +1,4 @@
-"""Reads of payloads that several sessions want at the same time."""
+"""Reads of payloads that several sessions need at the same time."""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from minkad.duties.payload_reads import MAX_BYTES, PayloadReads
 
 
 class Store:
-    """It has what it is asked for, but for what is broken."""
+    """A store that has all payloads, except those that are broken."""
 
     def __init__(self, broken: bytes = b"") -> None:
         self.calls: list[set[bytes]] = []
         self._broken = broken
 
     async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
-        """Payloads that tell their ids."""
+        """Payloads that contain their ids."""
         self.calls.append(set(ids))
         await asyncio.sleep(0)
         if self._broken in self.calls[-1]:

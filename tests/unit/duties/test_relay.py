@@ -24,7 +24,7 @@ class Stub:
         self.signs: list[list[str]] = []
 
     async def report_shards(self, address: str, request: ReportShardsRequest, timeout: float) -> ReportShardsResponse:
-        """Later."""
+        """Note the reports; a test answers them later."""
         self.reports.append([one.shard for one in request.reports])
         self.recorded.append(asyncio.get_running_loop().create_future())
         index = len(self.recorded)
@@ -34,7 +34,7 @@ class Stub:
     async def shard_heartbeats(
         self, address: str, request: ShardHeartbeatsRequest, timeout: float
     ) -> ShardHeartbeatsResponse:
-        """At once."""
+        """Answer at once."""
         self.signs.append([sign.shard for sign in request.signs])
         return ShardHeartbeatsResponse(clearance_ms=1000)
 
@@ -48,11 +48,11 @@ class Heard:
         self.granted_at: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def granted(self, sequence: int, clearance_ms: int) -> None:
-        """Once."""
+        """Note a grant, which comes once."""
         self.granted_at.set_result(sequence)
 
     def fenced(self, reason: str) -> None:
-        """Never."""
+        """Fail: no session is fenced here."""
         raise AssertionError(reason)
 
 
@@ -71,7 +71,7 @@ async def test_reports_wait_for_no_more_calls_than_may_be_under_way() -> None:
         for _ in range(10):
             await asyncio.sleep(0)
     assert stub.reports == [[f"s{number}"] for number in range(REPORT_CALLS)]
-    stub.recorded[-1].set_result(None)  # the last one first
+    stub.recorded[-1].set_result(None)  # the last one is answered first
     assert await answers[REPORT_CALLS - 1] == REPORT_CALLS
     for _ in range(10):
         await asyncio.sleep(0)

@@ -13,19 +13,19 @@ from minkad.duties.sessions import SessionSettings, ShardSessions
 
 
 class Relay:
-    """It is asked to register a process."""
+    """A relay that notes requests to register."""
 
     def __init__(self) -> None:
         self.asked = False
 
     async def register(self, shard: Shard) -> int:
-        """Refused, so that the session ends."""
+        """Refuse, so that the session ends."""
         self.asked = True
         raise MinkaError(Code.SHARD_NAME_TAKEN, "it was asked")
 
 
 async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
-    """What a process p1 of shard s is told that has these duties, by a node with this row."""
+    """The code with which a process p1 of shard s that has these duties is refused, by a node with this row."""
     state, relay = State(), Relay()
     if row is not None:
         state.duties.put_shard(row)

@@ -18,7 +18,7 @@ DEADLINE = 10.0
 
 
 class Recording(Delegate):
-    """Says on which thread it was called, and with what."""
+    """A delegate that notes on which thread it was called, and with what."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str], str]] = []
@@ -49,7 +49,7 @@ class Asynchronous(Recording):
         await asyncio.sleep(DEADLINE)
 
     async def update(self, duties: Sequence[Duty]) -> None:
-        while True:  # it won't be ended
+        while True:  # it ignores its cancellation
             try:
                 await asyncio.sleep(DEADLINE)
             except asyncio.CancelledError:

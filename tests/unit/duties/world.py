@@ -1,4 +1,4 @@
-"""A shard's machine with a delegate that can be told to fail, and a node that says what it is told to say."""
+"""A shard's machine with a delegate that can be told to fail, and a node that sends what a test says."""
 
 import itertools
 from collections.abc import Iterable
@@ -45,12 +45,12 @@ ALL = tuple(Method)
 def held(
     number: int, epoch: int, *, version: int = 1, pallet: str = "feeds", weight: int = 0, lazy: bool = False
 ) -> HeldDuty:
-    """A duty as a node tells it."""
+    """A duty as a node describes it."""
     return HeldDuty(duty=number, epoch=epoch, pallet=pallet, id=f"d{number}", version=version, weight=weight, lazy=lazy)
 
 
 class World:
-    """Time passes only when it is told to."""
+    """A shard's machine with its surroundings. Time passes only when a test says so."""
 
     def __init__(self, methods: Iterable[Method] = ALL, settings: MachineSettings | None = None) -> None:
         row = Shard(name="s", pallets=[PalletCapacity(pallet="feeds"), PalletCapacity(pallet="mail")])
@@ -62,12 +62,12 @@ class World:
         self.index = 1
         self.calls: dict[int, CallDelegate] = {}
         self.history: list[tuple[str, list[int]]] = []  # the calls
-        self.holds: dict[int, int] = {}  # what the delegate acts for: epochs by duty
+        self.holds: dict[int, int] = {}  # by duty: the epoch at which the delegate acts for it
         self.said: list[ShardMessage] = []
         self.reports: list[ShardReport] = []
         self.cancelled: list[int] = []
         self.connected = False
-        self.answers = True  # every heartbeat at once
+        self.answers = True  # every heartbeat is answered at once
         self.ended: list[EndProcess] = []
         self.stopped: list[Stopped] = []
         self.notes: list[Note] = []
@@ -75,7 +75,7 @@ class World:
     # The machine
 
     def tell(self, event: Event) -> None:
-        """An event, and what follows at once."""
+        """Handle an event, and carry out the instructions."""
         said = len(self.said)
         for instruction in self.machine.handle(event, self.now):
             self._take(instruction)
@@ -103,7 +103,7 @@ class World:
                 self.notes.append(instruction)
 
     def begin(self, call: CallDelegate) -> None:
-        """The delegate is called."""
+        """Begin a call of the delegate."""
         assert not any(other.pallet == call.pallet for other in self.calls.values()), "two calls for one pallet"
         self.calls[call.call] = call
         self.history.append((call.method.value, [duty.duty for duty in call.duties]))
@@ -114,7 +114,7 @@ class World:
                 self.holds[duty.duty] = duty.epoch
 
     def pass_time(self, seconds: float) -> None:
-        """The machine looks at each moment that it has named."""
+        """Let time pass: the machine gets a tick at each moment that it has named."""
         end = self.now + seconds
         while (at := self.machine.wake_at()) <= end and not self.stopped and not self.ended:
             self.now = max(self.now, at)
@@ -125,65 +125,65 @@ class World:
     # The delegate
 
     def end_call(self, error: str | None = None) -> None:
-        """The oldest call ends."""
+        """End the oldest call."""
         number, call = next(iter(self.calls.items()))
         del self.calls[number]
         took_nothing = call.method is Method.ATTACH and error is not None
         if took_nothing or (call.method is Method.DETACH and error is None):
             for duty in call.duties:
-                self.holds.pop(duty.duty, None)  # a lazy one may have ended
+                self.holds.pop(duty.duty, None)  # a lazy one may have ended already
         reported = None
         if call.method is Method.REPORT and error is None:
             reported = dict.fromkeys(self.holds.items())
         self.tell(CallEnded(number, error, reported))
 
     def end_calls(self) -> None:
-        """All that are under way, and those that follow."""
+        """End all calls that are under way, and those that follow."""
         while self.calls:
             self.end_call()
 
     # The node
 
     def connect(self) -> None:
-        """A session, with the welcome."""
+        """Connect a session, with the welcome."""
         self.connected = True
         self.tell(Connected())
         self.say(welcome=ShardWelcome(heartbeat_interval_ms=500))
 
     def say(self, **instruction: object) -> None:
-        """An instruction of the node's."""
+        """Send an instruction of the node."""
         self.index += 1
         self.tell(Received(ShardInstruction(index=self.index, **instruction)))  # type: ignore[arg-type]
 
     def grant(self, seconds: float = CLEARANCE) -> None:
-        """The answer to the last heartbeat."""
+        """Answer the last heartbeat."""
         beats = [message.heartbeat.sequence for message in self.said if message.HasField("heartbeat")]
         self.say(grant=ShardGrant(sequence=beats[-1], clearance_ms=int(seconds * 1000)))
 
     def attach(self, *duties: HeldDuty) -> None:
-        """These are assigned."""
+        """Assign these duties."""
         self.say(attach=DutiesToAttach(duties=duties))
 
     def update(self, *duties: HeldDuty) -> None:
-        """These have changed."""
+        """Tell of changes to these duties."""
         self.say(update=DutiesToUpdate(duties=duties))
 
     def prepare(self, *duties: HeldDuty) -> None:
-        """These come next."""
+        """Tell of duties that come next."""
         self.say(prepare=DutiesToPrepare(duties=duties))
 
     def detach(self, *pairs: tuple[int, int]) -> None:
-        """These are to be released."""
+        """Ask for the release of these duties."""
         self.say(detach=DutiesToDetach(duties=[Holding(duty=duty, epoch=epoch) for duty, epoch in pairs]))
 
     def record(self) -> None:
-        """The last report is recorded."""
+        """Say that the last report is recorded."""
         self.say(recorded=ShardRecorded(sequence=self.reports[-1].sequence))
 
     def goodbye(self) -> None:
-        """Nothing is left."""
+        """Say that nothing is left."""
         self.say(goodbye=ShardGoodbye())
 
     def reported(self, what: str) -> list[tuple[int, int]]:
-        """What all the reports so far have said."""
+        """What all reports so far have said."""
         return [(one.duty, one.epoch) for report in self.reports for one in getattr(report, what)]

@@ -1,4 +1,4 @@
-"""REST as far as it needs no cluster: what is refused, and the description."""
+"""The part of REST that needs no cluster: refusals, and the description."""
 
 import io
 from typing import Any, cast

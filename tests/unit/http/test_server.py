@@ -1,4 +1,4 @@
-"""The HTTP endpoints, asked through a real socket."""
+"""The HTTP endpoints, through a real socket."""
 
 import random
 import socket
@@ -65,7 +65,7 @@ class FakeNode:
 
 
 def free_address(host: str = "127.0.0.1") -> str:
-    """An address nobody listens on, below the range that the system hands out to clients."""
+    """An address at which no process listens, below the range that the system hands out to clients."""
     ports = random.sample(range(20_000, 32_768), 50)
     for port in ports:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
@@ -89,7 +89,7 @@ async def served(node: FakeNode, address: str) -> AsyncIterator[aiohttp.ClientSe
 
 
 async def get(path: str, node: FakeNode | None = None, accept: str = "*/*") -> tuple[int, str, str]:
-    """Status, content type and text of one request to a node that serves just for it."""
+    """The status, content type and text of one request to a node that serves only this one."""
     async with (
         served(node or FakeNode(), free_address()) as session,
         session.get(path, headers={"Accept": accept}) as response,

@@ -1,4 +1,6 @@
-"""A week of synthetic load: who is hot and when, how even nodes are, when one is full, and what would help."""
+"""A week of synthetic load: which nodes are hot and when, how even the load is, when a disk is full, and what would
+help.
+"""
 
 import random
 import re
@@ -16,7 +18,7 @@ from minka.load_report.proposals import Proposals, propose
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, Partitioning, PartitionState, PartitionTable
 
 NODES = ("athens", "byzantium", "cyrene")
-START = 1_699_999_200_000  # begins an hour
+START = 1_699_999_200_000  # an hour begins here
 MINUTE = 60_000
 DAY = 24 * HOUR_MS
 GIB = 1 << 30
@@ -30,7 +32,7 @@ def took(requests: int, seconds: float = 0.0005) -> list[int]:
 
 
 def row(id_: int, ops: float, size: int = 100 << 20, keyspace: int = RANGED, **more: object) -> PartitionInterval:
-    """`ops` a second for a minute, a third of them writes."""
+    """A partition's interval: `ops` a second for a minute, a third of them writes."""
     reads, writes = round(ops * 40), round(ops * 20)
     figures = {"reads_took": took(reads), "writes_took": took(writes, 0.004)} | more
     return PartitionInterval(id_, keyspace, True, reads, writes, reads * 100, writes * 90, size, size // 100, **figures)  # type: ignore[arg-type]
@@ -63,7 +65,7 @@ def table(
 def history(
     minutes: int, rows: Callable[[str, int], list[PartitionInterval]], free: Callable[[str, int], int] | None = None
 ) -> Iterator[NodeInterval]:
-    """Node by node; `rows` and `free` by node and minute."""
+    """The history, node by node; `rows` and `free` are given by node and minute."""
     for node in NODES:
         for minute in range(minutes):
             free_bytes = free(node, minute) if free is not None else 50 * GIB
@@ -118,7 +120,7 @@ def test_a_node_that_was_down_is_no_node_without_load() -> None:
 
 
 def test_what_a_node_has_is_what_it_told_of_late() -> None:
-    """A partition that went elsewhere is no longer told."""
+    """A partition that went elsewhere is no longer reported."""
     intervals = [
         NodeInterval("athens", START + hour * HOUR_MS, HOUR_MS, 50 * GIB, 100 * GIB, 10 * GIB, 0, rows)
         for hour, rows in enumerate([[row(1, 0, GIB), row(2, 0, 2 * GIB)], [], [row(1, 0, GIB)], [], [row(1, 0, GIB)]])
@@ -140,7 +142,7 @@ def test_nothing_is_no_error() -> None:
 
 
 def points(free: Callable[[int], float], hours: int = 96) -> list[NodePoint]:
-    """By hour; within an hour there is a compaction that takes 1 GiB for ten minutes."""
+    """Points by hour; in each hour a compaction takes 1 GiB for ten minutes."""
     return [
         NodePoint("athens", START + minute * MINUTE, 0, 0, 0, 0, round(free(minute // 60) - GIB * (minute % 60 < 10)))
         for minute in range(0, hours * 60, 5)
@@ -148,7 +150,7 @@ def points(free: Callable[[int], float], hours: int = 96) -> list[NodePoint]:
 
 
 def test_a_steady_decline_is_foreseen_although_others_come_and_go() -> None:
-    """1 GiB an hour of 200; a big import comes and is deleted again, and the rest is noise."""
+    """The decline is 1 GiB an hour, of 200 GiB; a big import comes and is deleted again, and the rest is noise."""
     rng = random.Random(7)
     (found,) = forecasts(points(lambda hour: (200 - hour - 60 * (40 <= hour < 52)) * GIB + rng.gauss(0, 0.5) * GIB))
     assert found.full_ms is not None
@@ -176,7 +178,7 @@ def test_what_is_far_away_is_not_in_sight_either() -> None:
 
 
 def test_what_is_within_the_noise_is_not_in_sight() -> None:
-    """The median of the slopes says three days, and its interval that the room may as well grow."""
+    """The median of the slopes means three days, but by its interval the free space may also grow."""
     rng = random.Random(5)
     (found,) = forecasts(points(lambda _: (30 + rng.gauss(0, 6)) * GIB, hours=12))
     assert found.bytes_per_day is not None
@@ -195,7 +197,7 @@ def test_too_little_history_and_a_full_disk() -> None:
 
 
 def test_the_interval_of_the_slope_is_as_wide_as_it_should_be() -> None:
-    """In 100 draws of noise, the true slope is within in about 95."""
+    """In 100 draws of noise, the true slope is inside in about 95."""
     rng = random.Random(11)
     inside = 0
     for _ in range(100):
@@ -208,7 +210,7 @@ def test_the_interval_of_the_slope_is_as_wide_as_it_should_be() -> None:
 
 
 def steady(rows: Mapping[str, list[PartitionInterval]], **free: Callable[[int], int]) -> list[NodeInterval]:
-    """Four days of the same, an interval an hour."""
+    """Four days with the same load, one interval an hour."""
     return [
         NodeInterval(
             node,

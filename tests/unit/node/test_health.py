@@ -18,7 +18,7 @@ def partition(id_: int, isr: str, leader: str = "a", **more: Any) -> Partition:
 
 
 def health(state: State) -> Health:
-    """That of node a."""
+    """The health of node a."""
     raft = SimpleNamespace(basic_status=lambda: SimpleNamespace(term=1, commit=2))
     coordinator = SimpleNamespace(state=state, active=None, driver=SimpleNamespace(raw=raft, applied_index=2))
     member = SimpleNamespace(

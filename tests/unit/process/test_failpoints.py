@@ -1,4 +1,6 @@
-"""Failpoints: nothing without the variable, exactly what the file says with it. Each case is a process of its own."""
+"""Failpoints do nothing without the variable, and exactly what the file says with it. Each case is a process of its
+own.
+"""
 
 import os
 import signal
@@ -37,7 +39,7 @@ def run(file: Path | None, lines: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_is_left_without_the_variable() -> None:
-    """The function itself comes back."""
+    """The decorator returns the function itself."""
     assert run(None).stdout.splitlines() == ["same ['test.step']", "plain", "async"]
 
 

@@ -1,4 +1,4 @@
-"""Who gets memory when there is little, and who loses it."""
+"""Which requests get memory when there is little, and which ones lose it."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(20)
 
 
 class Clock:
-    """Set by hand."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,7 +25,7 @@ class Clock:
 
 
 async def turns() -> None:
-    """Whatever can go on goes on."""
+    """Give the loop turns until nothing can go on."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -18,11 +18,11 @@ Setting = object
 
 
 class GroupStorage(MemoryStorage):
-    """Makes a snapshot of what is applied whenever one is asked for."""
+    """A storage that makes a snapshot of what is applied whenever one is asked for."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.applied: tuple[int, ConfState] | None = None  # and the configuration there
+        self.applied: tuple[int, ConfState] | None = None  # the index, and the configuration there
 
     def snapshot(self) -> Snapshot:
         """The newest."""
@@ -68,7 +68,7 @@ class Group:
         return self.nodes[id_]
 
     def isolate(self, *ids: int) -> None:
-        """Messages from and to these are dropped; without ids, none are."""
+        """Drop messages from and to these nodes; without ids, drop none."""
         self.drop = lambda m: m.to in ids or m.from_id in ids
 
     def process(self, id_: int) -> Ready | None:
@@ -108,7 +108,7 @@ class Group:
         return now
 
     def settle(self) -> None:
-        """Until nothing is left to do."""
+        """Run until nothing is left to do."""
         for _ in range(1_000):
             readys = [self.process(id_) for id_ in self.nodes]
             if not self.deliver() and not any(readys):
@@ -116,7 +116,7 @@ class Group:
         raise AssertionError("the group does not settle")
 
     def settle_until_leader(self, id_: int) -> None:
-        """Until a node leads, and no further: what it sends as the leader is not delivered yet."""
+        """Run until a node leads, and no further: what it sends as the leader is not delivered yet."""
         for _ in range(1_000):
             if self.role(id_) is Role.LEADER:
                 return
@@ -134,7 +134,7 @@ class Group:
         return node
 
     def elect_after_timeout(self, id_: int) -> Role:
-        """Let a node's election timeout pass, and for the others as much as ends the lease; answers its role."""
+        """Let a node's election timeout pass, and for the others so much that the lease ends; returns its role."""
         for other in self.nodes:
             self.tick(other, 10 if other != id_ else 15)
         self.settle()

@@ -1,4 +1,4 @@
-"""Answers that say the same are left out."""
+"""Repeated answers are left out."""
 
 from minka.v1.raft_pb2 import MSG_APP_RESP, MSG_HEARTBEAT_RESP, Message
 from minkad.core.raft.answers import without_repeated_answers

@@ -30,7 +30,7 @@ def change(*changes: Change, transition: ConfChangeTransition.ValueType = CONF_C
 
 
 def voters(node: RawNode) -> str:
-    """The voters in short."""
+    """The voters in short form."""
     return str(node.status().config.voters)
 
 
@@ -64,7 +64,7 @@ def test_a_new_leader_proposes_no_change_before_it_has_applied_what_it_found() -
     group.deliver()
     for id_ in (2, 3):
         group.process(id_)
-    group.net = []  # nobody learns that it is committed
+    group.net = []  # no node learns that it is committed
     group.nodes[2].campaign()
     group.settle_until_leader(2)
     group.nodes[2].propose_conf_change(ConfChange(type=CONF_CHANGE_ADD_NODE, node_id=4))

@@ -1,4 +1,4 @@
-"""Who may campaign, who votes for whom, and when a leader gives up."""
+"""Which nodes may campaign, which candidate gets a vote, and when a leader steps down."""
 
 import pytest
 
@@ -157,13 +157,15 @@ def test_who_hears_a_leader_ignores_candidates() -> None:
 
 @pytest.mark.parametrize("says", [True, False])
 def test_a_refused_vote_says_what_is_committed(says: bool) -> None:
-    """Or who has a committed change of the voters in its log, and doesn't know it, asks the former ones for ever."""
+    """Otherwise a node that has a committed change of the voters in its log, and doesn't know that it is committed,
+    would ask the former voters for ever.
+    """
     group = Group(3, commit_by_vote=says)
     leader = group.elect(1)
     leader.propose(b"a")
-    group.drop = lambda m: m.to == 2 and m.commit > 2  # it gets the entry, and not that it is committed
+    group.drop = lambda m: m.to == 2 and m.commit > 2  # node 2 gets the entry, but not that it is committed
     group.settle()
-    group.drop = lambda m: m.to in (1, 2)  # b gets to 3 alone, and is not committed
+    group.drop = lambda m: m.to in (1, 2)  # b gets to node 3 alone, and isn't committed
     leader.propose(b"b")
     group.settle()
     assert [group.commit(n) for n in (1, 2, 3)] == [3, 2, 3]
@@ -253,7 +255,7 @@ def test_a_partitioned_node_does_not_disturb_when_it_comes_back() -> None:
 
 
 def test_a_node_ahead_in_terms_is_not_stuck() -> None:
-    """check_quorum makes the others ignore it; its answer to the leader frees it."""
+    """With check_quorum the others ignore it; its answer to the leader frees it."""
     group = Group(3, pre_vote=False)
     group.elect(1)
     group.isolate(3)

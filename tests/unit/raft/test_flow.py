@@ -50,7 +50,7 @@ def test_in_flight_bytes_are_limited() -> None:
     for _ in range(5):
         leader.propose(b"x" * 60)
     group.process(1)
-    assert len(appends(group, 2)) == 2  # the second one goes over the limit: 60 were under way, so not full
+    assert len(appends(group, 2)) == 2  # the second one exceeds the limit: 60 bytes were under way, so it was not full
     assert leader.status().progress[2].inflights.bytes == 120
     group.settle()
     assert len(group.data(2)) == 5
@@ -94,7 +94,7 @@ def test_messages_are_limited_in_size() -> None:
     group.process(2)
     group.deliver(MSG_HEARTBEAT_RESP)
     group.process(1)
-    assert [len(m.entries) for m in appends(group, 2)] == [2]  # it probes
+    assert [len(m.entries) for m in appends(group, 2)] == [2]  # the leader probes
     group.settle()
     assert len(group.data(2)) == 14
 
@@ -121,7 +121,7 @@ def test_uncommitted_entries_are_limited() -> None:
     with pytest.raises(ProposalDropped, match="uncommitted") as dropped:
         leader.propose(b"x")
     assert dropped.value.leader_id == 1
-    leader.propose(b"")  # has no size
+    leader.propose(b"")  # an empty entry has no size
     group.settle()
     group.isolate()
     leader.tick()
@@ -163,7 +163,7 @@ def test_an_unreachable_node_is_probed() -> None:
     leader.propose(b"z")
     group.isolate()
     group.process(1)
-    assert len(appends(group, 2)) == 1  # one probe, then nothing before an answer
+    assert len(appends(group, 2)) == 1  # one probe, then nothing until it is answered
     group.settle()
     assert group.data(2) == [b"x", b"y", b"z"]
 
@@ -214,7 +214,7 @@ def progress(state: ProgressState, match: int, following: int) -> Progress:
 
 def test_a_probes_answer_counts_once() -> None:
     node = progress(ProgressState.PROBE, 2, 9)
-    assert not node.maybe_decrease(7, 5)  # it was not sent anything after 7
+    assert not node.maybe_decrease(7, 5)  # it was sent nothing after 7
     assert node.next == 9
     assert node.maybe_decrease(8, 5)
     assert node.next == 6
@@ -224,9 +224,9 @@ def test_the_commit_index_is_sent_when_it_can_help() -> None:
     node = progress(ProgressState.REPLICATE, 5, 9)
     assert node.can_bump_commit(6)
     node.sent_commit = 8
-    assert not node.can_bump_commit(20)  # beyond what it was sent it cannot commit
+    assert not node.can_bump_commit(20)  # it can't commit beyond what it was sent
     assert node.maybe_decrease(8, 5)
-    assert node.sent_commit == 5  # what it was sent with that, it did not take
+    assert node.sent_commit == 5  # it did not take what came with the higher one
     assert not node.can_bump_commit(20)
     node.sent_entries(3, 30)
     assert node.can_bump_commit(6)

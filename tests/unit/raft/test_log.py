@@ -39,7 +39,7 @@ TAILS = [st.lists(st.sampled_from(own), max_size=8).map(sorted) for own in ([4, 
 
 @given(COMMON, *TAILS)
 def test_logs_become_equal_with_at_most_one_probe_a_term(common: list[int], one: list[int], other: list[int]) -> None:
-    """Two logs part where different leaders wrote different terms."""
+    """Two logs diverge where different leaders wrote different terms."""
     theirs, mine = sorted([[*common, *one], [*common, *other]], key=lambda log: (log[-1:], len(log)))
     group = group_with_logs(mine, theirs)
     group.nodes[1].campaign()
@@ -160,7 +160,7 @@ def test_memory_storage_compacts() -> None:
         storage.create_snapshot(4, None, b"")
     with pytest.raises(SnapOutOfDate):
         storage.apply_snapshot(snapshot)
-    storage.append(stored([1, 1, 2, 2]))  # what is compacted is skipped
+    storage.append(stored([1, 1, 2, 2]))  # entries that are compacted are skipped
     assert storage.last_index() == 5
 
 

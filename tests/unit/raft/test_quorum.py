@@ -1,4 +1,4 @@
-"""Majorities against counting, for every small configuration that Hypothesis thinks of."""
+"""Majorities compared with counting, for every small configuration that Hypothesis makes."""
 
 from itertools import product
 
@@ -38,7 +38,7 @@ def test_joint_committed_index(incoming: MajorityConfig, outgoing: MajorityConfi
 
 @given(st.frozensets(IDS, max_size=5).map(MajorityConfig), VOTES)
 def test_vote_result(config: MajorityConfig, votes: dict[int, bool]) -> None:
-    """Decided means: however the missing votes turn out."""
+    """A vote is decided if the missing votes can't change its result."""
     missing = [voter for voter in config if voter not in votes]
     outcomes = set()
     for rest in product([False, True], repeat=len(missing)):

@@ -42,7 +42,7 @@ def test_a_strangers_answer_is_refused() -> None:
 
 
 def test_nothing_leaves_before_it_is_durable() -> None:
-    """The vote is in the same Ready as the hard state that it depends on, and that one must be synced."""
+    """The vote is in the same Ready as the hard state on which it depends, and which must be synced."""
     node = Group(3).nodes[1]
     node.step(Message(type=MSG_VOTE, from_id=2, to=1, term=1, index=1, log_term=1))
     ready = node.ready()

@@ -193,7 +193,7 @@ def test_a_lost_leadership_loses_its_reads() -> None:
 
 
 def test_a_read_of_an_earlier_leadership_is_not_answered_in_a_later_one() -> None:
-    """Others may have committed in between."""
+    """Others may have committed entries in between."""
     group = Group(3, check_quorum=False)
     leader = group.elect(1)
     group.isolate(1)
@@ -226,7 +226,7 @@ def test_acknowledgements_come_in_any_order() -> None:
 
 
 def test_the_only_voter_too_answers_after_it_has_committed_in_its_term() -> None:
-    """After a restart, what it had committed and told may be more than the commit index that it finds."""
+    """After a restart, it may have committed, and answered for, more than its stored commit index says."""
     group = Group(1)
     group.elect(1).propose(b"x")
     group.process(1)

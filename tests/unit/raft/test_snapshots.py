@@ -6,7 +6,7 @@ from tests.unit.raft.group import Group, GroupStorage, bootstrapped
 
 
 def behind_a_snapshot() -> Group:
-    """Node 3 lacks what node 1 has compacted away; nothing of that was sent to it yet."""
+    """A group in which node 3 lacks what node 1 has compacted; nothing of that was sent to it yet."""
     group = Group(3)
     leader = group.elect(1)
     group.isolate(3)
@@ -100,12 +100,12 @@ def test_no_snapshot_for_a_node_that_is_not_heard() -> None:
 
 
 class BusyStorage(GroupStorage):
-    """Is still making its snapshot."""
+    """A storage that is still making its snapshot."""
 
     busy = True
 
     def snapshot(self) -> Snapshot:
-        """None yet."""
+        """Raise, since there is none yet."""
         if self.busy:
             raise SnapshotTemporarilyUnavailable
         return super().snapshot()
@@ -177,7 +177,7 @@ def test_a_snapshot_and_entries_behind_it_in_one_ready() -> None:
 
 
 def test_a_node_that_catches_up_with_the_log_leaves_the_snapshot_alone() -> None:
-    """Whoever sent it what, its answer counts: the log reaches on from there."""
+    """Wherever node 3 got the entries from, its answer counts: the leader's log continues from there."""
     group = behind_a_snapshot()
     leader = group.nodes[1]
     group.drop = lambda m: m.type == MSG_SNAP

@@ -102,7 +102,9 @@ def test_a_target_that_is_removed_ends_it() -> None:
 
 
 def test_it_goes_ahead_although_everybody_hears_the_leader() -> None:
-    """check_quorum refuses candidates while a leader is heard, but not when that leader asked for it."""
+    """With check_quorum a node refuses candidates while it hears a leader, but not if that leader asked for the
+    election.
+    """
     group = Group(5, check_quorum=True, pre_vote=True)
     group.elect(1).transfer_leader(5)
     group.settle()

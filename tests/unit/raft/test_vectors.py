@@ -1,4 +1,4 @@
-"""The published traces, each file a test; and the runner itself, which must notice what is wrong."""
+"""The published traces, each file a test; and the runner itself, which must notice mistakes."""
 
 from pathlib import Path
 

@@ -10,14 +10,14 @@ from minkad.replication.replica import Replica
 
 @dataclass
 class Stub:
-    """A replica has a load."""
+    """A replica, of which only the load matters."""
 
     id: int
     load: Load = field(default_factory=Load)
 
 
 class Node:
-    """Replicas, a clock, and what the process has used of a processor."""
+    """A node's replicas, a clock, and the processor time that the process has used."""
 
     def __init__(self, count: int) -> None:
         self.now = self.cpu = 0.0
@@ -25,7 +25,7 @@ class Node:
         self.meter = Meter(cast(dict[int, Replica], self.stubs), lambda: self.now, lambda: self.cpu)
 
     def second(self, cpu: float = 0.0, **ops: int) -> list[int]:
-        """Those that were used."""
+        """Let a second pass with these operations; returns the partitions that were used."""
         for name, count in ops.items():
             self.stubs[int(name[1:])].load.served += count
         self.now += 1
@@ -49,7 +49,7 @@ def test_rates_follow_and_come_to_rest() -> None:
 
 
 def test_a_peak_does_not_last() -> None:
-    """Whatever its height: two seconds are two seconds, not those as well in which the rate is forgotten."""
+    """However high it is, it lasts for two seconds; the time in which the rate fades does not count."""
     node = Node(1)
     load = node.stubs[1].load
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_a_page_counts_less_than_its_rows() -> None:
 
 
 def test_a_sample_is_even_and_bounded() -> None:
-    """Whether keys come one by one or in batches, and scans by what they cost."""
+    """It doesn't matter whether keys come one by one or in batches; scans count by their cost."""
     sample = Sample(10)
     for i in range(1000):
         sample.add([b"batch-%d" % (i % 2)] * 9)

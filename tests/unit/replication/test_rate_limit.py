@@ -1,4 +1,4 @@
-"""How fast checkpoints may leave."""
+"""The rate at which checkpoints may leave."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from minkad.replication.rate_limit import RateLimit
 
 
 def test_pieces_are_as_large_as_a_burst() -> None:
-    """Without a limit all is one piece."""
+    """Without a limit, everything is one piece."""
     data = bytes(range(256)) * 100
     for limit, sizes in ((0, [25_600]), (100_000, [10_000, 10_000, 5_600]), (10**9, [25_600]), (1, [1024] * 25)):
         parts = list(RateLimit(lambda: 0.0, {1: Operation(rate_limit=limit)}.get).parts(1, data))
@@ -19,14 +19,14 @@ def test_pieces_are_as_large_as_a_burst() -> None:
 
 
 def test_a_limit_that_changes_counts_from_the_next_piece_on() -> None:
-    """Also within one chunk."""
+    """It counts even within one chunk."""
     limits = iter([Operation(rate_limit=10_000), Operation(rate_limit=20_000), None])
     parts = RateLimit(lambda: 0.0, lambda _: next(limits)).parts(1, bytes(10_000))
     assert [len(part) for part in parts] == [1024, 2000, 6976]
 
 
 async def test_a_large_chunk_takes_its_time() -> None:
-    """At any limit, not just at those that let it through within a second."""
+    """This holds for any limit, even if the chunk takes longer than a second."""
     loop = asyncio.get_running_loop()
     limit = RateLimit(loop.time, lambda _: Operation(rate_limit=50_000))
     started = loop.time()
@@ -36,7 +36,7 @@ async def test_a_large_chunk_takes_its_time() -> None:
 
 
 async def test_an_operation_has_its_limit_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that it moves shares it, and nothing else does."""
+    """All moves of the operation share it, and nothing else does."""
     operations = {1: Operation(id=7, rate_limit=50_000), 2: Operation(id=8, rate_limit=50_000)}
     operations[3] = operations[1]
     waits: list[float] = []

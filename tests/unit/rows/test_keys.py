@@ -26,7 +26,7 @@ from minka.rows import (
 
 _UUID = UUID("1100aabb-ccdd-eeff-1100-aabbccddeeff")
 
-# design/tuple.md, and the Java binding's TupleSerializationTest, of apple/foundationdb.
+# The source is apple/foundationdb: design/tuple.md, and TupleSerializationTest of the Java binding.
 _VECTORS: list[tuple[tuple[KeyPart, ...], str]] = [
     ((None,), "00"),
     ((b"foo\x00bar",), "01 666f6f 00ff 626172 00"),
@@ -106,7 +106,7 @@ def test_vectors_of_foundationdb(columns: tuple[KeyPart, ...], key: str) -> None
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal, of the same types, and -0.0 is not 0.0."""
+    """Whether they are equal and of the same types, with -0.0 unlike 0.0."""
     if type(one) is not type(other):
         return False
     if isinstance(one, tuple):
@@ -126,7 +126,7 @@ def test_what_is_encoded_is_decoded(columns: tuple[KeyPart, ...]) -> None:
 
 
 def _rank(part: Any) -> Any:
-    """What Python compares as the format does: None first, -0.0 before 0.0."""
+    """A value that Python orders as the format does: None first, -0.0 before 0.0."""
     if isinstance(part, tuple):
         return 1, tuple(map(_rank, part))
     if part is None:

@@ -1,4 +1,4 @@
-"""Every field of every request has a rule, and what the rules refuse."""
+"""Every field of every request has a rule, and the rules refuse bad values."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def test_every_rule_is_a_fields() -> None:
 
     for method in METHODS:
         walk(method.input_type)
-    for raw in (load_api_pb2.UploadHeader, load_api_pb2.FetchRequest):  # which begin streams of raw bytes
+    for raw in (load_api_pb2.UploadHeader, load_api_pb2.FetchRequest):  # these begin streams of raw bytes
         walk(raw.DESCRIPTOR)
     assert set(rules.RULES) | set(rules.COUNTS) | set(rules.REQUIRED) <= names
 

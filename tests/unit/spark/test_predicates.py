@@ -1,4 +1,4 @@
-"""What is not read can't pass the filters: checked with rows and filters of all kinds."""
+"""No row that is left unread passes the filters: checked with rows and filters of all kinds."""
 
 from datetime import date, datetime
 from decimal import Decimal
@@ -88,7 +88,7 @@ def is_wanted(wanted: WantedKeys, key: bytes) -> bool:
 
 
 def compared(value: Any) -> Any:
-    """As Spark orders text: by its bytes in UTF-8."""
+    """The value as Spark orders text: by its bytes in UTF-8."""
     return value.encode() if isinstance(value, str) else value
 
 
@@ -98,7 +98,7 @@ def cases(draw: st.DrawFn) -> tuple[list[StructField], list[dict[str, Any]], lis
     fields = [StructField(f"c{place}", kind) for place, kind in enumerate(kinds)]
     row = st.fixed_dictionaries({field.name: VALUES[field.dataType] for field in fields})
     rows = draw(st.lists(row, min_size=1, max_size=5))
-    # Filters with values of the rows meet them often.
+    # Filters with values of the rows match them often.
     of = [
         filters(
             field.name,

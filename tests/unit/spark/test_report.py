@@ -1,4 +1,4 @@
-"""Reports as JSON, and how far a job is."""
+"""Reports as JSON, and the progress of a job."""
 
 import json
 

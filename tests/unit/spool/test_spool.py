@@ -24,11 +24,11 @@ _S = LoadState
 
 
 def plenty(_: int) -> None:
-    """There is room for everything."""
+    """Allow everything: there is room."""
 
 
 def written(path: Path, rows: int, start: int = 0) -> tuple[LoadFile, bytes]:
-    """A file of rows with the keys from this number on."""
+    """Make a file of rows with the keys from this number on."""
     found: Written | None = write_sst(path, ((b"%06d" % i, b"value %d" % i) for i in range(start, start + rows)))
     assert found is not None
     file = LoadFile(name=path.stem, bytes=found.bytes, rows=rows, checksum=found.checksum, partition_id=1)
@@ -74,7 +74,7 @@ async def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 async def test_no_room_is_said_at_once(tmp_path: Path) -> None:
-    """16 hours of retries against a full disk are what users of others complain of: tidb 33446."""
+    """Users of other databases complain of 16 hours of retries against a full disk: tidb 33446."""
 
     def small(size: int) -> None:
         if size > 100:
@@ -102,7 +102,7 @@ async def test_damage_is_found_and_the_file_is_gone(tmp_path: Path) -> None:
 
 
 async def test_a_file_comes_from_who_has_it(tmp_path: Path) -> None:
-    """The first that is asked has none, the second a damaged one, the third is whole."""
+    """The first node that is asked has no file, the second a damaged one, the third a whole one."""
     file, data = written(tmp_path / "one.sst", 1000)
     asked: list[str] = []
 
@@ -140,10 +140,10 @@ async def test_only_what_is_staged_takes_files(tmp_path: Path) -> None:
     spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
     uploads = uploading(spool, load, parts=[LoadPart(load_number=7, partition_id=1, name="one", checksum=9)])
     await uploads.upload(7, file, chunks(data))
-    await uploads.upload(7, file, chunks(b""))  # it is there
+    await uploads.upload(7, file, chunks(b""))  # the file is there
     other.name = "one"
     await refused(Code.INVALID_ARGUMENT, uploads.upload(7, other, chunks(other_data)))
-    await uploads.upload(9, other, chunks(other_data))  # of which this node has not heard yet
+    await uploads.upload(9, other, chunks(other_data))  # this node has not heard of the load yet
     await refused(Code.UNKNOWN_LOAD, uploads.upload(3, file, chunks(data)))
     load.state = _S.LOAD_STATE_COMMITTED
     await refused(Code.LOAD_ENDED, uploads.upload(7, other, chunks(other_data)))
@@ -208,7 +208,7 @@ async def test_rows_that_are_lost_in_a_cut_are_noticed(tmp_path: Path) -> None:
     spool, load = Spool(tmp_path / "spool", plenty), Load(id="seven", number=7, state=_S.LOAD_STATE_STAGING)
     uploads = uploading(spool, load)
     file, data = written(tmp_path / "one.sst", 100)
-    file.digest.sum += 1  # what it was uploaded with
+    file.digest.sum += 1  # the digest with which it was uploaded
     await spool.receive(7, file, chunks(data), is_checked=True)
     await refused(Code.CORRUPT_DATA, uploads.cut(7, ["one"], [LoadFile(partition_id=1, name="new")]))
     assert [one.name for one in spool.files(7)] == ["one"]
@@ -228,7 +228,7 @@ async def test_what_nobody_needs_is_collected(tmp_path: Path) -> None:
     file, data = written(tmp_path / "one.sst", 10)
     other, other_data = written(tmp_path / "other.sst", 10)
     table.parts[2] = {1: LoadPart(load_number=2, partition_id=1, name="one")}
-    for number in (1, 2, 3, 4, 5, 6):  # of 5 it has forgotten, of 6 not heard
+    for number in (1, 2, 3, 4, 5, 6):  # it has forgotten 5, and has not heard of 6
         await spool.receive(number, file, chunks(data), is_checked=True)
         await spool.receive(number, other, chunks(other_data), is_checked=True)
     in_log = {(1, 4)}
@@ -244,7 +244,7 @@ async def test_what_nobody_needs_is_collected(tmp_path: Path) -> None:
 
 
 async def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
-    """And slower while clients wait three times as long as usual, by the mean of their requests."""
+    """They become slower while clients wait three times as long as usual, by the mean of their requests."""
     now, seconds, count = 0.0, 0.0, 0
     throttle = Throttle(lambda: now, lambda: (seconds, count))
     slept: list[float] = []
@@ -255,7 +255,9 @@ async def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
         now += delay
 
     async def upload(for_seconds: float, limit: int, wait: float) -> float:
-        """The bytes a second that come, where a client asks a hundred times a second, and each waits so long."""
+        """The bytes a second that come while a client makes a hundred requests a second, each of which waits so
+        long.
+        """
         nonlocal now, seconds, count
         began, taken = now, 0
         while now - began < for_seconds:

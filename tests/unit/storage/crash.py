@@ -1,4 +1,4 @@
-"""What a crash leaves on disk, without one."""
+"""Copies of what a crash would leave on disk."""
 
 import shutil
 import time
@@ -16,10 +16,10 @@ def crashed_copy(source: Path, target: Path) -> Path:
             if before == _state(source):
                 return target
         except (shutil.Error, FileNotFoundError):
-            pass  # something was removed meanwhile
+            pass  # a file was removed meanwhile
         assert time.monotonic() < deadline, f"{source} is never at rest"
 
 
 def _state(folder: Path) -> list[tuple[Path, int]]:
-    # Not the time stamps: RocksDB's own LOG may be written to at any time.
+    # Time stamps don't count: RocksDB's own LOG may be written to at any time.
     return sorted((path, path.stat().st_ino) for path in folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""Checkpoints: taken, shipped, put in place; never half."""
+"""Checkpoints are taken, shipped and put in place, and never half of one."""
 
 import asyncio
 import gc
@@ -21,12 +21,12 @@ KEYS = [b"%06d" % i for i in range(5000)]
 
 
 def new(path: Path) -> DataDatabase:
-    """With a small cache."""
+    """A database with a small cache."""
     return DataDatabase(path, Cache(1 << 20))
 
 
 async def filled(path: Path) -> DataDatabase:
-    """Some of it in a table, some in memory."""
+    """A database with some of its rows in a table and some in memory."""
     data = new(path)
     data.write([WriteBody(KEYS[:3000], list(KEYS[:3000]))], Applied(3, 2))
     await data.flush()
@@ -35,7 +35,7 @@ async def filled(path: Path) -> DataDatabase:
 
 
 async def receive(incoming: Incoming, chunks: list[bytes]) -> list[int]:
-    """All at once."""
+    """Give all chunks to `incoming`."""
 
     async def stream() -> AsyncIterator[bytes]:
         for chunk in chunks:
@@ -45,7 +45,7 @@ async def receive(incoming: Incoming, chunks: list[bytes]) -> list[int]:
 
 
 async def read(taken: Checkpoint, chunk_bytes: int = 1000) -> tuple[list[bytes], list[int]]:
-    """Content and checksums."""
+    """The chunks and checksums of a checkpoint."""
     chunks, checksums = [], []
     async for chunk, checksum in taken.read(chunk_bytes):
         assert len(chunk) <= chunk_bytes
@@ -57,7 +57,7 @@ async def read(taken: Checkpoint, chunk_bytes: int = 1000) -> tuple[list[bytes],
 
 @pytest.mark.parametrize("chunk_bytes", [100, 4096, 1 << 20])
 async def test_the_copy_is_as_the_original_was(tmp_path: Path, chunk_bytes: int) -> None:
-    """While that goes on."""
+    """Writes go on meanwhile."""
     data = await filled(tmp_path / "source")
     taken = await checkpoint.take(data, tmp_path / "out" / "1")
     data.write([WriteBody([KEYS[0]], [b"later"])], Applied(6, 2))
@@ -73,7 +73,7 @@ async def test_the_copy_is_as_the_original_was(tmp_path: Path, chunk_bytes: int)
     assert copy.get(KEYS) == KEYS
     assert not (tmp_path / "out" / "1").exists()
     assert not (tmp_path / "in" / "1").exists()
-    # The two are independent of each other.
+    # The two databases are independent of each other.
     copy.write([WriteBody([KEYS[1]], [b"copy"])], Applied(6, 3))
     await copy.flush()
     assert data.get(KEYS[:2]) == [b"later", KEYS[1]]
@@ -82,7 +82,7 @@ async def test_the_copy_is_as_the_original_was(tmp_path: Path, chunk_bytes: int)
 
 
 async def test_an_older_folder_is_replaced(tmp_path: Path) -> None:
-    """Of the checkpoint, of what came, and of the database."""
+    """The older files of the checkpoint, of the receiver and of the database are removed."""
     data = await filled(tmp_path / "source")
     for folder in ("out", "in", "target"):
         (tmp_path / folder).mkdir()
@@ -97,7 +97,7 @@ async def test_an_older_folder_is_replaced(tmp_path: Path) -> None:
 
 
 async def test_files_of_any_size(tmp_path: Path) -> None:
-    """Empty ones, first, last and in between."""
+    """Empty files come first, last and in between."""
     sizes = [0, 5, 0, 0, 1, 3, 0]
     files = [CheckpointFile(f"f{i}", size) for i, size in enumerate(sizes)]
     incoming = Incoming(tmp_path / "in", files)
@@ -109,7 +109,7 @@ async def test_files_of_any_size(tmp_path: Path) -> None:
 
 
 async def test_damage_on_the_way_is_noticed(tmp_path: Path) -> None:
-    """By the checksum of the file."""
+    """The file's checksum shows it."""
     data = await filled(tmp_path / "source")
     taken = await checkpoint.take(data, tmp_path / "out")
     chunks, checksums = await read(taken)
@@ -124,7 +124,7 @@ async def test_damage_on_the_way_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [[], [b"1234"], [b"123456"], [b"123", b"45", b"6"]])
 async def test_more_or_less_than_announced(tmp_path: Path, content: list[bytes]) -> None:
-    """Is refused."""
+    """Content that is longer or shorter than announced is refused."""
     incoming = Incoming(tmp_path / "in", [CheckpointFile("a", 2), CheckpointFile("b", 3)])
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
         await receive(incoming, content)
@@ -132,13 +132,13 @@ async def test_more_or_less_than_announced(tmp_path: Path, content: list[bytes])
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b"])
 def test_names_that_lead_elsewhere(tmp_path: Path, name: str) -> None:
-    """Are refused."""
+    """Such names are refused."""
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
         Incoming(tmp_path, [CheckpointFile(name, 1)])
 
 
 async def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing else, though more of it was written by then."""
+    """The rest is not kept, though more of it was written by then."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abcde"]
     synced: list[int] = []
 
@@ -155,7 +155,7 @@ async def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypa
 
 
 async def test_nothing_runs_on_behind_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither writing nor syncing: the folder may be removed, or used by the next try."""
+    """Neither writes nor syncs go on: the folder may be removed, or used by the next try."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abc"]
     syncing, go_on = threading.Event(), threading.Event()
     synced: list[int] = []
@@ -182,13 +182,13 @@ async def test_nothing_runs_on_behind_who_is_cancelled(tmp_path: Path, monkeypat
 
 
 async def test_whoever_stops_reading_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The checkpoint may be removed at once, though the next of it was to be read."""
+    """The checkpoint may be removed at once, though more of it was to be read."""
     (tmp_path / "a").write_bytes(b"content")
     chunks = Checkpoint(tmp_path, (CheckpointFile("a", 7), CheckpointFile("removed", 7))).read(MIB)
     assert isinstance(chunks, AsyncGenerator)
     assert await anext(chunks) == (b"content", zlib.crc32(b"content"))
     executor = asyncio.get_running_loop().run_in_executor
-    await asyncio.gather(*(executor(None, bool) for _ in range(100)))  # the read before them has ended
+    await asyncio.gather(*(executor(None, bool) for _ in range(100)))  # the read before these has ended
     await chunks.aclose()
     del chunks
     gc.collect()

@@ -21,7 +21,7 @@ MIB = 1024 * 1024
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[DataDatabase]:
-    """A database that is closed in the end."""
+    """A database that is closed at the end."""
     data = DataDatabase(path, Cache(MIB))
     try:
         yield data
@@ -39,7 +39,7 @@ async def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
 
 
 async def test_writes_apply_in_order(tmp_path: Path) -> None:
-    """Within a batch, too; the offset goes with them."""
+    """They do so within a batch, too; the offset is applied with them."""
     async with opened(tmp_path) as data:
         body = WriteBody([b"a", b"b", b"a", b"c", b"c"], [b"1", b"2", b"3", b"4", None])
         data.write([body, WriteBody([b"b"], [b""])], Applied(7, 3))
@@ -48,7 +48,7 @@ async def test_writes_apply_in_order(tmp_path: Path) -> None:
 
 
 async def test_keys_are_any_bytes(tmp_path: Path) -> None:
-    """What it keeps for itself is neither among them nor in their way."""
+    """The database's own records are not among them, and don't collide with them."""
     keys = [bytes([first]) + rest for first in range(256) for rest in (b"", b"\x00", b"\xff" * 20)]
     async with opened(tmp_path) as data:
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
@@ -59,7 +59,7 @@ async def test_keys_are_any_bytes(tmp_path: Path) -> None:
 
 
 async def test_a_crash_leaves_what_was_flushed_with_its_offset(tmp_path: Path) -> None:
-    """Never one without the other."""
+    """The data and the offset are never there one without the other."""
     async with opened(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         assert await data.flush() == Applied(1, 1)
@@ -75,7 +75,7 @@ async def test_a_crash_leaves_what_was_flushed_with_its_offset(tmp_path: Path) -
 
 
 async def test_size_is_within_ten_percent(tmp_path: Path) -> None:
-    """In memory, flushed, and opened again; deletions count."""
+    """This holds in memory, flushed, and opened again; deletions count."""
     rng = random.Random(1)
     keys = [rng.randbytes(16) for _ in range(20_000)]
 
@@ -99,14 +99,14 @@ async def test_size_is_within_ten_percent(tmp_path: Path) -> None:
 
 
 def test_size_of_a_closed_one_is_what_it_was_told(tmp_path: Path) -> None:
-    """Asking does not open it."""
+    """Asking for the size does not open it."""
     data = DataDatabase(tmp_path, Cache(MIB), Size(5, 6))
     assert data.size() == Size(5, 6)
     assert not data.is_open
 
 
 async def test_counting_lets_the_loop_run(tmp_path: Path) -> None:
-    """Every few thousand keys."""
+    """The loop gets a turn every few thousand keys."""
     async with opened(tmp_path) as data:
         keys = [b"%06d" % i for i in range(10_000)]
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
@@ -125,7 +125,7 @@ async def test_counting_lets_the_loop_run(tmp_path: Path) -> None:
 
 
 async def test_closing_waits_for_readers(tmp_path: Path) -> None:
-    """And nothing opens it again."""
+    """A closed database is not opened again."""
     async with opened(tmp_path) as data:
         keys = [b"%06d" % i for i in range(10_000)]
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
@@ -139,7 +139,7 @@ async def test_closing_waits_for_readers(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
-    """By gets and by counting, which would otherwise end early and say nothing."""
+    """Gets refuse it, and so does counting, which would otherwise end early without an error."""
     keys = [b"%06d" % i for i in range(20_000)]
     async with opened(tmp_path) as data:
         data.write([WriteBody(keys, [random.Random(1).randbytes(50) for _ in keys])], Applied(1, 1))

@@ -13,7 +13,7 @@ from minkad.storage.log_database import LogDatabase
 
 
 async def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although the loop stands still; one that answers does not."""
+    """It does so even if the loop stands still; a disk that answers ends nothing."""
     free = threading.Event()
     ends: queue.SimpleQueue[MinkaError] = queue.SimpleQueue()
     db = LogDatabase.open(tmp_path / "log")
@@ -26,7 +26,7 @@ async def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monk
     sync = db.sync()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    error = ends.get(timeout=20)  # the loop is held by this
+    error = ends.get(timeout=20)  # this blocks the loop
     assert error.code is Code.STORAGE_FAILED
     assert f"{tmp_path / 'log'}: the disk has not answered for 0.3 s" in error.message
     free.set()
@@ -35,7 +35,7 @@ async def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monk
 
 
 async def test_a_node_that_does_not_end_after_a_failure_is_ended(tmp_path: Path) -> None:
-    """With what the failure was."""
+    """The process ends with the error of that failure."""
     ends: queue.SimpleQueue[MinkaError] = queue.SimpleQueue()
     db = LogDatabase.open(tmp_path / "log")
     guard = DiskGuard(db, 3600, ends.put)

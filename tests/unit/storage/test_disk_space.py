@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 
 
 class FileSystem:
-    """Of 1000 MiB, less what the files in its folder take."""
+    """A file system of 1000 MiB, less what the files in its folder take."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = path
@@ -62,7 +62,7 @@ def test_the_reserve_is_made_with_room_and_given_up_at_a_start_without(disk: Fil
     assert reserve.stat().st_size == 20 * MIB
     watch.give_up_reserve()
     assert reserve.exists()
-    disk.free = 30 * MIB  # 10 beside the reserve
+    disk.free = 30 * MIB  # 10 MiB besides the reserve
     full = DiskWatch(disk.path, 40 * MIB)
     full.give_up_reserve()
     assert not reserve.exists()

@@ -1,4 +1,4 @@
-"""Epochs against the plain list that it stands for."""
+"""Epochs compared with the plain list that it stands for."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ numbers = st.lists(st.integers(0, 6), max_size=40).map(sorted)
 
 
 def build(base: int, epochs: list[int]) -> Epochs:
-    """Entries after `base`."""
+    """The epochs of entries after `base`."""
     made = Epochs(base, 0)
     for position, epoch in enumerate(epochs, base + 1):
         made.append(position, epoch)
@@ -17,13 +17,13 @@ def build(base: int, epochs: list[int]) -> Epochs:
 
 
 def listed(epochs: Epochs, first: int, last: int) -> list[int]:
-    """Position by position."""
+    """The epoch of each position."""
     return [epochs.at(position) for position in range(first, last + 1)]
 
 
 @given(numbers, st.integers(0, 5))
 def test_it_knows_every_position(epochs: list[int], base: int) -> None:
-    """From the base to the end."""
+    """It knows those from the base to the end."""
     made = build(base, epochs)
     assert listed(made, base, base + len(epochs)) == [0, *epochs]
     assert made.last == (epochs[-1] if epochs else 0)
@@ -31,7 +31,7 @@ def test_it_knows_every_position(epochs: list[int], base: int) -> None:
 
 @given(numbers, st.integers(0, 5))
 def test_it_is_found_again_from_few_reads(epochs: list[int], base: int) -> None:
-    """By bisection."""
+    """It is found by bisection."""
     reads: list[int] = []
 
     def read(position: int) -> int:
@@ -44,7 +44,7 @@ def test_it_is_found_again_from_few_reads(epochs: list[int], base: int) -> None:
 
 
 def test_a_million_entries_take_few_reads() -> None:
-    """About 20 a change."""
+    """There are about 20 reads for each change."""
     reads = 0
 
     def read(position: int) -> int:
@@ -58,7 +58,7 @@ def test_a_million_entries_take_few_reads() -> None:
 
 @given(numbers, st.data())
 def test_truncate_and_compact(epochs: list[int], data: st.DataObject) -> None:
-    """What is left is as before."""
+    """What is left is unchanged."""
     made = build(0, epochs)
     end = data.draw(st.integers(0, len(epochs)))
     if end < len(epochs):
@@ -71,11 +71,11 @@ def test_truncate_and_compact(epochs: list[int], data: st.DataObject) -> None:
 
 @given(st.data())
 def test_how_far_two_logs_are_the_same(data: st.DataObject) -> None:
-    """Against logs that leaders have written, each on one of the two, one epoch after the other."""
+    """Compared with logs written by leaders, each of which is on one of the two, one epoch after the other."""
     logs: list[list[tuple[int, int]]] = [[], []]  # (epoch, what was written)
     for epoch in range(1, data.draw(st.integers(1, 8))):
         leader = data.draw(st.integers(0, 1))
-        if data.draw(st.booleans()):  # the other hears of it, and is cut where the logs part
+        if data.draw(st.booleans()):  # the other node hears of it, and truncates its log where both diverge
             logs[1 - leader][:] = logs[leader]
         written = data.draw(st.integers(0, 3))
         logs[leader] += [(epoch, len(logs[leader]) + i) for i in range(written)]
@@ -93,7 +93,7 @@ def test_how_far_two_logs_are_the_same(data: st.DataObject) -> None:
 
 
 def build_from(base: int, epochs: list[int], base_epoch: int) -> Epochs:
-    """Entries after `base`, which `base_epoch` wrote."""
+    """The epochs of entries after `base`, whose own epoch is `base_epoch`."""
     made = Epochs(base, base_epoch)
     for position, epoch in enumerate(epochs, base + 1):
         made.append(position, epoch)

@@ -1,4 +1,4 @@
-"""A data directory is this node's, of this cluster, and whole; or the start is refused."""
+"""The data directory is that of this node and this cluster, and whole; otherwise the start is refused."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def refusal(path: Path, node: str = "athens", cluster: str = "flights") -> Minka
 
 
 def loaded(path: Path) -> Identity | Code | None:
-    """Or the code with which it is refused."""
+    """The identity, or the code with which it is refused."""
     try:
         return identity.load(path, "athens", "flights")
     except MinkaError as error:
@@ -40,7 +40,7 @@ def test_another_node_and_another_cluster(tmp_path: Path) -> None:
 
 
 def test_every_bit_counts(tmp_path: Path) -> None:
-    """With another raft_id it would vote as somebody else."""
+    """With another raft_id the node would vote as another one."""
     identity.save(tmp_path, OWN)
     path = tmp_path / "identity.json"
     content = path.read_bytes()
@@ -59,7 +59,7 @@ def test_what_is_no_identity(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("folder", ["log", "partitions"])
 def test_one_that_is_gone_is_not_made_again(tmp_path: Path, folder: str) -> None:
-    """The node would found the cluster a second time."""
+    """Otherwise the node would found the cluster a second time."""
     (tmp_path / folder / "1").mkdir(parents=True)
     gone = refusal(tmp_path)
     assert gone.code is Code.CORRUPT_DATA
@@ -67,7 +67,7 @@ def test_one_that_is_gone_is_not_made_again(tmp_path: Path, folder: str) -> None
 
 
 def test_data_without_a_log_database(tmp_path: Path) -> None:
-    """The start that was to make the log database has had none."""
+    """The start that should have made the log database has made none."""
     identity.save(tmp_path, OWN)
     (tmp_path / "partitions" / "1").mkdir(parents=True)
     assert "log is gone" in refusal(tmp_path).message

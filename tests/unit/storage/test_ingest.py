@@ -1,4 +1,4 @@
-"""A partition's data takes in files: once, wherever a crash comes in between."""
+"""A partition's data takes in each file once, wherever a crash comes in between."""
 
 import os
 import random
@@ -49,7 +49,7 @@ def file_of(path: Path, rows: Rows) -> Written:
 
 
 async def apply(data: DataDatabase, offset: int, entry: Entry, links: Path) -> None:
-    """As a replica does."""
+    """Apply an entry as a replica does."""
     if isinstance(entry, WriteBody):
         data.write([entry], Applied(offset, 1))
         return
@@ -87,7 +87,7 @@ def expected(log: Sequence[Entry], rows_of: dict[int, Rows]) -> Rows:
 
 
 async def recovered(copy: Path, log: Sequence[Entry], links: Path) -> Rows:
-    """What is there after a crash, once the rest of the log is applied."""
+    """The rows after a crash, once the rest of the log is applied."""
     data = opened(copy)
     for offset in range(data.applied.offset + 1, len(log) + 1):
         await apply(data, offset, log[offset - 1], links)
@@ -98,7 +98,7 @@ async def recovered(copy: Path, log: Sequence[Entry], links: Path) -> Rows:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_crash_at_any_moment(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also between the file and what is said of it; a mark that comes twice changes nothing that was written since."""
+    """A crash may come between the file and its record, too; a mark that is applied twice undoes no later write."""
     rng = random.Random(seed)
     rows_of: dict[int, Rows] = {}
     files: dict[int, Written] = {}

@@ -40,7 +40,7 @@ async def test_what_is_synced_is_there_after_a_crash(tmp_path: Path) -> None:
 
 
 async def test_everything_of_a_loop_turn_shares_one_sync(tmp_path: Path) -> None:
-    """Also what is staged after the first call."""
+    """What is staged after the first call shares it, too."""
     with opened(tmp_path) as db:
         futures = []
         for i in range(100):
@@ -52,7 +52,7 @@ async def test_everything_of_a_loop_turn_shares_one_sync(tmp_path: Path) -> None
 
 
 async def test_what_is_staged_during_a_sync_joins_the_next(tmp_path: Path) -> None:
-    """One in flight, in order."""
+    """One sync is in flight at a time, in order."""
     with opened(tmp_path) as db:
 
         async def writer(number: int) -> None:
@@ -67,7 +67,7 @@ async def test_what_is_staged_during_a_sync_joins_the_next(tmp_path: Path) -> No
 
 
 async def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path) -> None:
-    """The sync is not its own."""
+    """The sync belongs to all waiters."""
     with opened(tmp_path) as db:
 
         async def wait() -> None:
@@ -86,7 +86,7 @@ async def test_a_waiter_that_is_cancelled_leaves_the_others_alone(tmp_path: Path
 async def test_nobody_waits_for_what_is_closed(
     tmp_path: Path, asks: Callable[[LogDatabase], asyncio.Future[None]]
 ) -> None:
-    """Asked for before a write is under way, while one is, and past the end."""
+    """The call comes before a write is under way, while one is, and after the close."""
     for turns in range(2):
         db = LogDatabase.open(tmp_path / "log")
         futures = [asks(db)]
@@ -102,7 +102,7 @@ async def test_nobody_waits_for_what_is_closed(
 
 
 async def test_scan(tmp_path: Path) -> None:
-    """Bounds, direction, limits."""
+    """Scans with bounds, directions and limits."""
     with opened(tmp_path) as db:
         for i in range(10):
             db.put(b"k%d" % i, b"x" * 10)
@@ -124,7 +124,7 @@ async def test_scan(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """No file can grow beyond 1 MiB: a disk that is full."""
+    """Let no file grow beyond 1 MiB, like a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * 1024, limits[1]))
@@ -135,7 +135,7 @@ def small_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_files")
 async def test_a_full_disk_fails_it_for_good(tmp_path: Path) -> None:
-    """Everyone who waits learns of it, now and later, and the owner is told once."""
+    """All that wait get the error, now and later, and the owner is told once."""
     with opened(tmp_path / "log") as db:
         failures: list[MinkaError] = []
         db.on_failure = failures.append
@@ -158,7 +158,7 @@ async def test_a_full_disk_fails_it_for_good(tmp_path: Path) -> None:
 
 
 async def write_some(path: Path) -> Path:
-    """A log of 1,000 entries as a crash would leave it; its WAL."""
+    """Make a log of 1,000 entries as a crash would leave it; returns its WAL."""
     with opened(path) as db:
         for i in range(1000):
             db.put(b"%04d" % i, b"x" * 100)
@@ -182,7 +182,7 @@ async def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
 
 
 async def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
-    """Not skipped: everything after it would be lost silently."""
+    """It is not skipped, since everything after it would be lost silently."""
     wal = await write_some(tmp_path / "log")
     content = bytearray(wal.read_bytes())
     content[len(content) // 2] ^= 1
@@ -193,13 +193,13 @@ async def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    """By RocksDB's lock."""
+    """RocksDB's lock refuses it."""
     with opened(tmp_path), pytest.raises(MinkaError, match="STORAGE_FAILED"):
         LogDatabase.open(tmp_path)
 
 
 async def test_what_is_written_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> None:
-    """Without a sync of its own; a sync of others shares its batch."""
+    """It needs no sync of its own, and shares the batch of another one."""
     with opened(tmp_path / "log") as db:
         db.put(b"a", b"1")
         await db.write()
@@ -216,7 +216,7 @@ async def test_what_is_written_survives_a_kill_and_is_synced_soon(tmp_path: Path
 
 
 class HeldSyncs:
-    """Holds the syncs of a database, whose clock is the test's."""
+    """Holds the syncs of a database whose clock is the test's."""
 
     def __init__(self, db: LogDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -236,7 +236,7 @@ class HeldSyncs:
 
 
 async def is_left_waiting(future: asyncio.Future[None]) -> bool:
-    """What is not done a moment later; a shorter moment could only make a broken database look right."""
+    """Whether the future is not done a moment later; a shorter moment could only hide a bug."""
     _, left = await asyncio.wait([future], timeout=0.1)
     return bool(left)
 
@@ -244,7 +244,7 @@ async def is_left_waiting(future: asyncio.Future[None]) -> bool:
 async def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write waits for the sync that is due, so that no more than is promised can be lost."""
+    """A write waits for the sync that is due, so that no more than promised can be lost."""
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         db.put(b"first", b"1")
@@ -263,7 +263,7 @@ async def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_l
 async def test_writes_wait_for_their_sync_while_syncs_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else those before a slow sync would be older than promised at its end."""
+    """Otherwise the writes before a slow sync would be unsynced for longer than promised."""
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         slow = db.sync()
@@ -284,7 +284,7 @@ async def test_writes_wait_for_their_sync_while_syncs_take_long(
 
 
 async def test_what_is_written_is_synced_while_the_loop_stands_still(tmp_path: Path) -> None:
-    """The promise does not wait for the loop's turn."""
+    """The promise does not depend on the loop's turns."""
     with opened(tmp_path) as db:
         db.put(b"a", b"1")
         await db.write()

@@ -1,4 +1,4 @@
-"""What a log database lacks of what was durable is noticed, whichever of its files it was in."""
+"""If a log database lacks anything that was durable, it is noticed, whichever of its files had it."""
 
 import random
 import shutil
@@ -16,7 +16,7 @@ from tests.unit.storage.crash import crashed_copy
 
 
 async def grown(path: Path, writes: int) -> None:
-    """One life of the database, with so many writes; stopped."""
+    """Open the database, make so many writes, and stop it."""
     db = LogDatabase.open(path / "log")
     for i in range(writes):
         db.put(b"%d/%d" % (db.starts, i), bytes(1000))
@@ -25,7 +25,7 @@ async def grown(path: Path, writes: int) -> None:
 
 
 async def crashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of a database with tables and a log, as a crash has left it after its end was marked."""
+    """A copy of a database with tables and a log, left by a crash after its end was marked."""
     monkeypatch.setattr(log_database, "_MARK_SOON_S", 0.0)
     (path / "live").mkdir()
     db = LogDatabase.open(path / "live" / "log")
@@ -99,7 +99,7 @@ async def test_an_older_copy_of_the_folder(tmp_path: Path) -> None:
 
 
 async def test_after_a_stop_nothing_may_be_missing(tmp_path: Path) -> None:
-    """Not even the last write: nothing was torn."""
+    """Not even the last write may be missing, since nothing was torn."""
     await grown(tmp_path, 5)
     assert marked(tmp_path) == 5
 
@@ -114,7 +114,7 @@ async def test_a_folder_or_a_mark_that_is_gone(tmp_path: Path) -> None:
 
 
 async def test_one_damaged_slot_is_made_up_for_by_the_other(tmp_path: Path) -> None:
-    """A mark may be torn as any other write. Both: it is refused."""
+    """A mark may be torn like any other write. If both slots are damaged, the start is refused."""
     await grown(tmp_path, 1)
     path = tmp_path / "log.mark"
     content = path.read_bytes()
@@ -130,7 +130,7 @@ async def test_one_damaged_slot_is_made_up_for_by_the_other(tmp_path: Path) -> N
 
 
 async def test_damage_that_is_read_ends_the_node(tmp_path: Path) -> None:
-    """Votes and acknowledgements are in the same database: nothing more is written to it."""
+    """Votes and acknowledgements are in the same database, so nothing more is written to it."""
     db = LogDatabase.open(tmp_path / "log")
     for i in range(100):
         db.put(b"%03d" % i, random.Random(i).randbytes(100))

@@ -1,4 +1,4 @@
-"""The Raft log on disk against the one in memory."""
+"""The Raft log on disk compared with the one in memory."""
 
 import random
 import shutil
@@ -18,12 +18,12 @@ from tests.unit.storage.crash import crashed_copy
 def ready(
     entries: list[Entry] | None = None, hard_state: HardState | None = None, snapshot: Snapshot | None = None
 ) -> Ready:
-    """What is to be persisted."""
+    """A Ready with what is to be persisted."""
     return Ready(None, hard_state, [], entries or [], snapshot, [], [], True)
 
 
 class Both:
-    """The same steps on both; `restart` is a crash of the disk's one."""
+    """Both logs, which get the same steps; `restart` crashes the one on disk."""
 
     def __init__(self, path: Path, tail_bytes: int) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Both:
         self.log = RaftStorage(self.db, tail_bytes)
 
     async def step(self, rng: random.Random) -> None:
-        """Something that a Raft node may do."""
+        """Do something that a Raft node may do."""
         first, last = self.memory.first_index(), self.memory.last_index()
         term = self.memory.term(last)
         match rng.randrange(10):
@@ -52,7 +52,7 @@ class Both:
                 await self.append(entries)
 
     async def append(self, entries: list[Entry]) -> None:
-        """With a hard state."""
+        """Append entries, with a hard state."""
         state = HardState(term=entries[-1].term, vote=1, commit=self.memory.first_index() - 1)
         self.log.stage(ready(entries, state))
         await self.db.sync()
@@ -60,7 +60,7 @@ class Both:
         self.memory.set_hard_state(state)
 
     async def install(self, index: int, term: int) -> None:
-        """A snapshot from the leader, with an entry after it."""
+        """Install a snapshot of the leader, and append an entry after it."""
         metadata = SnapshotMetadata(conf_state=ConfState(voters=[1, index]), index=index, term=term)
         snapshot = Snapshot(data=b"state at %d" % index, metadata=metadata)
         entry = Entry(term=term, index=index + 1)
@@ -71,7 +71,7 @@ class Both:
         self.memory.set_hard_state(HardState(term=term, commit=index))
 
     async def snapshot_and_compact(self, index: int, compact: int) -> None:
-        """Of its own."""
+        """Make a snapshot of the node's own, and compact the log."""
         conf_state = ConfState(voters=[index])
         if index > self.memory.snapshot().metadata.index:
             self.memory.create_snapshot(index, conf_state, b"own")
@@ -83,7 +83,7 @@ class Both:
         await self.db.sync()
 
     async def restart(self) -> None:
-        """From a copy of the files."""
+        """Restart from a copy of the files."""
         self.crashes += 1
         copy = self.path / str(self.crashes)
         crashed_copy(self.db.path, copy)
@@ -92,7 +92,7 @@ class Both:
         self.log = RaftStorage(self.db, self.tail_bytes)
 
     def check(self, rng: random.Random) -> None:
-        """Everything that the core may ask."""
+        """Compare everything that the core may ask for."""
         memory, log = self.memory, self.log
         first, last = memory.first_index(), memory.last_index()
         assert (log.first_index(), log.last_index()) == (first, last)
@@ -110,7 +110,7 @@ class Both:
 @pytest.mark.seeds(5)
 @pytest.mark.parametrize("tail_bytes", [0, 200, 1 << 20])
 async def test_it_is_as_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes: int) -> None:
-    """Appends over conflicts, snapshots, compactions, restarts."""
+    """Steps are appends over conflicts, snapshots, compactions and restarts."""
     rng = random.Random(seed)
     both = Both(tmp_path, tail_bytes)
     try:
@@ -122,7 +122,7 @@ async def test_it_is_as_the_one_in_memory(tmp_path: Path, seed: int, tail_bytes:
 
 
 async def filled(db: LogDatabase) -> RaftStorage:
-    """Entries 2 to 11 after a bootstrap."""
+    """A log with the entries 2 to 11 after a bootstrap."""
     log = RaftStorage(db)
     log.bootstrap(ConfState(voters=[1, 2, 3]))
     log.stage(ready([Entry(term=1, index=i) for i in range(2, 12)]))
@@ -131,7 +131,7 @@ async def filled(db: LogDatabase) -> RaftStorage:
 
 
 async def test_bootstrap(tmp_path: Path) -> None:
-    """As if entry 1 had made the configuration; once."""
+    """The log is as if entry 1 had made the configuration; it can be done only once."""
     db = LogDatabase.open(tmp_path)
     log = RaftStorage(db)
     assert log.is_empty()
@@ -147,7 +147,7 @@ async def test_bootstrap(tmp_path: Path) -> None:
 
 
 async def test_refusals(tmp_path: Path) -> None:
-    """By the exceptions that the core knows."""
+    """The exceptions are those that the core knows."""
     db = LogDatabase.open(tmp_path)
     log = await filled(db)
     log.stage_snapshot(8, 1, ConfState(voters=[1]), b"")
@@ -166,7 +166,7 @@ async def test_refusals(tmp_path: Path) -> None:
 
 
 async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
-    """At the start; in the middle also when it is read."""
+    """It is noticed at the start, and also when it is read."""
     db = LogDatabase.open(tmp_path)
     await filled(db)
     log = RaftStorage(db)
@@ -184,7 +184,7 @@ async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
-    """By what is known to be committed."""
+    """It is noticed by the commit index."""
     db = LogDatabase.open(tmp_path)
     await filled(db)
     RaftStorage(db).stage(ready([], HardState(term=1, commit=11)))
@@ -196,7 +196,7 @@ async def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
 
 
 async def write_tables(path: Path) -> Path:
-    """Entries in a table of RocksDB's, which is returned."""
+    """Write entries to a table of RocksDB's, and return its path."""
     db = LogDatabase.open(path)
     log = await filled(db)
     log.stage(ready([Entry(term=1, index=i, data=random.Random(i).randbytes(1000)) for i in range(12, 500)]))
@@ -208,7 +208,7 @@ async def write_tables(path: Path) -> Path:
 
 
 async def test_a_flipped_bit_in_any_entry_is_found_at_the_start(tmp_path: Path) -> None:
-    """Also where nothing lies that is read otherwise; the file is named."""
+    """It is found even in entries that nothing else reads, and the file is named."""
     table = await write_tables(tmp_path / "log")
     content = table.read_bytes()
     for place in range(10_000, 400_000, 130_000):

@@ -1,4 +1,4 @@
-"""Of a data database: pages of a scan, trimming to a range, and keys that divide it evenly."""
+"""Ranges of a data database: pages of a scan, trimming to a range, and keys that divide it evenly."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ from minkad.storage.split_keys import split_keys
 
 
 async def database(path: Path, keys: Sequence[bytes], value: bytes = b"v" * 20, flush: int = 0) -> DataDatabase:
-    """With these keys, written in this order; flushed after each `flush` of them."""
+    """A database with these keys, written in this order; flushed after each `flush` of them."""
     made = DataDatabase(path, Cache(1 << 20))
     for offset, start in enumerate(range(0, len(keys), flush or len(keys) or 1), 1):
         part = list(keys[start : start + (flush or len(keys))])
@@ -87,7 +87,7 @@ async def test_trimmed_to_a_range(tmp_path: Path, keep: KeyRange) -> None:
 
 @pytest.mark.parametrize("flush", [0, 3000])
 async def test_keys_that_divide_evenly(tmp_path: Path, flush: int) -> None:
-    """Whatever order they came in, and whatever is in memory still."""
+    """They do so whatever order the keys came in, and even if some are still in memory."""
     rng = random.Random(3)
     keys = [b"%08x" % rng.getrandbits(32) for _ in range(10_000)]
     data = await database(tmp_path / "data", keys, flush=flush)
@@ -126,7 +126,7 @@ async def test_what_is_deleted_while_it_is_divided(tmp_path: Path, monkeypatch: 
 
 
 async def test_one_huge_value(tmp_path: Path) -> None:
-    """It can't be divided itself, but from what comes before or after."""
+    """It can't be divided itself, but it can be divided from what comes before or after."""
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
     data.write([WriteBody([b"a", b"b", b"c"], [b"v", b"v" * 1_000_000, b"v"])], Applied(1, 1))
     assert await split_keys(data, 2) in ([b"b"], [b"c"])
@@ -137,7 +137,7 @@ async def test_one_huge_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("flushed", [False, True])
 async def test_deleted_keys_in_the_way(tmp_path: Path, reverse: bool, flushed: bool) -> None:
-    """A page does not pass very many of them, and has what comes before; they are cleared away, and are no more."""
+    """A page does not pass very many of them, and has the rows before them; once they are cleared, the scan goes on."""
     many = 3 * MAX_PASSED
     keys = [b"%06d" % n for n in range(many)]
     few = {0, 1, many - 2, many - 1}
@@ -162,7 +162,7 @@ async def test_deleted_keys_in_the_way(tmp_path: Path, reverse: bool, flushed: b
 async def test_of_much_data_only_the_beginning_is_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reverse: bool
 ) -> None:
-    """Some tables at least, and whole ones."""
+    """At least some tables are cleared, and only whole ones."""
     rng = random.Random(1)
     keys = [b"%06d" % n for n in range(40_000)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
@@ -197,7 +197,7 @@ async def test_counting_and_dividing_where_much_is_deleted(tmp_path: Path) -> No
 
 
 async def test_the_share_of_a_range(tmp_path: Path) -> None:
-    """By whole tables; a half where there is only one."""
+    """It is computed by whole tables, and is a half if there is only one."""
     rng = random.Random(1)
     keys = [b"%06d" % n for n in range(80_000)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))

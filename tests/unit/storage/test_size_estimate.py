@@ -1,6 +1,6 @@
-"""How much a database holds, as it is known without reading it.
+"""The size of a database, as it is known without reading all of it.
 
-The tolerances are what so many samples give: where 1 of s keys is looked up, and a share q of n keys was there, the
+The tolerances follow from the number of samples: if 1 of s keys is looked up, and a share q of n keys was there, the
 standard error is at most sqrt(n q (1 - q) s) keys. Four of them are allowed: once in 16,000 a seed would fail.
 """
 
@@ -26,7 +26,7 @@ Values = dict[bytes, bytes | None]
 
 
 class Model:
-    """A database, and what it has to have."""
+    """A database, and what it must have."""
 
     def __init__(self, path: Path) -> None:
         self.data = DataDatabase(path, Cache(MIB))
@@ -48,7 +48,7 @@ class Model:
         return Size(sum(len(key) + len(value) for key, value in self.content.items()), len(self.content))
 
     def check(self, keys: float, bytes_: float) -> None:
-        """Off by no more than that; and no more than the estimate says itself."""
+        """Check that the size is off by no more than this, and by no more than its own estimate of the error."""
         found, size, error = self.data.size(), self.size(), self.data.size_error()
         assert abs(found.keys - size.keys) <= keys
         assert abs(found.bytes - size.bytes) <= bytes_
@@ -89,7 +89,9 @@ async def test_what_is_new_is_exact(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", [100, 20_000])
 async def test_each_key_three_times(tmp_path: Path, count: int) -> None:
-    """All that is looked up is there: only the block that has begun is uncertain, and its step when there were few."""
+    """Every key that is looked up is there: only the block that has begun is uncertain, and its step when there were
+    few keys.
+    """
     async with opened(tmp_path) as model:
         keys = names(count)
         for seed in range(3):
@@ -111,7 +113,7 @@ async def test_some_keys_much_more_often(tmp_path: Path) -> None:
 
 
 async def test_the_same_key_in_one_batch(tmp_path: Path) -> None:
-    """The last of its values counts, and none but that is written."""
+    """The last of its values counts, and only that one is written."""
     async with opened(tmp_path) as model:
         model.write([b"a", b"b", b"a", b"b"] * 100, [b"1", b"2", b"333", None] * 100)
         model.check(0, 0)
@@ -141,7 +143,7 @@ async def test_deletions_of_what_is_not_there(tmp_path: Path) -> None:
 
 
 async def test_values_of_all_sizes(tmp_path: Path) -> None:
-    """The error is that of the sizes now, and it is known."""
+    """The error is that of the present sizes, and it is known."""
     async with opened(tmp_path) as model:
         rng, count = Random(3), 20_000
         keys = names(count)
@@ -157,7 +159,7 @@ async def test_values_of_all_sizes(tmp_path: Path) -> None:
 
 
 async def test_it_survives(tmp_path: Path) -> None:
-    """A crash, and the end: it is stored with the data that it is of."""
+    """It survives a crash, and a close: it is stored with the data."""
     async with opened(tmp_path / "1") as model:
         keys = names(10_000)
         for _ in range(3):
@@ -168,7 +170,7 @@ async def test_it_survives(tmp_path: Path) -> None:
         after = DataDatabase(crashed_copy(model.data.path, tmp_path / "crashed"), Cache(MIB))
         after.open()
         assert after.size() == size
-        assert 0.5 * error < after.size_error() <= error  # but for the block that had begun
+        assert 0.5 * error < after.size_error() <= error  # except for the block that had begun
         await after.close()
         await model.data.close()
         again = DataDatabase(model.data.path, Cache(MIB))
@@ -178,7 +180,7 @@ async def test_it_survives(tmp_path: Path) -> None:
 
 
 async def test_a_compaction_measures(tmp_path: Path) -> None:
-    """What is written meanwhile counts as before."""
+    """Writes meanwhile count as before."""
     async with opened(tmp_path) as model:
         keys = names(20_000)
         model.write(keys, [bytes(i % 1000) for i in range(20_000)])
@@ -191,12 +193,12 @@ async def test_a_compaction_measures(tmp_path: Path) -> None:
         while not compacting.done():
             model.write(names(100, seed=len(model.content)), same(b"v" * 10, 100))
             await asyncio.sleep(0)
-        # What came before the flush of the compaction began is counted twice, until it is compacted again.
+        # What came before the compaction's flush began is counted twice until the next compaction.
         assert await model.data.compact() == model.size()
 
 
 async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
-    """Nothing overlaps it, so it would be moved down as it is."""
+    """No other table overlaps with theirs, so RocksDB alone would move it down unchanged."""
     async with opened(tmp_path) as model:
         keys = names(1000)
         model.write(keys, same(None, 1000))
@@ -206,7 +208,7 @@ async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
 
 
 async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) -> None:
-    """As they were written before: and nothing is known of what was overwritten."""
+    """Databases of older versions have none: it is unknown how much was overwritten."""
     options = data_options(Cache(MIB))
     options.create_if_missing(True)
     db = Rdict(str(tmp_path), options)
@@ -224,7 +226,7 @@ async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: 
 
 
 async def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path) -> None:
-    """No more than the tables have; and it is known not to be known."""
+    """The estimate is at most what the tables have, and its error is stated as unknown."""
     async with opened(tmp_path) as model:
         model.write(names(5000), same(b"v" * 100, 5000))
         await model.data.flush()
@@ -240,7 +242,7 @@ async def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path
 
 
 def test_one_key_of_each_block_is_looked_up() -> None:
-    """At no fixed place of it, whatever the batches are."""
+    """Its place in the block is not fixed, whatever the batches are."""
     rng, estimate = Random(1), SizeEstimate(Size(100_000_000, 20_000))
     step, written, places = 16, 0, []
     while written < 160_000:

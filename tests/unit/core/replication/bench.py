@@ -1,4 +1,4 @@
-"""A node's replicas without I/O: log and data are in memory, and a test is the shell that carries out."""
+"""A node's replicas without I/O: log and data are in memory, and a test carries out the instructions."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ def a_write(key: bytes = b"k", value: bytes = b"v") -> bytes:
 
 
 def row(id: int = 1, replicas: Sequence[str] = NODES, isr: Sequence[str] | None = None, **fields: Any) -> Partition:  # noqa: A002
-    """By default all replicas are in sync, and the first leads."""
+    """A row of a partition; by default all replicas are in sync, and the first leads."""
     known: dict[str, Any] = {"leader": replicas[0], "leader_epoch": 1, "partition_epoch": 1, "keyspace_id": 1}
     return Partition(id=id, replicas=replicas, isr=replicas if isr is None else isr, **known | fields)
 
@@ -114,7 +114,7 @@ class MemoryLog:
 
 
 def log_of(*epochs: int, base: int = 0, base_epoch: int = 0) -> MemoryLog:
-    """With a write of each of these leader_epochs."""
+    """A log with a write of each of these leader_epochs."""
     log = MemoryLog(base, base_epoch)
     for epoch in epochs:
         log.append(epoch, a_write())
@@ -131,7 +131,7 @@ class At:
 
 @dataclass
 class MemoryData:
-    """A `ReplicaData`; nothing is on disk until `is_there`."""
+    """A `ReplicaData`; nothing is on disk while `is_there` is False."""
 
     applied: At = field(default_factory=At)
     is_there: bool = False
@@ -165,7 +165,7 @@ class MemoryData:
 
 
 def data_at(offset: int, leader_epoch: int = 1) -> MemoryData:
-    """On disk, with everything up to there."""
+    """Data on disk, with everything up to this offset."""
     return MemoryData(At(offset, leader_epoch), is_there=True)
 
 
@@ -198,7 +198,7 @@ class Bench:
         self.replicas = Replicas(self.node)
 
     def host(self, row: Partition, log: MemoryLog | None = None, data: MemoryData | None = None) -> Replica:
-        """A replica that is what its row says; its log is on disk."""
+        """Host a replica in the role that its row says; its log is on disk."""
         log = log or MemoryLog()
         replica = Replica(self.node, row, log, data or MemoryData())
         replica.recovered_to(log.end)
@@ -207,7 +207,7 @@ class Bench:
         return replica
 
     def adopt(self, replica: Replica, **fields: Any) -> None:
-        """Its next row comes."""
+        """Adopt the replica's next row, with these changes."""
         self.replicas.adopt(changed(replica.row, **fields), self.now)
 
     def take(self, kind: type[InstructionT]) -> list[InstructionT]:
@@ -218,16 +218,16 @@ class Bench:
         return self.outbox.take()
 
     def write(self, replica: Replica, *bodies: bytes) -> None:
-        """As clients do; by default one entry."""
+        """Write as clients do; by default one entry."""
         for body in bodies or (a_write(),):
             replica.append(body)
 
     def sync(self, replica: Replica) -> None:
-        """All that is staged is on the disk."""
+        """Put everything that is staged on the disk."""
         replica.log_stored(replica.log.end, replica.log.truncations, self.now, on_disk=True)
 
     def apply(self, replica: Replica) -> None:
-        """Everything that is committed."""
+        """Apply everything that is committed."""
         data = replica.data
         assert isinstance(data, MemoryData)
         replica.open()
@@ -242,14 +242,14 @@ class Bench:
         self.replicas.has_applied(replica, self.now)
 
     def tick(self, replica: Replica, now: float) -> None:
-        """It is `now`."""
+        """Move the clock to `now`, and tick."""
         self.now = now
         self.replicas.tick(replica.id, now)
 
-    # What followers say to what leads here
+    # Answers of followers to leaders on this node
 
     def stands(self, replica: Replica, node: str, log: MemoryLog, standing: Standing = Standing.STORED) -> Progress:
-        """A follower is probed and says where it stands."""
+        """Probe a follower, and let it say where it stands."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         progress.is_queued = False
         probe = progress.next_append(2**20)
@@ -260,7 +260,7 @@ class Bench:
         return progress
 
     def ack(self, replica: Replica, node: str, offset: int | None = None) -> None:
-        """A follower has stored everything up to `offset`, by default all that it was sent."""
+        """Let a follower acknowledge everything up to `offset`, by default all that it was sent."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         if offset is None:
             sent(progress)
@@ -268,7 +268,7 @@ class Bench:
         leader.acknowledged(progress, Ack(replica.id, leader.leader_epoch, Standing.STORED, offset), self.now)
 
     def align(self, replica: Replica, *nodes: str) -> None:
-        """Followers have everything that the leader has."""
+        """Let followers have everything that the leader has."""
         for node in nodes:
             assert isinstance(replica.log, MemoryLog)
             if not leader_of(replica).progress[node].is_replicating:
@@ -276,7 +276,7 @@ class Bench:
             self.ack(replica, node)
 
     def serve(self, replica: Replica) -> None:
-        """All have everything, and it is applied."""
+        """Let all followers have everything, and apply it."""
         self.sync(replica)
         self.align(replica, *leader_of(replica).progress)
         self.apply(replica)
@@ -292,7 +292,7 @@ def gate_of(replica: Replica) -> Gate:
 
 
 def sent(progress: Progress) -> list[Append]:
-    """All that there is to send to a follower now."""
+    """Everything that can be sent to a follower now."""
     progress.is_queued = False
     appends: list[Append] = []
     while (append := progress.next_append(2**30)) is not None:

@@ -1,4 +1,4 @@
-"""Two partitions that one node leads, and makes one of."""
+"""Two partitions that one node leads, and that become one."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ UNKNOWN = MinkaError(Code.UNREACHABLE, "gone")
 
 
 class Merging:
-    """Two partitions with one replica each; [b"", b"m") is to have [b"m", b"t"), too."""
+    """Two partitions with one replica each: [b"", b"m") is to get [b"m", b"t"), too."""
 
     def __init__(self, *rows: bytes, is_async: bool = False) -> None:
         self.bench = Bench()
@@ -30,7 +30,7 @@ class Merging:
             self.write(key)
 
     def begin(self) -> None:
-        """The rows come."""
+        """Adopt the rows of the merge."""
         self.bench.adopt(self.right, merge_into=LEFT)
         self.bench.adopt(self.left, merge_from=RIGHT)
 
@@ -43,7 +43,7 @@ class Merging:
         self.bench.apply(replica)
 
     def run(self) -> list[FinishMergeRequest]:
-        """Apply and wake until nothing changes; what the controller is asked."""
+        """Apply and wake until nothing changes; returns the requests to the controller."""
         asked: list[FinishMergeRequest] = []
         for _ in range(50):
             self.settle(self.left)
@@ -63,7 +63,7 @@ class Merging:
         self.bench.replicas.merge_answered(request, error, self.bench.now)
 
     def copied(self) -> list[Any]:
-        """The left one's log."""
+        """The entries of the left partition's log."""
         if self.left.log.end == 0:
             return []
         return [decode_entry(entry.body) for entry in self.left.log.read(1, self.left.log.end, 2**30)]
@@ -83,7 +83,7 @@ def request(left_epoch: int = 2, right_epoch: int = 2) -> FinishMergeRequest:
 
 
 def asked_to_end(*rows: bytes) -> tuple[Merging, FinishMergeRequest]:
-    """All is copied, and the controller is asked."""
+    """A merge in which all is copied, and the request to the controller to end it."""
     m = Merging(*rows)
     m.begin()
     [ask] = m.run()

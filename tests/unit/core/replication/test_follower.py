@@ -1,4 +1,4 @@
-"""What a follower says, appends and truncates, and how old its data may be."""
+"""What a follower answers, appends and truncates, and how old its data may be."""
 
 from typing import Any
 
@@ -119,7 +119,9 @@ def test_what_is_committed_is_not_truncated_and_a_checkpoint_is_asked_for() -> N
 
 
 def test_what_was_sent_before_a_checkpoint_was_asked_for_is_ignored() -> None:
-    """It would follow what the log should have been truncated to. The stream goes on; other partitions use it, too."""
+    """It would be appended after what the log should have been truncated to. The stream goes on, since other partitions
+    use it.
+    """
     f = Following(log_of(1, 1, 1))
     f.probe()
     f.append(3, watermark=2)

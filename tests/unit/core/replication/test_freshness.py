@@ -21,7 +21,7 @@ def test_data_is_as_new_as_the_moment_whose_watermark_is_applied() -> None:
 def test_under_load_a_mark_stays_until_it_is_reached() -> None:
     freshness = Freshness()
     freshness.mark(0, 5, 1.0)
-    freshness.mark(3, 9, 2.0)  # would never be reached if each took the place of the one before
+    freshness.mark(3, 9, 2.0)  # would never be reached if each mark replaced the one before
     freshness.reached(5)
     assert freshness.at == 1.0
     freshness.mark(5, 12, 3.0)

@@ -1,4 +1,4 @@
-"""Whether a leader takes requests now."""
+"""Whether a leader takes requests at a moment."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""A leader hands over: near, close the gate, everything applied and matched, ask."""
+"""The steps of a leader's hand-over: the successor is near, the gate closes, all is applied and matched, the leader
+asks.
+"""
 
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase
@@ -12,7 +14,7 @@ UNKNOWN = MinkaError(Code.UNREACHABLE, "gone")
 
 
 def handing_over() -> tuple[Bench, Replica]:
-    """To byzantium, which lacks an entry."""
+    """A leader that is to hand over to byzantium, which lacks an entry."""
     bench = Bench()
     replica = bench.host(row(), log_of(1))
     bench.align(replica, "byzantium", "cyrene")
@@ -26,7 +28,7 @@ def handing_over() -> tuple[Bench, Replica]:
 
 
 def asking() -> tuple[Bench, Replica, HandOverRequest]:
-    """The controller is asked."""
+    """A leader that has asked the controller."""
     bench, replica = handing_over()
     bench.ack(replica, "byzantium")
     bench.ack(replica, "cyrene")
@@ -75,7 +77,7 @@ def test_it_is_not_asked_while_the_successor_lacks_something() -> None:
     bench, replica = handing_over()
     leader_of(replica).progress["byzantium"].next_append(2**20)
     bench.ack(replica, "cyrene")
-    replica.applied = 2  # as if
+    replica.applied = 2  # as if the entry were applied
     leader_of(replica).progressed(bench.now)
     assert (gate_of(replica), bench.take(AskHandOver)) == (Gate.CLOSED, [])
 

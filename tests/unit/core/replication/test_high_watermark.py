@@ -1,4 +1,4 @@
-"""What a leader commits: what all have that are in sync, or may be."""
+"""What a leader commits: what all replicas have that are, or may be, in sync."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A request to the controller whose outcome has to be known."""
+"""A request to the controller whose outcome must become known."""
 
 import pytest
 

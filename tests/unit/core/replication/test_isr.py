@@ -1,4 +1,4 @@
-"""Who is proposed to join and to leave the in-sync set."""
+"""Which replicas are proposed to join the in-sync set, and to leave it."""
 
 from minkad.core.replication.instructions import IsrProposal
 from minkad.core.replication.replica import Replica
@@ -8,7 +8,7 @@ ALONE = ("athens",)
 
 
 def led(isr: tuple[str, ...] = ALONE, entries: int = 2) -> tuple[Bench, Replica]:
-    """With two other replicas."""
+    """A leader, and two other replicas."""
     bench = Bench()
     replica = bench.host(row(isr=isr), log_of(*[1] * entries))
     leader_of(replica).epoch_durable()
@@ -17,11 +17,11 @@ def led(isr: tuple[str, ...] = ALONE, entries: int = 2) -> tuple[Bench, Replica]
 
 
 def proposed(bench: Bench) -> list[tuple[str, ...]]:
-    """Since the last call."""
+    """The in-sync sets proposed since the last call."""
     return [proposal.isr for proposal in bench.take(IsrProposal)]
 
 
-# To join
+# Joining
 
 
 def test_a_follower_joins_once_it_has_everything() -> None:
@@ -47,7 +47,7 @@ def test_a_follower_that_is_far_is_not_waited_for() -> None:
     progress = bench.stands(replica, "byzantium", log_of(1))
     bench.ack(replica, "byzantium", 1)
     assert "byzantium" not in leader_of(replica).may_be_in_sync()
-    sent(progress)  # all of it, of which little is acknowledged
+    sent(progress)  # all is sent, and little of it acknowledged
     bench.ack(replica, "byzantium", 2)
     assert "byzantium" not in leader_of(replica).may_be_in_sync()
     bench.ack(replica, "byzantium", 4)
@@ -60,7 +60,7 @@ def test_a_follower_that_is_near_is_waited_for_and_joins_with_all_that_is_commit
     assert replica.high_watermark == 2
     progress = bench.stands(replica, "byzantium", log_of(1))
     progress.next_append(2**20)
-    bench.ack(replica, "byzantium", 1)  # all is sent, little of it acknowledged
+    bench.ack(replica, "byzantium", 1)  # all is sent, and little of it acknowledged
     assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium", "cyrene"}
     assert proposed(bench) == []
     bench.ack(replica, "byzantium", 2)
@@ -134,7 +134,7 @@ def test_a_follower_that_is_proposed_is_counted_though_its_stream_breaks() -> No
     assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium"}
 
 
-# What the controller says
+# Answers of the controller
 
 
 def test_one_that_is_refused_is_proposed_again_after_a_pause() -> None:
@@ -156,7 +156,7 @@ def test_a_proposal_in_doubt_that_is_refused_proposes_the_present_set() -> None:
     proposal.in_doubt = True
     leader_of(replica).isr_refused(proposal, bench.now)
     assert bench.take(IsrProposal) == [IsrProposal(1, 1, 1, ALONE, in_doubt=True)]
-    # The first try may yet be recorded, so the joining one still counts.
+    # The first request may still be recorded, so the joining replica still counts.
     assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium"}
     bench.write(replica)
     bench.sync(replica)
@@ -192,7 +192,7 @@ def test_a_late_refusal_of_another_proposal_changes_nothing() -> None:
     assert leader_of(replica).proposed is proposal
 
 
-# To leave
+# Leaving
 
 
 def test_absent_nodes_are_taken_out() -> None:
@@ -201,7 +201,7 @@ def test_absent_nodes_are_taken_out() -> None:
     leader_of(replica).shrink()
     assert proposed(bench) == [("athens", "cyrene")]
     leader_of(replica).shrink()
-    assert proposed(bench) == []  # it is proposed already
+    assert proposed(bench) == []  # that is proposed already
 
 
 def test_one_that_has_not_caught_up_for_long_is_taken_out() -> None:
@@ -222,7 +222,7 @@ def test_one_that_has_what_there_was_a_moment_ago_keeps_up() -> None:
         leader_of(replica).check(step / 2, stalled=False)
         bench.ack(replica, "byzantium")
         bench.ack(replica, "cyrene")
-        bench.write(replica)  # there is always something that they lack
+        bench.write(replica)  # they always lack something
     assert proposed(bench) == []
 
 

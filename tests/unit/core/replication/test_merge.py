@@ -1,4 +1,4 @@
-"""A merge copies the right one through the log of the left one."""
+"""A merge copies the right partition through the log of the left one."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def test_no_more_is_appended_than_eight_entries_that_are_not_applied() -> None:
     m.settle(m.right)
     m.tick(0.0)
     assert len(m.copied_keys()) == 8
-    m.settle(m.left)  # and one after the other as the left one applies
+    m.settle(m.left)  # the left partition applies them one after the other
     assert len(m.copied_keys()) == 16
     m.run()
     assert len(m.copied_keys()) == 30
@@ -129,7 +129,7 @@ def test_room_that_an_earlier_merge_asked_for_says_nothing() -> None:
     m.bench.replicas.cleared(LEFT, UNKNOWN, 0.0)
     for now in (0.1, 0.1 + SETTINGS.write_pause_timeout):
         m.tick(now)
-    # The outcome is not known: a write that is taken now may come after the merge.
+    # The outcome is unknown: a write that is taken now may come after the merge.
     assert (gate_of(m.right), m.left.log.end) == (Gate.FROZEN, end)
 
 

@@ -92,7 +92,7 @@ def test_while_the_outcome_is_unknown_writes_wait_and_it_is_asked_again() -> Non
     m.answer(ask, UNKNOWN)
     m.tick(0.05)
     [again] = m.bench.take(AskFinishMerge)
-    m.answer(again.request, REFUSED)  # the first may be the reason
+    m.answer(again.request, REFUSED)  # the first request may be the reason
     assert gate_of(m.right) is Gate.FROZEN
     m.tick(9.0)
     assert len(m.bench.take(AskFinishMerge)) == 1

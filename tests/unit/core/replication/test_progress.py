@@ -1,4 +1,4 @@
-"""How a leader keeps one follower going: probe, standing, entries."""
+"""How a leader replicates to one follower: probe, standing, entries."""
 
 import pytest
 
@@ -84,7 +84,7 @@ def test_after_a_checkpoint_entries_follow_from_its_offset() -> None:
 
 
 def test_after_a_checkpoint_during_which_the_stream_broke_the_follower_is_asked() -> None:
-    """Entries on a stream on which it was not asked would be ignored."""
+    """Entries on a stream without a probe would be ignored."""
     bench, progress = two(log_of(1, 1, 1))
     replica = bench.replicas.hosted[1]
     bench.stands(replica, "byzantium", log_of(), Standing.NEEDS_CHECKPOINT)
@@ -112,7 +112,7 @@ def test_unacknowledged_bytes_bound_what_is_sent() -> None:
     bench.align(replica, "byzantium")
     leader_of(replica).epoch_durable()
     bench.write(replica, *[a_write(b"k", b"v" * 250_000)] * 40)
-    assert len(sent(progress)) == 17  # of 250 kB: the last begins before 4 MB and ends after
+    assert len(sent(progress)) == 17  # of 250 kB: the last one begins before 4 MB and ends after that
     assert not progress.has_more
     bench.ack(replica, "byzantium", 3)
     assert len(sent(progress)) == 3

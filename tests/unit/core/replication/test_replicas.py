@@ -1,4 +1,4 @@
-"""The replicas of a node become what rows say."""
+"""The replicas of a node become what their rows say."""
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_the_row_of_a_merge_that_was_given_up_leaves_the_other_one() -> None:
     assert left.trim.has_foreign
 
 
-# Who leads
+# Leaders
 
 
 def test_a_leader_begins_where_its_log_ends() -> None:
@@ -174,7 +174,7 @@ def test_who_is_not_led_here_appends_nothing() -> None:
         replica.append(b"")
 
 
-# For whoever watches
+# Reports
 
 
 def test_a_leader_says_how_far_each_follower_is_and_since_when() -> None:

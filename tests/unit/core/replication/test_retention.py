@@ -8,7 +8,7 @@ from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
 
 
 def flushed(retention: Retention, *offsets: int) -> list[int]:
-    """Up to where the log is trimmed after each flush."""
+    """The offsets up to which the log is trimmed after each flush."""
     return [retention.base(offset, 0, is_alone=False) for offset in offsets]
 
 
@@ -124,7 +124,7 @@ def test_no_more_is_trimmed_than_is_flushed_nor_what_a_reader_in_time_needs(
             trimmed = retention.base(at, base, is_alone=is_alone)
             base = max(base, trimmed)
             assert trimmed <= min([at, *(needs for name, needs in needed.items() if name not in late)])
-        elif kind == "keep":  # what is trimmed can't be asked for
+        elif kind == "keep":  # a reader can't ask for what is trimmed
             needed[reader] = max(base, needed.get(reader, base)) + value
             retention.keep_for(reader, needed[reader])
         elif kind == "release":
@@ -138,4 +138,4 @@ def test_no_more_is_trimmed_than_is_flushed_nor_what_a_reader_in_time_needs(
             late.discard(reader)
             retention.in_time(reader)
             if reader in needed and reader not in retention.readers:
-                del needed[reader]  # it was late for too long: it is asked where it stands
+                del needed[reader]  # it was late for too long, so it will be probed

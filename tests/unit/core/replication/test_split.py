@@ -1,4 +1,4 @@
-"""What a split is for its leaders: the marker, the end, and one in-sync set for both halves."""
+"""What a split means for its leaders: the marker, the end, and one in-sync set for both halves."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def child_row(**fields: Any) -> Any:
 
 
 def made(bench: Bench, **fields: Any) -> Replica:
-    """The child, of which this node has made its own."""
+    """Let this node make its child; returns that replica."""
     return bench.host(child_row(**fields), MemoryLog(4, 1), data_at(4))
 
 
@@ -154,7 +154,7 @@ def test_once_the_split_has_ended_nobody_is_asked() -> None:
 
 
 def halves(*joining: str, isr: tuple[str, ...] = ("athens",)) -> tuple[Bench, Replica, Replica]:
-    """Both are led here. Others were about to join the parent when the child was made here."""
+    """Both halves are led here. Others were about to join the parent when the child was made here."""
     bench = Bench()
     parent = bench.host(parent_row(isr=isr))
     leader_of(parent).epoch_durable()

@@ -1,4 +1,4 @@
-"""A follower in sync that has lost what is committed; a leader that is damaged."""
+"""A follower in sync that has lost what is committed, and a leader whose data is damaged."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
 
 
 def three_entries(**fields: Any) -> tuple[Bench, Replica]:
-    """Led here and committed; all followers are probed again."""
+    """A leader with three committed entries; all followers are about to be probed again."""
     bench = Bench()
     replica = bench.host(row(**fields), log_of(1, 1, 1))
     bench.align(replica, "byzantium", "cyrene")

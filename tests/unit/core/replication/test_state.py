@@ -107,10 +107,10 @@ steps = st.lists(
 def test_durable_is_never_more_than_what_the_disk_or_the_operating_system_has(
     steps: list[tuple[str, int]], is_async: bool
 ) -> None:
-    """Syncs end late, in any order; entries are told from each other by when they were staged."""
+    """Syncs end late, in any order; entries differ by the time at which they were staged."""
     made = state(is_async=is_async)
-    log: list[int] = []  # when each entry was staged
-    begun: list[tuple[list[int], int]] = []  # what was staged when a sync began
+    log: list[int] = []  # by entry: when it was staged
+    begun: list[tuple[list[int], int]] = []  # by sync: what was staged when it began
     on_disk: set[int] = set()
     with_system: set[int] = set()
     barriers: set[int] = set()
@@ -199,7 +199,7 @@ def test_a_splits_marker_is_seen_again() -> None:
     assert (made.applied, made.high_watermark) == (1, 2)
 
 
-# Its copy
+# The replica's copy
 
 
 def test_a_checkpoint_that_breaks_off_before_it_changes_anything_leaves_the_copy_whole() -> None:
@@ -233,7 +233,7 @@ def test_after_a_checkpoint_the_log_begins_where_it_ends() -> None:
     assert (made.log.base, made.applied, made.high_watermark, made.durable) == (8, 8, 8, 8)
 
 
-# Its part
+# The replica's role
 
 
 def test_what_a_row_says_that_a_node_is() -> None:

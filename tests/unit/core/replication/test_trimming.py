@@ -45,7 +45,7 @@ def test_of_a_range_that_changes_it_is_not_known_that_nothing_foreign_is_left(
 
 
 def test_what_a_merge_that_was_given_up_has_left_came_after_its_mark() -> None:
-    """The compaction for the mark ends only then, and says nothing of the copies."""
+    """The compaction for the mark ends only after that, and proves nothing about the copies."""
     trim = trimmed()
     trim.suspect(since=6)
     assert not trim.compacted(LOWER, LOWER, is_changing=False)

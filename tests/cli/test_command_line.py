@@ -314,7 +314,7 @@ class TestEndpoints:
         assert tls() == files
         assert run("context", "list").stdout.splitlines()[1] == "*\tprod\ta:1\t/p/ca.pem,/p/me.pem,/p/me.key"
         run("context", "set", "prod", "a:1,c:3")
-        assert tls() == files, "other endpoints, the same TLS"
+        assert tls() == files, "TLS is the same with other endpoints"
         for name in files:
             monkeypatch.setenv(f"MINKA_TLS_{name.upper()}", f"/e/{name}")
         environment = {name: f"/e/{name}" for name in files}

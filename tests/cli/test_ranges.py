@@ -155,7 +155,7 @@ def test_split_evenly(run: Run, tmp_path: Path) -> None:
     # Keys are trimmed in the background, and reports come with heartbeats.
     deadline = time.monotonic() + 20
     while {row["id"]: row["keys"] for row in as_json(run, "partitions", "--keyspace", "numbers")} != counts:
-        assert time.monotonic() < deadline, "what is reported is not what is there"
+        assert time.monotonic() < deadline, "reports still differ from what is there"
 
 
 def test_what_can_not_be_split(run: Run) -> None:

@@ -192,7 +192,7 @@ def test_founding(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         cluster.restart("athens", ready=False)
         said = "[-]controller failed: waiting for byzantium, cyrene\n"
-        eventually("/readyz names who is missing", lambda: said in ready_check(cluster, "athens"))
+        eventually("/readyz names the missing nodes", lambda: said in ready_check(cluster, "athens"))
         line = "waiting for byzantium, cyrene to found the cluster"
         eventually("so does the log", lambda: cluster.log("athens").read_text().count(line) == 1)
         code, document = status_of(run)
@@ -221,7 +221,7 @@ def test_skew_is_told_with_the_command_that_evens_it(run: Run, cluster: LocalClu
         cluster.add("ephesus")
         document = once(run, "ephesus has nothing", lambda d: only(d, "replicas") and len(d["nodes"]) == 4)
         (problem,) = document["problems"]
-        assert document["healthy"], "uneven is served"
+        assert document["healthy"], "uneven load is still served"
         assert re.match(r"replicas are spread unevenly: 0 \(ephesus\) to \d+ \(\w+\) a node$", problem["problem"])
         assert problem["next"] == ["minkactl reassign"]
         assert run("reassign", "--yes").exit_code == 0

@@ -90,6 +90,6 @@ def check(cluster: LocalCluster, load: Workload) -> None:
     with Client(cluster.endpoints, keyspace="authors", timeout=30.0) as client:
         found = dict(client.scan())
         keys = [key for key, _ in client.scan()]
-    assert keys == sorted(found), "in order, each once"
+    assert keys == sorted(found), "keys come in order, each once"
     assert {key: value for key, value in found.items() if key in BALLAST} == BALLAST
     assert len(found) == len(BALLAST) + written

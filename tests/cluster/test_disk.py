@@ -179,7 +179,7 @@ def test_damaged_data_is_refused_and_the_node_rebuilt_from_its_peers() -> None:
         cluster.restart("cyrene")
         after = wait_settled(control, live=3)
         old, new = ({n.id: n.raft_id for n in t.nodes}["cyrene"] for t in (table, after))
-        assert new > old, "its former votes count no more"
+        assert new > old, "its former votes no longer count"
         assert [p.leader for p in after.partitions] == [p.leader for p in table.partitions]
         eventually("cyrene votes again", lambda: "cyrene" in control.status().coordinator.voters)
 

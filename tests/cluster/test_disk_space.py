@@ -158,7 +158,7 @@ def test_a_low_disk_takes_only_deletes_and_a_full_one_is_started_and_emptied(dis
         disk.fill(room=0)
         cluster.restart("athens")
         wait_settled(control, live=2)
-        assert not reserve.exists(), "it was given up for the start"
+        assert not reserve.exists(), "the reserve was given up for the start"
         client.delete(KEYS[1])
         assert len(client.get_many(KEYS)) == len(KEYS) - 2
         operation = control.drain("athens", decommission=True, requested_by="test")

@@ -59,9 +59,9 @@ def test_what_clients_did_is_told_once(cluster: LocalCluster) -> None:
     for _, row in rows:
         assert bool(row.reads) == bool(sum(row.reads_took))
         assert bool(row.writes) == bool(sum(row.writes_took))
-        assert not row.writes or (quantile_ms(row.writes_took, 0.5) or 0) > 0.016, "a write is synced by three"
+        assert not row.writes or (quantile_ms(row.writes_took, 0.5) or 0) > 0.016, "three replicas sync a write"
     sizes = {(node, row.partition_id): row.bytes for node, row in rows}
-    assert len(sizes) == 3 * 4, "each replica tells its size"
+    assert len(sizes) == 3 * 4, "each replica reports its size"
     assert sum(sizes.values()) == 3 * 500 * 107
     for one in found:
         assert 0 < one.free_bytes < one.total_bytes

@@ -179,7 +179,7 @@ def test_every_method_answers_any_request_by_name(cluster: LocalCluster, channel
             metadata = rng.choice(strange if believed else (*strange, known, known))
             code = ask(channel, path, request(method, rng), metadata, streams=method.client_streaming)
             codes[code.name if code is not None else "done"] += 1
-    assert codes["INVALID_ARGUMENT"] > codes["done"], f"most of it is refused: {codes}"
+    assert codes["INVALID_ARGUMENT"] > codes["done"], f"most requests are refused: {codes}"
     assert_well(cluster)
 
 
@@ -226,7 +226,7 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
             metadata = rng.choice((None, known))
             code = outcome(channel.stream_stream(path)(iter(content), metadata=metadata, timeout=SECONDS))
             codes[code.name if code is not None else "done"] += 1
-    assert codes["INVALID_ARGUMENT"] > codes["done"] > 0, f"much of it is refused: {codes}"
+    assert codes["INVALID_ARGUMENT"] > codes["done"] > 0, f"many frames are refused: {codes}"
     assert_well(cluster)
 
 
@@ -287,7 +287,7 @@ def test_requests_have_a_size(cluster: LocalCluster, channel: Any) -> None:
     assert ask(channel, path, content, None, streams=False) is Code.TOO_LARGE
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(path)(bytes(37 << 20), timeout=SECONDS)
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, "which the library reports as TOO_LARGE"
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, "the library reports this as TOO_LARGE"
     assert_well(cluster)
 
 

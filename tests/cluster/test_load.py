@@ -106,7 +106,7 @@ def test_a_zipf_load_on_one_range_is_split_and_spread(cluster: LocalCluster) -> 
 
         with users(cluster, KEYS):
             eventually("the load is seen", lambda: sum(stats.ops for stats in control.status().replicas) > MAX_OPS)
-            assert busiest_share() > 0.95, "all is asked of one node"
+            assert busiest_share() > 0.95, "all requests go to one node"
             eventually("it is split", lambda: len(hot(control.status().table)) >= 3, PATIENCE_S)
             eventually(
                 "the nodes share it",
@@ -118,7 +118,7 @@ def test_a_zipf_load_on_one_range_is_split_and_spread(cluster: LocalCluster) -> 
         assert all(operation.automatic for operation in operations)
         table = wait_settled(control, live=3)
         assert {row.start_key for row in table.partitions} >= {b"", b"g", b"m", b"s"}
-        assert len(table.partitions) - 3 == len(hot(table)), "the others are as they were"
+        assert len(table.partitions) - 3 == len(hot(table)), "the other partitions are unchanged"
         assert {key for key, _ in client.scan()} == set(KEYS)
 
 

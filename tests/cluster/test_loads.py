@@ -143,7 +143,7 @@ def test_what_is_in_no_log_any_more_is_removed(cluster: LocalCluster, tmp_path: 
         load = client.begin("small", "small")
         client.commit(load, upload(client, load, "small", rows_of(100), tmp_path))
         client.wait("small")
-        assert all(spool_of(cluster, name, load) for name in NODES), "others may have to follow the log"
+        assert all(spool_of(cluster, name, load) for name in NODES), "other replicas may need the file for the log"
         value = b"v" * 1_000_000
 
         def is_empty() -> bool:

@@ -139,9 +139,9 @@ def test_a_leader_without_quorum_steps_down_and_its_clearance_ends(cluster: Loca
     with Direct(cluster, table, leader) as direct, Control(cluster.endpoints) as control:
         with stopped(cluster, others):
             since = time.monotonic()
-            assert direct.read() == [None, None], "what has clearance is served"
+            assert direct.read() == [None, None], "a node with clearance serves"
             last = serve_until_refused(direct)
-            assert last - since < CLEARANCE_S, "nothing that was asked for later than that was done"
+            assert last - since < CLEARANCE_S, "no later request was done"
             eventually("it leads no more", lambda: not own_status(cluster, leader).coordinator.controller)
             check_everyone_says_so(cluster, leader)
         wait_settled(control, live=3)

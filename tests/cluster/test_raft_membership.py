@@ -93,7 +93,7 @@ def test_transfer(cluster: LocalCluster, control: Control) -> None:
     for successor in ("byzantium", "athens", "athens"):
         assert done(cluster, "raft", "transfer", successor, "--yes")["controller"] == successor
         assert raft(control).controller == successor
-    assert raft(control).term == term + 2, "one term for each hand-over, none for the one that led already"
+    assert raft(control).term == term + 2, "each real hand-over takes one term"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_learner_takes_a_voters_seat_in_one_joint_change(cluster: LocalCluster
     assert sorted(status["voters"]) == ["athens", "byzantium", "ephesus"]
     assert status["learners"] == ["cyrene"]
     assert joint_configurations(cluster) == ["(1 2 4)&&(1 2 3)"]
-    assert done(cluster, "raft", "promote", "ephesus", "--yes")["voters"] == status["voters"], "it is so already"
+    assert done(cluster, "raft", "promote", "ephesus", "--yes")["voters"] == status["voters"], "it is a voter already"
 
 
 def joint_configurations(cluster: LocalCluster) -> list[str]:
@@ -203,4 +203,4 @@ def test_a_voter_is_removed_with_its_seat_and_its_id_comes_back_anew(cluster: Lo
     cluster.node(voter).config = {"cluster": {"join": others}}
     cluster.restart(voter)
     wait_seats(control, set(coordinator.voters), set())
-    assert next(n.raft_id for n in control.table().nodes if n.id == voter) > max(raft_id, 4), "no raft id twice"
+    assert next(n.raft_id for n in control.table().nodes if n.id == voter) > max(raft_id, 4), "no raft id is used twice"

@@ -30,4 +30,4 @@ def test_what_has_changed_is_what_is_sent() -> None:
         assert ask(before.version, "another").table == after
         assert ask(after.version, after.cluster.id) == GetTableResponse()
         assert status.table.version < after.version
-        assert control.status().table == after, "put together from the one before"
+        assert control.status().table == after, "the table is made of the former one and the changes"

@@ -250,7 +250,7 @@ def test_certificates_and_authority_are_renewed_without_a_restart(tls: Tls, stra
             assert served(address, strange) == ssl.PEM_cert_to_DER_cert(Path(strange.cert).read_text()) != old
             shutil.copy(strange.ca, ca)
             reload(cluster, renewed)
-            assert client.get_many(list(ROWS)) == ROWS, "connections that are there stay"
+            assert client.get_many(list(ROWS)) == ROWS, "open connections stay"
         with Control([address], tls=tls) as control:
             assert OTHER_AUTHORITY in refusal(control.table)
         # It comes back only if the others show it certificates of the new authority, and accept its own.

@@ -178,7 +178,7 @@ async def test_a_peer_that_stands_still_blocks_no_other_and_costs_little_memory(
             sender.transport.send([heartbeat(2, number, size=2000), heartbeat(3, number)])
             if number % 500 == 0:
                 await until(lambda number=number: peer.last.index == number)  # type: ignore[misc]
-        assert peer.count == sent, "all of them, while nobody read the others"
+        assert peer.count == sent, "all arrive, while the other peer reads nothing"
         gc.collect()
         waiting = sum(isinstance(one, Message) and one.to == 2 for one in gc.get_objects())
         assert raft.MAX_QUEUED <= waiting <= raft.MAX_QUEUED + raft.MAX_BATCH

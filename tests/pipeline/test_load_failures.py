@@ -124,7 +124,7 @@ def test_a_partition_that_fails_again_and_again_fails_the_load(
     # A task of the first load may have gone on for two seconds more; then its partition has two files.
     kept = {name.split("-")[0] for files in before.values() for name in files}
     new = {name.split("-")[0] for node, files in after.items() for name in files - before[node]}
-    assert not kept & new, "and not made again"
+    assert not kept & new, "those files are not made again"
     assert len(kept | new) == 6
 
 
@@ -203,7 +203,7 @@ def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: Loc
         loaded(cluster, source.union(first), "twice", "twice")
     assert refused.value.code is Code.DUPLICATE_KEY
     assert state_of(cluster, "twice") == LoadState.LOAD_STATE_ABORTED
-    assert stages.completed() + stages.failed() < 24, "four tries of one task, what ran beside it, and no more"
+    assert stages.completed() + stages.failed() < 24, "only one task's four tries ran, and tasks beside them"
     eventually("its files are gone", lambda: not any(spooled(cluster, "twice").values()) or None)
     assert is_empty(cluster, "twice", source)
 
@@ -233,7 +233,7 @@ def test_a_limit_is_kept_at_each_node(spark: SparkSession, cluster: LocalCluster
     with LoadClient(cluster.endpoints) as client:
         (found,) = client.describe("limited").loads
     uploading = next(stage.seconds for stage in report.stages if stage.name == "sort and upload")
-    assert uploading >= found.bytes / 200_000 - 0.2, "each node has three replicas' files, so all of them"
+    assert uploading >= found.bytes / 200_000 - 0.2, "each node gets all files, since there are three replicas"
 
 
 # Processes that die, and partitions that move.
@@ -304,7 +304,7 @@ def test_a_partition_is_split_and_moved_meanwhile(spark: SparkSession, beside: T
         wait_ended(control, operation.id)
         operation = control.apply_plan(control.plan_reassign(drain=["athens"]), "test")
         wait_ended(control, operation.id)
-        assert state_of(cluster, "moving") == LoadState.LOAD_STATE_STAGING, "all that was during the upload"
+        assert state_of(cluster, "moving") == LoadState.LOAD_STATE_STAGING, "all of that happened during the upload"
         assert running.result().rows == ROWS
         wait_settled(control, live=4)
         assert_same(cluster, source, "moving")

@@ -136,7 +136,7 @@ def test_the_hot_partition_is_named_and_split_by_the_plan(
     assert set(report["nodes"]) == set(cluster.nodes)
     assert report["hot"][0]["partition"] == "ranged/2"
     assert report["hot"][0]["of_cluster"] > 0.9
-    assert report["imbalance"][-1]["ops"] > 2.5, "one of three nodes does it all"
+    assert report["imbalance"][-1]["ops"] > 2.5, "one of three nodes does all the work"
     assert {one["node"] for one in report["forecasts"]} == set(cluster.nodes)
     assert [one["partition"] for one in report["proposals"]["splits"]] == ["ranged/2"]
     assert LoadReport.from_json(ran.stdout).rows == report["rows"]

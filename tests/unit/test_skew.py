@@ -44,7 +44,7 @@ def test_a_node_with_four_of_64() -> None:
 
 def test_a_small_difference_is_no_problem() -> None:
     assert told(status(["a"] * 18 + ["b"] * 22 + ["c"] * 16 + ["d"] * 20)) == []
-    assert told(status(["a"] * 4)) == [], "of so few partitions it doesn't matter"
+    assert told(status(["a"] * 4)) == [], "with so few partitions it doesn't matter"
 
 
 def test_leaders_that_an_election_evens() -> None:
@@ -53,7 +53,7 @@ def test_leaders_that_an_election_evens() -> None:
     assert told(uneven) == [("leaders are spread unevenly: 0 (b) to 36 (c) a node", ELECT)]
     for partition in uneven.table.partitions:
         partition.isr[:] = [partition.leader]
-    assert told(uneven) == [], "who isn't in sync can't be elected"
+    assert told(uneven) == [], "a replica that isn't in sync can't be elected"
 
 
 def test_leaders_that_no_election_evens() -> None:

@@ -110,7 +110,7 @@ async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
         athens.go_on.set()
         await asyncio.gather(*tasks[:-1])
         assert len(athens.frames) < 2 * bound
-        assert cluster.data == {cluster.key_of(0, n): b"v" for n in range(39)}, "and what nobody waits for is not sent"
+        assert cluster.data == {cluster.key_of(0, n): b"v" for n in range(39)}, "a cancelled put is not sent"
 
 
 async def test_reads_do_not_wait_for_writes(data_cluster: Make) -> None:
@@ -387,7 +387,7 @@ async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
         reading = asyncio.create_task(client.get(cluster.key_of(0)))
         await _until(lambda: byzantium.tables_given > given + 4)
         assert not reading.done()
-        assert athens.tables_asked == asked, "others are asked about a silent node"
+        assert athens.tables_asked == asked, "other nodes are asked about a silent one"
         cluster.lead(0, "byzantium", told=["byzantium"])
         assert await reading == b"v"
 
@@ -414,7 +414,7 @@ async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
         cluster.lead(0, "byzantium", told=["byzantium"])
         outcomes = await asyncio.gather(*writing, return_exceptions=True)
         assert {str(outcome).split(":")[0] for outcome in outcomes[:-1]} == {"OUTCOME_UNKNOWN"}
-        assert outcomes[-1] is None, "it was never sent"
+        assert outcomes[-1] is None, "the last put was never sent"
         await client.put(cluster.key_of(0), b"x")
         assert await client.get(cluster.key_of(0)) == b"x"
 
@@ -442,7 +442,7 @@ async def test_the_table_is_refreshed_periodically(data_cluster: Make) -> None:
         cluster.lead(0, "byzantium")
         given = sum(node.tables_given for node in cluster.nodes.values())
         await _until(lambda: sum(node.tables_given for node in cluster.nodes.values()) > given + 4)
-        assert sum(node.whole_tables_given for node in cluster.nodes.values()) == 2, "the first, and the changed one"
+        assert sum(node.whole_tables_given for node in cluster.nodes.values()) == 2, "the first table, and the new one"
         frames = len(cluster.nodes["athens"].frames)
         await client.get(cluster.key_of(0))
         assert len(cluster.nodes["athens"].frames) == frames

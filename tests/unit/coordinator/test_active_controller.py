@@ -335,7 +335,7 @@ async def test_only_the_former_leader_is_failed_early_by_a_new_controller(monkey
     second = Harness(h.state, JUDGING, raft_id=2, former=1, silent_for=0.7)
     second.controller.detector.tick = STEP
     await second.pass_time(0.1, *"abcde")
-    assert failed(second) == [], "it has a moment to appear"
+    assert failed(second) == [], "the former leader has a moment to appear"
     await second.pass_time(0.1, *"abcde")
     await until(lambda: failed(second) == ["a"])
     await second.pass_time(1.0, *"ab")

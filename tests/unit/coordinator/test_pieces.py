@@ -62,7 +62,7 @@ async def test_heartbeats_are_answered_while_a_large_keyspace_is_created() -> No
         answered += 1
         await asyncio.sleep(0)
     await create
-    assert answered > 3 * MANY // ROWS_A_RECORD, "placing, making and recording has turns in between"
+    assert answered > 3 * MANY // ROWS_A_RECORD, "the loop has turns while it places, makes and records"
     (proposed,) = [batches for batches in h.proposed if len(batches) > 1]
     assert [rows_in(batch) for batch in proposed] == [ROWS_A_RECORD] * (MANY // ROWS_A_RECORD)
     await until(h.all_online)

@@ -5,9 +5,9 @@ from minkad.core.clearance import Clearance
 
 def test_since_when_there_is_none() -> None:
     clearance = Clearance()
-    assert clearance.lapsed(100.0) is None, "there has never been any"
+    assert clearance.lapsed(100.0) is None, "there has never been a clearance"
     clearance.grant(10.0, 0.5)
-    assert clearance.lapsed(10.4) is None, "it holds"
+    assert clearance.lapsed(10.4) is None, "the clearance holds"
     assert clearance.lapsed(12.5) == 2.0
     clearance.grant(13.0, 0.5)
     assert clearance.lapsed(13.1) is None

@@ -281,7 +281,7 @@ def test_what_a_person_has_placed_stays_there(world: DutyWorld) -> None:
     assert world.rebalance("feeds") == 0
     world.kill("s1")
     world.settle()
-    assert world.counts() == {"s2": 10}, "while its shard is gone it is elsewhere"
+    assert world.counts() == {"s2": 10}, "another shard has them while the first is gone"
     world.wait(HALF_LIFE_MS * 2)
     world.join("s1")
     world.settle()

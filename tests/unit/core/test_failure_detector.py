@@ -81,7 +81,7 @@ def test_a_loop_that_is_always_late_is_slow_to_judge() -> None:
     judge.quiet = {"a"}
     for _ in range(7):
         judge.stand_still(0.3)
-    assert judge.failed == [], "two ticks count of each turn"
+    assert judge.failed == [], "at most two ticks of each turn count"
     judge.stand_still(0.3)
     judge.stand_still(0.3)
     assert judge.failed == [["a"]]

@@ -123,12 +123,12 @@ def test_zones_and_capacity_are_kept() -> None:
 def test_what_does_not_move() -> None:
     c = cluster()
     first, second, *_ = sorted(c.state.partitions)
-    assert shift_of(c, {first: 5000}) is None, "alone it only takes the load elsewhere"
-    assert shift_of(c, {first: 499, second: 500}) is None, "less than one partition may have"
+    assert shift_of(c, {first: 5000}) is None, "a single busy partition would only take the load elsewhere"
+    assert shift_of(c, {first: 499, second: 500}) is None, "the node has less than one partition may have"
     assert shift_of(c, {first: 501, second: 500}) is not None
-    assert shift_of(c, {first: 5000, second: 20}) is None, "it makes no difference"
+    assert shift_of(c, {first: 5000, second: 20}) is None, "moving the other one makes no difference"
     c.state.keyspaces[1].max_ops = 0
-    assert shift_of(c, {first: 501, second: 500}) is None, "nobody asked for it"
+    assert shift_of(c, {first: 501, second: 500}) is None, "the keyspace has no max_ops"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_nodes_that_are_not_live_take_nothing() -> None:
     for id_ in (first, second):
         row = c.state.partitions[id_]
         c.state.put(changed(row, lambda row: row.isr.remove("byzantium")))
-    assert shift_of(c, {first: 600, second: 600}) is None, "who is not in sync can't lead"
+    assert shift_of(c, {first: 600, second: 600}) is None, "a replica that is not in sync can't lead"
 
 
 def test_a_weight_is_a_share() -> None:
@@ -251,13 +251,13 @@ def test_only_what_lasts_and_with_a_rest_after_each_move() -> None:
     assert seconds == SUSTAINED_S
     clock.c.run(command)
     assert clock.c.state.moving
-    assert [clock.due() for _ in range(100)] == [None] * 100, "one at a time"
+    assert [clock.due() for _ in range(100)] == [None] * 100, "one move at a time is due"
     clock.c.settle()
     command, seconds = clock.until_due()
     assert seconds >= SETTLE_S + SUSTAINED_S
     clock.c.run(command)
     clock.c.settle()
-    assert [clock.due() for _ in range(100)] == [None] * 100, "even by now"
+    assert [clock.due() for _ in range(100)] == [None] * 100, "the load is even by now"
     assert sorted(row.leader for row in clock.c.state.partitions.values() if clock.ops[row.id]) == sorted(NODES)
 
 

@@ -50,7 +50,7 @@ def test_zipf(exponent: float, in_order: bool) -> None:
     asked = zipf(rng, keys, exponent)
     found = cut(points(*asked))
     most = asked.count(keys[0]) / len(asked)
-    assert abs(found.below - found.above) <= most, "no nearer than the key asked for most"
+    assert abs(found.below - found.above) <= most, "the error is at most the most popular key's share"
     assert abs(found.below - sum(key < found.key for key in asked) / len(asked)) < 1e-9
 
 
@@ -90,7 +90,7 @@ def test_a_queue_that_is_read_at_its_head() -> None:
 
 def test_too_few_say_nothing() -> None:
     assert refusal(points(*KEYS[: MIN_SPANS - 1])) == ""
-    assert refusal(points(*KEYS), KeyRange(b"x", b"")) == "", "those of the other half count for nothing"
+    assert refusal(points(*KEYS), KeyRange(b"x", b"")) == "", "points of the other half don't count"
 
 
 keys = st.binary(min_size=1, max_size=3)

@@ -1,4 +1,4 @@
-"""Automatic merges: of partitions that stay small and cold, and without splitting them again."""
+"""Automatic merges join partitions that stay small and cold, and that won't soon be split again."""
 
 import pytest
 
@@ -75,10 +75,10 @@ def test_the_time_begins_anew() -> None:
     cold.stats[first.id].ops = 900
     cold.due(AFTER - 5)
     cold.stats[first.id].ops = 0
-    assert cold.keys(10) == [b"d"], "not the first"
+    assert cold.keys(10) == [b"d"], "the first pair was too busy"
     assert cold.keys(AFTER) == [b"b", b"f"]
     cold.cold = MergeChecker()
-    assert cold.keys(AFTER) == [], "another controller"
+    assert cold.keys(AFTER) == [], "another controller begins to count again"
 
 
 def test_what_a_person_chose_stays() -> None:

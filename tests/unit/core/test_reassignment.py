@@ -188,10 +188,10 @@ def test_the_leader_of_oar_dies_while_it_is_to_hand_over() -> None:
     c.schedule()
     assert only(c).successor == "4"
     c.fail("1")
-    assert only(c).leader == "4", "the election prefers who stays"
+    assert only(c).leader == "4", "the election prefers a node that stays"
     c.settle()
     assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
-    assert list(only(c).removing_replicas) == ["1"], "it has yet to delete"
+    assert list(only(c).removing_replicas) == ["1"], "node 1 has yet to delete its copy"
     c.register("1", incarnation="2")
     c.settle()
     assert not only(c).removing_replicas
@@ -279,7 +279,7 @@ def test_cancel_when_the_leadership_has_moved_already() -> None:
     assert only(c).leader == "4"
     c.run(CancelOperation(operation, "tester", ""))
     assert (only(c).leader, only(c).successor) == ("4", "1"), "4 may serve until it has handed over"
-    assert not c.schedule_once(), "it is waited for"
+    assert not c.schedule_once(), "the controller waits for that"
     c.hand_over_all()
     c.schedule()
     row = only(c)
@@ -415,14 +415,14 @@ def test_who_may_be_in_sync() -> None:
     assert refusal("1", "1", "2") is None
     assert refusal("2", "1", "2") is Code.NOT_LEADER
     assert refusal("1", "2") is None, "a leader whose copy is damaged leaves it to another one"
-    assert refusal("1") is Code.INVALID_ARGUMENT, "somebody is always in sync"
+    assert refusal("1") is Code.INVALID_ARGUMENT, "some replica is always in sync"
     assert refusal("1", "1", "2", "4") is Code.INELIGIBLE_REPLICA
     assert refusal("1", "1", "2", epoch=99) is Code.STALE_EPOCH
     assert refusal("1", "1", "2", leader_epoch=99) is Code.STALE_EPOCH
     assert isr_refusal(c.state, "1", IsrChange(partition_id=99)) is Code.UNKNOWN_PARTITION
     c.fail("3")
     assert "3" not in only(c).isr
-    assert refusal("1", "1", "2", "3") is Code.INELIGIBLE_REPLICA, "it is not LIVE"
+    assert refusal("1", "1", "2", "3") is Code.INELIGIBLE_REPLICA, "3 is not LIVE"
     c.alter_isr(only(c), ["1"])
     assert list(only(c).isr) == ["1"]
     c.catch_up()

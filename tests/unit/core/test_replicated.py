@@ -186,7 +186,7 @@ def test_a_successor_that_fails_is_none_any_more_and_the_leader_leads_on() -> No
     epoch = rows(c)[0].partition_epoch
     c.run(FailNodes({successor: "no heartbeat for 0.8 s"}))
     assert (rows(c)[0].successor, rows(c)[0].leader) == ("", leader)
-    assert rows(c)[0].partition_epoch == epoch + 1, "what it asks of the hand-over has an outcome"
+    assert rows(c)[0].partition_epoch == epoch + 1, "the leader's request to hand over has an outcome"
 
 
 def test_a_migration_waits_for_who_is_in_sync_by_the_row_and_gone_by_the_table() -> None:
@@ -271,7 +271,7 @@ def test_in_an_async_keyspace_a_new_process_has_to_catch_up_first() -> None:
     assert c.state.partitions[followed.id].leader == "b"
     before = {p.id: p.partition_epoch for p in rows(c)}
     c.register("a", incarnation="3")
-    assert all(p.partition_epoch == before[p.id] + 1 for p in rows(c)), "what was asked on its old word is void"
+    assert all(p.partition_epoch == before[p.id] + 1 for p in rows(c)), "requests on its old word are void"
     c.catch_up()
     assert all(sorted(p.isr) == ["a", "b", "c"] for p in rows(c))
 

@@ -88,7 +88,7 @@ class Cluster(RuleBasedStateMachine):
             assert new.leader, ("nobody makes use of it", old, new)
             assert self.is_up(new.leader), ("nobody makes use of it", old, new)
         dropped = set(old.replicas) - set(new.replicas)
-        assert dropped <= set(new.removing_replicas), "who is dropped is told to delete"
+        assert dropped <= set(new.removing_replicas), "a node that is dropped is told to delete its copy"
 
     @invariant()
     def rows_make_sense(self) -> None:
@@ -96,7 +96,7 @@ class Cluster(RuleBasedStateMachine):
             assert not row.leader or row.leader in row.isr
             assert set(row.isr) <= set(row.replicas) - set(row.removing_replicas)
             assert not row.leader or is_up(self.c.state.nodes[row.leader]), "a dead node leads"
-            assert row.leader or not any(self.is_up(node) for node in row.isr), "one could lead and nobody does"
+            assert row.leader or not any(self.is_up(node) for node in row.isr), "a replica could lead and none does"
             if row.target_replicas:
                 assert Placed.partition(row.id) in self.c.state.under_way
 

@@ -208,7 +208,7 @@ def test_what_is_queued_begins_after_what_it_touches() -> None:
     c.register("delphi")
     plan = c.plan(keyspaces=["flights"], queue=True)
     assert plan.queued
-    assert any(move.source == "ephesus" for move in plan.moves), "it begins where the first one ends"
+    assert any(move.source == "ephesus" for move in plan.moves), "the plan begins where the first one ends"
     second = c.begin(plan)
     assert c.operation(second).state == OperationState.OPERATION_STATE_QUEUED
     begin_queued(c)
@@ -233,7 +233,7 @@ def test_what_was_queued_first_goes_first() -> None:
         c.plan(partitions={next(iter(c.state.migrations[second]))[0].id: ["zea"]})
     third = c.begin(c.plan(to=["delphi", "zea"], keyspaces=["flights"], queue=True))
     people = c.begin(c.plan(keyspaces=["people"]))
-    assert c.operation(people).state == OperationState.OPERATION_STATE_RUNNING, "it touches nothing of theirs"
+    assert c.operation(people).state == OperationState.OPERATION_STATE_RUNNING, "it touches nothing that they do"
     c.settle()
     begin_queued(c)
     assert [c.operation(id_).state for id_ in (second, third)] == [

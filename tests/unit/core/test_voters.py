@@ -32,7 +32,7 @@ def test_the_most_up_to_date_learner_is_promoted_while_voters_are_missing() -> N
     conf = ConfState(voters=[1], learners=[2, 3])
     nodes = [node(1), node(2), node(3)]
     assert steps(next_membership_change(conf, nodes, {1: 9, 2: 7, 3: 9}, SETTINGS, 0)) == [(VOTER, 3)]
-    assert steps(next_membership_change(conf, nodes, {}, SETTINGS, 0)) == [], "it has nothing of the log yet"
+    assert steps(next_membership_change(conf, nodes, {}, SETTINGS, 0)) == [], "the learner has nothing of the log yet"
 
 
 def test_a_voter_that_is_gone_for_long_gives_its_seat_to_a_learner() -> None:

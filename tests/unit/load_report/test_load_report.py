@@ -329,7 +329,7 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows() -> None:
             numbers = [float(number) for number in re.findall(r"-?\d+\.\d+", path.get("d", ""))]
             assert numbers
             assert all(-1 <= number <= 861 for number in numbers)
-    assert page.count("<figure>") == page.count("<details>") == 8, "a table beside each plot"
+    assert page.count("<figure>") == page.count("<details>") == 8, "each plot has a table"
     assert "prefers-color-scheme: dark" in page
 
 

@@ -80,7 +80,7 @@ async def test_who_comes_later_does_not_get_ahead_of_who_waits() -> None:
     await turns()
     assert second.fits(MIB)
     assert not second.has_room(MIB)
-    assert await second.reserve(MIB), "in a turn of its own, since it fits beside"
+    assert await second.reserve(MIB), "it need not wait, since it fits beside the first"
     full.give(50 * MIB)
     assert await waiting
 

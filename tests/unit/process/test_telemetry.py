@@ -29,4 +29,4 @@ def test_bounds_must_rise() -> None:
 
 
 def test_the_goal_of_the_write_pause_is_a_bound() -> None:
-    assert PAUSE_BOUNDS[bisect_left(PAUSE_BOUNDS, 0.02)] == 0.02, "so that p99 < 20 ms can be read off exactly"
+    assert PAUSE_BOUNDS[bisect_left(PAUSE_BOUNDS, 0.02)] == 0.02, "p99 < 20 ms can be read off exactly"

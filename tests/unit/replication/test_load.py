@@ -44,7 +44,7 @@ def test_rates_follow_and_come_to_rest() -> None:
     seconds = 0
     while node.second(cpu=0.01):
         seconds += 1
-    assert 8 < seconds < 20, "it is forgotten by halves"
+    assert 8 < seconds < 20, "the rate halves again and again"
     assert node.stubs[1].load.reported() == (0, 0, "")
 
 
@@ -61,7 +61,7 @@ def test_a_peak_does_not_last() -> None:
     for _ in range(20):
         node.second(p1=600)
         node.second(p1=1000)
-    assert load.steady_ops > 600, "what goes up and down lasts"
+    assert load.steady_ops > 600, "a rate that goes up and down lasts"
 
 
 def test_a_late_tick_is_a_longer_second() -> None:
@@ -79,7 +79,7 @@ def test_a_page_counts_less_than_its_rows() -> None:
     load.count_page(b"a", b"b", 2000)
     load.count([b"a"] * 100)
     assert load.served == 1 + 201 + 100
-    assert load.sample is None, "nothing is kept of what is not busy"
+    assert load.sample is None, "a partition that isn't busy has no sample"
 
 
 def test_a_sample_is_even_and_bounded() -> None:

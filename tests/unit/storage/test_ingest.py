@@ -140,7 +140,7 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int, monkeypatch: pyt
         assert await recovered(path, log[:entries], tmp_path) == expected(log[:entries], rows_of)
     assert any(isinstance(entry, Load) for entry in log)
     for file in files.values():
-        assert checksum_of(file.path) == file.checksum, "taking it in changes nothing in the file"
+        assert checksum_of(file.path) == file.checksum, "ingesting leaves the file as it was"
 
 
 async def test_its_size_is_known(tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ async def test_its_size_is_known(tmp_path: Path) -> None:
     await data.flush()
     assert data.size() == Size(5000 * 106, 5000)
     await apply(data, 2, Load(2, 1, file), tmp_path)
-    assert data.size_error() == float("inf"), "who was there before is not known"
+    assert data.size_error() == float("inf"), "it is unknown which keys were there before"
     await data.compact()
     assert data.size().keys == 5000
-    assert abs(data.size().bytes - 5000 * 106) < 100, "the record of the loads is not told from the rows"
+    assert abs(data.size().bytes - 5000 * 106) < 100, "the size includes the record of the loads"
     await data.close()
 
 
@@ -192,7 +192,7 @@ def test_which_loads_are_remembered() -> None:
     taken = TakenLoads().with_load(5, 10, 3, 0)
     assert [taken.has(number) for number in (2, 3, 4, 5, 6)] == [True, False, False, True, False]
     taken = taken.with_load(8, 20, 7, 9)
-    assert taken.offsets == {5: 10, 8: 20}, "its mark is in the log"
+    assert taken.offsets == {5: 10, 8: 20}, "the load's mark is in the log"
     assert taken.has(6)
     assert not taken.has(7)
     assert taken.is_in_log(5, 9)

@@ -109,7 +109,7 @@ def lose_the_controller(world: World, silence: Callable[[str], None], speak: Cal
         states = {node.id: node.state for node in table.nodes}
         assert states.pop(victim) == NodeState.NODE_STATE_FAILED
         assert set(states.values()) == {NodeState.NODE_STATE_LIVE}
-        assert processes(table, victim) == processes(before, victim), "nobody else was failed meanwhile"
+        assert processes(table, victim) == processes(before, victim), "no other node was failed meanwhile"
         assert not [row for row in table.partitions if not row.leader or row.leader == victim]
     finally:
         speak(victim)

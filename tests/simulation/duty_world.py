@@ -50,7 +50,7 @@ class DutyWorld(FullWorld):
         self.checks = DutyChecks(self)
 
     def run(self) -> Outcome:
-        """As `FullWorld.run`."""
+        """Run as `FullWorld` does."""
         clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time())
         with (
             mock.patch.object(shard_control, "unix_ms", self.unix_ms),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SimLinks:
-    """As `ReplicationLinks`."""
+    """The simulated `ReplicationLinks`."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process

@@ -34,7 +34,7 @@ class LoadWorld(FullWorld):
         self.jobs = LoadJobs(self)
 
     def run(self) -> Outcome:
-        """As `FullWorld.run`. A commit has several pieces even where there are few partitions."""
+        """Run as `FullWorld` does. A commit has several pieces even where there are few partitions."""
         with (
             mock.patch.object(load_requests, "unix_ms", self.unix_ms),
             mock.patch.object(controller_loads, "_PARTS_A_RECORD", 1),

@@ -158,7 +158,7 @@ class SimLogDatabase:
     def scan(
         self, start: bytes, end: bytes, *, reverse: bool = False, limit: int = 0, max_bytes: int = 0
     ) -> list[tuple[bytes, bytes]]:
-        """As LogDatabase.scan."""
+        """Scan as `LogDatabase` does."""
         keys = self._disk.keys(start, end)
         if reverse:
             keys.reverse()

@@ -405,7 +405,7 @@ async def _at_once(plan: Callable[..., Plan], *arguments: Any) -> Plan:
 
 
 class _Disk:
-    """As `DiskWatch`, with room at all times."""
+    """The simulated `DiskWatch`: there is always room."""
 
     is_low = False
     space = DiskSpace()

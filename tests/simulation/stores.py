@@ -53,7 +53,7 @@ class DataDisk:
 
 
 class SimReplicaStore:
-    """As `ReplicaStore`."""
+    """The simulated `ReplicaStore`."""
 
     def __init__(self, process: "Process", disk: DataDisk) -> None:
         self._process = process
@@ -106,7 +106,7 @@ async def remove_folder(process: "Process", disk: DataDisk, partition_id: int) -
 
 
 class SimDataDatabase:
-    """As `DataDatabase`: what is written stays in memory until it is flushed."""
+    """The simulated `DataDatabase`: what is written stays in memory until it is flushed."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class SimDataDatabase:
         max_passed: int = _MAX_PASSED,
         max_seconds: float = inf,
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """As `rocks.page`."""
+        """A page as `rocks.page` returns it."""
         if not self._is_there():
             return [], [], True
         self.open()
@@ -363,7 +363,7 @@ def image_of(files: Mapping[str, bytes]) -> Image:
 
 
 class SimCheckpoint:
-    """As `Checkpoint`."""
+    """The simulated `Checkpoint`."""
 
     def __init__(self, process: "Process", disk: DataDisk, path: Path, image: Image) -> None:
         self.path = path
@@ -414,7 +414,7 @@ async def _put_in_place(process: "Process", disk: DataDisk, partition_id: int, i
 
 
 class SimIncoming:
-    """As `Incoming`."""
+    """The simulated `Incoming`."""
 
     def __init__(
         self,

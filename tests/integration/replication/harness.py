@@ -132,7 +132,7 @@ class TestNode:
     async def start(self) -> None:
         """Open the databases, and listen."""
         self.log_db = LogDatabase.open(self.path / "log")
-        self.disk = DiskWatch(self.path, 0)  # never low by itself
+        self.disk = DiskWatch(self.path, 0)  # the test alone makes it low
         telemetry = self.telemetry = Telemetry()
         identity = (("minka-cluster", "test"), ("minka-node", self.id))
         self.links = TestedLinks(self.cluster.channel_to, identity, telemetry)

@@ -58,8 +58,8 @@ class Availability:
         return max(process.built_at, machine.stopped_until, process.stalled_until)
 
     def _works_since(self, machine: Machine) -> float:
-        """The time since which its threads have been quick with the disk; infinite if one is slow. The daemon doesn't judge its
-        disk by this, but a split may wait for it, and so may an installed checkpoint.
+        """The time since which its threads have been quick with the disk; infinite if one is slow. The daemon doesn't
+        judge its disk by this, but a split may wait for it, and so may an installed checkpoint.
         """
         process, now = machine.process, self._world.now
         if process is None or any(now - began > STALLED_S for began in process.works):

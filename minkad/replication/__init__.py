@@ -1,1 +1,1 @@
-"""The data plane of one node: replicas, their logs, requests, and the moving of partitions."""
+"""The data plane of one node: replicas, their logs, clients' requests, and the moving of partitions."""

@@ -1,4 +1,4 @@
-"""This node becomes what the controller's rows say, durably, and answers when it is so."""
+"""The replicas of this node become what the controller's rows say, durably; the controller is answered then."""
 
 import asyncio
 import contextlib
@@ -25,19 +25,19 @@ from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
 
-_TURN_SECONDS: Final = 0.003  # of work before the loop gets its turn
+_TURN_SECONDS: Final = 0.003  # work for so long, then let other tasks run
 _READY_POLL_SECONDS: Final = 1.0
 
 
 class Turns:
-    """Lets the loop run when a few milliseconds were worked."""
+    """Lets other tasks run after every few milliseconds of work."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._until = clock() + _TURN_SECONDS
 
     async def turn(self) -> None:
-        """Between two rows."""
+        """Let other tasks run, if it is time. To be called between two rows."""
         if self._clock() >= self._until:
             await turns.turn()
             self._until = self._clock() + _TURN_SECONDS
@@ -55,8 +55,8 @@ class Adoption:
         isr_changed: Callable[[Collection[str], Collection[str]], None],
         adopted: Callable[[Replica], None],
     ) -> None:
-        """`new_replica` makes one that is not hosted yet. `isr_changed` hears the old and the new in-sync set of what
-        this node leads. `adopted`: a replica has another row.
+        """`new_replica` makes a replica that is not hosted yet. `isr_changed` is called with the old and the new
+        in-sync set of a partition that this node leads, `adopted` with a replica that has another row.
         """
         self._replicas = replicas
         self._log_db = log_db
@@ -73,7 +73,7 @@ class Adoption:
         deletions: Deletions,
         splitting: Splitting,
     ) -> None:
-        """With the parts that need this one."""
+        """Bind the parts that are made after this one."""
         self._hosted = hosted
         self._requests = requests
         self._deletions = deletions
@@ -108,7 +108,7 @@ class Adoption:
 
     def _take(self, row: Partition) -> None:
         if row.id in self._deletions or not self._replicas.is_new(row):
-            return  # if it is deleted and to be hosted again, the controller repeats it
+            return  # if a row comes during a deletion, the controller repeats it
         replica = self._hosted.get(row.id)
         if replica is not None:
             if row.partition_epoch == replica.row.partition_epoch or not self._splitting.prepare(replica, row):
@@ -116,11 +116,11 @@ class Adoption:
         elif not self._replicas.is_to_be_hosted(row):
             self._replicas.depart(row)
         else:
-            with contextlib.suppress(MinkaError):  # it is in `failed`
+            with contextlib.suppress(MinkaError):  # the error is in `failed`
                 self.host(row)
 
     def host(self, row: Partition) -> Replica:
-        """A partition that was not here before. Raises CORRUPT_DATA."""
+        """Host a partition that was not here before. Raises CORRUPT_DATA if there is a folder of it already."""
         replica = self._new_replica(row)
         failed = self._replicas.node.failed
         if replica.data.exists():
@@ -132,12 +132,12 @@ class Adoption:
         return replica
 
     def add(self, replica: Replica) -> None:
-        """It is hosted from now on."""
+        """The replica is hosted from now on."""
         self._hosted[replica.id] = replica
         self._replicas.add(replica)
 
     def remove(self, replica: Replica) -> None:
-        """It was deleted."""
+        """The replica was deleted."""
         del self._hosted[replica.id]
         self._replicas.remove(replica)
         self._requests.notify(replica.id)
@@ -157,19 +157,21 @@ class Adoption:
         self._adopted(replica)
 
     def _knows(self, partition_id: int, epoch: int) -> bool:
-        """Whether the replica is what its row of this epoch says, and from here on if need be."""
+        """Whether the replica is what its row of this epoch says. One that only waited for the controller's word
+        becomes it.
+        """
         replica = self._hosted.get(partition_id)
         if replica is None or replica.row.partition_epoch != epoch or partition_id in self._deletions:
             return False
         if replica.role is Role.IDLE:
-            self.adopt(replica.row)  # recovered with this row, and now told
+            self.adopt(replica.row)  # recovered with this row, which the controller now confirms
         is_failed = partition_id in self._replicas.node.failed
         return not is_failed and (replica.role is not Role.IDLE or not replica.row.leader)
 
-    # What the controller hears
+    # Answers to the controller
 
     def _result_now(self, row: Partition) -> ReplicaResult | None:
-        """The result for a row that has nothing to wait for, as most have; None for the others."""
+        """The result for a row that needs no wait, as most do; None for the others."""
         replica = self._hosted.get(row.id)
         if replica is None or row.id in self._replicas.node.failed or replica.awaits_split:
             return None
@@ -205,7 +207,7 @@ class Adoption:
         return result
 
     async def _until_ready(self, replica: Replica) -> None:
-        """Until a leader has applied its log; not for what it has to hear of others for that."""
+        """Wait until a leader has applied its log, but not for what it needs from other replicas for that."""
         while replica.leader is not None and not replica.is_ready:
             if replica.damage is not None and replica.copy is not Copy.REBUILDING:
                 raise replica.damage

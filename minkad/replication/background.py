@@ -1,4 +1,4 @@
-"""What a node does all the time beside serving clients."""
+"""Tasks that run beside the serving of clients for as long as the node does."""
 
 import asyncio
 import logging
@@ -11,7 +11,9 @@ log: Final = logging.getLogger(__name__)
 
 
 class BackgroundTask:
-    """Works from `start` to `close`. If the work ends by an error, the node can't go on: `fail` is told."""
+    """Works from `start` to `close`. If the work ends by an error, the node can't go on, and `fail` is called with
+    it.
+    """
 
     def __init__(
         self, name: str, work: Callable[[], Coroutine[Any, Any, None]], fail: Callable[[MinkaError], None]

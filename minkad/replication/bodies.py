@@ -1,4 +1,4 @@
-"""What clients send, checked before anything is done."""
+"""The bodies of clients' requests, decoded and checked before anything is done."""
 
 from minka import wire
 from minka.errors import Code, MinkaError
@@ -7,7 +7,7 @@ from minka.wire import WriteBody
 
 
 def checked_write(body: bytes) -> WriteBody:
-    """The pairs. Raises INVALID_ARGUMENT, TOO_LARGE."""
+    """The decoded body of a write. Raises INVALID_ARGUMENT, TOO_LARGE."""
     if len(body) > wire.MAX_BODY_BYTES:
         raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
     try:
@@ -25,7 +25,7 @@ def checked_write(body: bytes) -> WriteBody:
 
 
 def checked_read(body: bytes) -> list[bytes]:
-    """The keys. Raises INVALID_ARGUMENT, TOO_LARGE."""
+    """The keys to read. Raises INVALID_ARGUMENT, TOO_LARGE."""
     if len(body) > wire.MAX_BODY_BYTES:
         raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
     try:
@@ -37,7 +37,7 @@ def checked_read(body: bytes) -> list[bytes]:
 
 
 def checked_scan(body: bytes) -> wire.ScanBody:
-    """Raises INVALID_ARGUMENT, TOO_LARGE."""
+    """The decoded body of a scan. Raises INVALID_ARGUMENT, TOO_LARGE."""
     try:
         scan = wire.decode_scan(body)
     except wire.UNDECODABLE as error:
@@ -50,7 +50,7 @@ def checked_scan(body: bytes) -> wire.ScanBody:
 
 
 def _check_keys(keys: list[bytes], size: int) -> None:
-    # A key can't be longer than what it came in.
+    # A key can't be longer than its body, so most bodies need no look at each key.
     if size > MAX_KEY_BYTES and max(map(len, keys), default=0) > MAX_KEY_BYTES:
         raise MinkaError(Code.TOO_LARGE, "a key is over its limit")
     if b"" in keys:

@@ -1,4 +1,4 @@
-"""Changes of partitions for those that follow them: what is applied, read from the partitions' logs."""
+"""The change feed of partitions: what is applied, read from their logs."""
 
 from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -17,16 +17,18 @@ from minkad.replication.replica import Replica
 from minkad.storage.scan_process import ScanRequest
 from minkad.storage.scanner import Scanner
 
-_READ_BYTES: Final = 256 * 1024  # of entries before the loop gets its turn; of a larger entry all
+_READ_BYTES: Final = 256 * 1024  # of entries before other tasks get a turn; a larger entry is read whole
 
 
 class Changes:
-    """For the loop's thread. Any replica serves what it has applied, with or without clearance: it never changes."""
+    """For the loop's thread. Any replica serves what it has applied, with or without clearance, since that never
+    changes.
+    """
 
     def __init__(
         self, replicas: Mapping[int, Replica], scanner: Scanner, file_of: Callable[[int, str], Path | None]
     ) -> None:
-        """`file_of`: where a load's file of this name is on this node."""
+        """`file_of(load_number, name)`: the path of a load's file on this node, or None."""
         self._replicas = replicas
         self._scanner = scanner
         self._file_of = file_of
@@ -37,8 +39,8 @@ class Changes:
         return [_position(replica) for replica in found if _is_usable(replica)]
 
     async def read(self, partition_id: int, after: int, until: int) -> AsyncGenerator[ChangeBatch, None]:
-        """What was written after one offset, up to and with another one that is applied. Raises UNKNOWN_PARTITION,
-        CHANGES_GONE, INVALID_ARGUMENT, CORRUPT_DATA, STORAGE_FAILED.
+        """What was written after the offset `after`, up to and with `until`, in batches. Raises UNKNOWN_PARTITION,
+        CHANGES_GONE, NOT_LEADER if `until` is not applied here, CORRUPT_DATA, STORAGE_FAILED.
         """
         while after < until:
             replica = self._usable(partition_id)
@@ -56,7 +58,9 @@ class Changes:
             await turns.turn()
 
     async def _taken_in(self, replica: Replica, offset: int, mark: IngestMark) -> AsyncGenerator[ChangeBatch, None]:
-        """The rows of a file, as puts. Until all of them have come, none have."""
+        """The rows of a load's file, as puts. Their offset counts as read only with the batch after the last of
+        them.
+        """
         if await self._was_taken_in(replica, offset, mark.load_number):
             return
         path = self._file_of(mark.load_number, mark.name)
@@ -77,7 +81,7 @@ class Changes:
             )
 
     async def _was_taken_in(self, replica: Replica, offset: int, load_number: int) -> bool:
-        """Whether an earlier mark says the same: then this one did nothing."""
+        """Whether an earlier mark has taken in the same load: then this one did nothing."""
         after = replica.log.base
         while after + 1 < offset:
             entries = replica.log.read(after + 1, offset - 1, _READ_BYTES)
@@ -131,7 +135,7 @@ def _position(replica: Replica) -> ChangePosition:
 
 
 class _Batch:
-    """Changes as columns."""
+    """Collects changes as columns."""
 
     def __init__(self) -> None:
         self._offsets: list[int] = []
@@ -139,7 +143,9 @@ class _Batch:
         self._values: list[bytes | None] = []
 
     def add(self, replica: Replica, first: int, until: int) -> tuple[int, IngestMark | None]:
-        """Some of the entries; the offset of the last, and the mark that is next if a file was taken in there."""
+        """Add the next entries. Returns the offset of the last one added, and the entry after it if that is the mark of
+        a load.
+        """
         offset = first - 1
         for offset, entry in enumerate(replica.log.read(first, until, _READ_BYTES), first):
             write = decode_entry(entry.body)

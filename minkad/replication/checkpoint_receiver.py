@@ -15,11 +15,13 @@ from minkad.storage.checkpoint import CheckpointFile, Incoming
 from minkad.storage.data_database import DataDatabase
 
 _MAX_KEPT: Final = 10_000  # files of one checkpoint
-_AT_ONCE: Final = 32  # checkpoints; who sends one more tries again soon
+_AT_ONCE: Final = 32  # checkpoints; a leader that sends one more tries again soon
 
 
 class CheckpointReceiver:
-    """Nothing of a replica is changed until the whole checkpoint has come. Of one that broke, whole files are kept."""
+    """A replica is left as it is until the whole checkpoint has come. When the transfer breaks, the files that are
+    whole are kept.
+    """
 
     def __init__(
         self,
@@ -36,16 +38,18 @@ class CheckpointReceiver:
         self._under_way: set[int] = set()  # partitions
 
     def kept(self, partition_id: int) -> list[KeptFile]:
-        """What is left of a checkpoint that broke."""
+        """The files that are left of a checkpoint whose transfer broke."""
         return self._kept.get(partition_id, [])
 
     async def discard(self, partition_id: int) -> None:
-        """Remove what is left of it, unless it still comes: then its end removes it. Raises STORAGE_FAILED."""
+        """Remove the files that are left of a checkpoint; one that is still coming removes its own at its end. Raises
+        STORAGE_FAILED.
+        """
         if partition_id not in self._under_way and self._kept.pop(partition_id, None) is not None:
             await self._store.incoming(partition_id, [], {}).discard()
 
     async def install(self, messages: AsyncIterator[bytes]) -> bytes:
-        """Take a checkpoint in and put it in place; a `Shipped`, encoded.
+        """Take a checkpoint in and put it in place. Returns an encoded `Shipped`.
 
         Raises NOT_LEADER, OVERLOADED, DISK_LOW, INVALID_ARGUMENT, CORRUPT_DATA, STORAGE_FAILED.
         """
@@ -113,14 +117,14 @@ class CheckpointReceiver:
         await incoming.verify()
 
     async def replace(self, replica: Replica, incoming: Incoming) -> None:
-        """Put what has come in the place of the replica's log and data."""
+        """Put the checkpoint in the place of the replica's log and data."""
         await self.clear(replica)
         await self.put_in_place(replica, incoming)
         await self.take_over(replica)
 
     @failpoint("following.clear")
     async def clear(self, replica: Replica) -> None:
-        """From here on, durably, what is on disk is not to be used."""
+        """Record durably that what is on disk is not to be used from here on."""
         replica.copy = Copy.REPLACING
         replica.drop_pending()
         replica.log.reset(0, 0)
@@ -141,7 +145,7 @@ class CheckpointReceiver:
         replica.begin_at(applied.offset, applied.leader_epoch)
         replica.copy = Copy.WHOLE
         if replica.row.start_key or replica.row.end_key:
-            replica.trim.suspect()  # its sender's may have some
+            replica.trim.suspect()  # the sender's data may have keys outside of the range
         replica.stage_meta(self._log_db)
         await self._log_db.sync()
 

@@ -37,7 +37,7 @@ class SendingContext:
 
 
 class CheckpointSenders:
-    """All that are under way, or were to a node that still follows."""
+    """The checkpoints that are being sent, or were sent to a node that still follows."""
 
     def __init__(self, context: SendingContext, replicas: Mapping[int, Replica]) -> None:
         self._context = context
@@ -45,7 +45,7 @@ class CheckpointSenders:
         self._senders: dict[Progress, CheckpointSender] = {}
 
     def send(self, instruction: SendCheckpoint) -> None:
-        """Begin to send one; its leader hears how it ends."""
+        """Begin to send a checkpoint; the leader is told how that ends."""
         replica = self._replicas[instruction.progress.state.id]
         self._senders[instruction.progress] = CheckpointSender(self._context, replica, instruction)
 
@@ -55,7 +55,7 @@ class CheckpointSenders:
             sender.cancel()
 
     def describe(self, progress: Progress, migration: MigrationProgress) -> None:
-        """Add what is known of the transfer to what the leader says."""
+        """Add the bytes and the phase of the transfer to the leader's report."""
         sender = self._senders.get(progress)
         if sender is not None:
             migration.bytes_total, migration.bytes_done = sender.bytes_total, sender.bytes_done
@@ -63,7 +63,7 @@ class CheckpointSenders:
                 migration.phase = sender.phase
 
     async def close(self) -> None:
-        """Stop all."""
+        """Stop all transfers, and wait until they have ended."""
         senders = list(self._senders.values())
         for sender in senders:
             sender.cancel()
@@ -72,7 +72,7 @@ class CheckpointSenders:
 
 
 class CheckpointSender:
-    """One checkpoint's way to one follower: a task, which tries once."""
+    """Sends one checkpoint to one follower: a task, which tries once."""
 
     def __init__(self, context: SendingContext, replica: Replica, instruction: SendCheckpoint) -> None:
         self.phase = _PHASE.MIGRATION_PHASE_CHECKPOINT
@@ -85,11 +85,10 @@ class CheckpointSender:
         self._task = asyncio.create_task(self._run(), name=name)
 
     def cancel(self) -> None:
-        """Stop."""
         self._task.cancel()
 
     async def wait(self) -> None:
-        """Until it has ended."""
+        """Wait until the transfer has ended."""
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
@@ -107,7 +106,7 @@ class CheckpointSender:
             leader.checkpoint_sent(progress, offset, self._context.clock())
 
     async def _send(self) -> int:
-        """Send a checkpoint; the offset up to which the follower has everything with it."""
+        """Send a checkpoint. Returns the offset up to which the follower has everything with it."""
         replica = self._replica
         async with self._context.slots:
             replica.retention.keep_for(self._progress.node_id, replica.flushed)
@@ -124,7 +123,9 @@ class CheckpointSender:
                 await taken.remove()
 
     async def _verify(self, taken: Checkpoint) -> None:
-        """The target has read damage in what came: it is this leader's own, or it came about on the way."""
+        """The target has found damage in what it received: find out whether it is this leader's own. Raises
+        CORRUPT_DATA if it is.
+        """
         data = self._replica.data
         try:
             await taken.verify()
@@ -134,7 +135,7 @@ class CheckpointSender:
             raise
 
     async def _left_out(self, taken: Checkpoint) -> dict[str, int]:
-        """The CRC-32 of the files that the follower has already: the same name, size and content."""
+        """By name, the CRC-32 of the files that the follower has already, with the same size and content."""
         there = {file.name: file for file in self._kept}
         left: dict[str, int] = {}
         for file in taken.files:
@@ -178,4 +179,4 @@ class CheckpointSender:
 
     @failpoint("migration.ship_file")
     async def _file_shipped(self) -> None:
-        """Between two files."""
+        """A failpoint between two files."""

@@ -1,4 +1,4 @@
-"""From staged to acknowledged: one sync for all writes of a loop turn, then apply, then answer."""
+"""Takes entries from staged to acknowledged: one sync for all writes of a loop turn, then apply, then answer."""
 
 import asyncio
 from collections import deque
@@ -12,8 +12,8 @@ from minkad.core.replication.state import Applying, Role
 from minkad.replication.replica import DONE, Pending, Replica
 from minkad.storage.log_database import LogDatabase
 
-_APPLY_KEYS: Final = 2000  # at once; about 5 ms
-_APPLY_SECONDS: Final = 0.005  # then the loop gets its turn
+_APPLY_KEYS: Final = 2000  # applied at once; they take about 5 ms
+_APPLY_SECONDS: Final = 0.005  # apply for so long, then let other tasks run
 _STALL_RETRY_SECONDS: Final = 0.002
 
 
@@ -21,7 +21,7 @@ _Ends = dict[Replica, tuple[int, int]]  # where each replica's log ended when it
 
 
 class Committer:
-    """Has staged entries made durable, and applies what is committed."""
+    """Makes staged entries durable, and applies what is committed."""
 
     def __init__(
         self,
@@ -31,19 +31,20 @@ class Committer:
         on_applied: Callable[[Replica, int], None],
         on_mark: Callable[[Replica, SlowMark], None],
     ) -> None:
-        """`carry_out` carries out what is in the outbox. `on_applied`: so many bytes of bodies were applied. `on_mark`:
-        the next entry to apply is done beside the loop; `passed_mark` goes on.
+        """`carry_out` carries out what is in the outbox. `on_applied` is called with how many bytes of bodies were
+        applied. `on_mark` is called with a slow mark, and carries it out in a task; applying goes on with
+        `passed_mark`.
         """
         self._log_db = log_db
         self._clock = clock
         self._carry_out = carry_out
         self._on_applied = on_applied
         self._on_mark = on_mark
-        self._groups: dict[asyncio.Future[None], _Ends] = {}  # what is on its way to the disk
+        self._groups: dict[asyncio.Future[None], _Ends] = {}  # writes on their way to the disk
         self._queue: deque[Replica] = deque()
         self._scheduled = False
         self._closed = False
-        self.pending_bytes = 0  # of bodies that somebody waits for
+        self.pending_bytes = 0  # the bodies of writes that clients wait for
 
     def sync(self, replica: Replica, *, to_disk: bool) -> None:
         """Something was appended to the replica's log: make it durable with all else of this loop turn. Without
@@ -58,7 +59,7 @@ class Committer:
         ends[replica] = (replica.log.end, replica.log.truncations)
 
     async def stored(self) -> None:
-        """Until what was staged is on its way out of memory: written, as durably as asked, or failed."""
+        """Wait until what was staged so far is written, as durably as asked, or has failed."""
         if self._groups:
             await asyncio.wait(list(self._groups))
 
@@ -83,12 +84,12 @@ class Committer:
             self._apply_queued()
 
     def apply(self, replica: Replica) -> None:
-        """There is something to apply."""
+        """Apply the replica's committed entries, after those of the replicas that are queued already."""
         self._queue.append(replica)
         self._schedule(0.0)
 
     def close(self) -> None:
-        """Apply nothing from here on: what is committed is in the log."""
+        """Apply nothing from here on; what is committed stays in the log."""
         self._closed = True
 
     def passed_mark(self, replica: Replica) -> None:
@@ -98,7 +99,7 @@ class Committer:
         self._carry_out()
 
     def give_up(self, replica: Replica, code: Code, reason: str) -> None:
-        """Whoever waits for an entry that is not applied gets an error."""
+        """The clients that wait for entries that are not applied get an error with this code."""
         for entry in replica.drop_pending():
             if entry.ticket is not None:
                 self.pending_bytes -= entry.size
@@ -129,7 +130,9 @@ class Committer:
             asyncio.get_running_loop().call_later(delay, self._apply_queued)
 
     def _apply_some(self, replica: Replica, until: float) -> float | None:
-        """None when nothing is left to apply, else after how many seconds to go on."""
+        """Apply entries until the time `until`. Returns after how many seconds to go on, or None if nothing is left to
+        apply.
+        """
         while self._can_apply(replica) and replica.applied < replica.high_watermark:
             if replica.data.is_stalled():
                 return _STALL_RETRY_SECONDS
@@ -158,8 +161,8 @@ class Committer:
         size = 0
         if replica.role is Role.FOLLOWER:
             replica.log.drop_tail(replica.applied)
-        # With or without clearance: whoever may have been elected since was in the in-sync set, so it has all of this
-        # in its log, and serves nothing before it has applied it.
+        # This needs no clearance: any replica that may have been elected since was in the in-sync set, so it has all of
+        # this in its log, and serves nothing before it has applied it.
         leads = replica.role is Role.LEADER
         traffic, now = replica.load.traffic, self._clock()
         for entry in applied:

@@ -1,4 +1,4 @@
-"""What the data plane needs of the rest of the node."""
+"""What the data plane needs from the rest of the node."""
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ from minkad.storage.replica_store import ReplicaStore
 
 
 class Controller(Protocol):
-    """What is asked of the active controller. A call may raise a MinkaError; unless that says by its code that the
-    controller has refused, the outcome counts as unknown, so it must not hide an unknown one behind a refusal.
+    """The requests to the active controller. A call may raise a MinkaError; unless its code is a refusal, the outcome
+    counts as unknown. So an implementation must not raise a refusal when it doesn't know the outcome.
     """
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
         """The partition's new row."""
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """A result for each change."""
+        """A result for each change, in their order."""
 
     async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
         """The rows of both halves."""
@@ -42,7 +42,7 @@ class Controller(Protocol):
         """The rows of both halves."""
 
     async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
-        """The row of what both are now, and the last one of what is part of it."""
+        """The row of the merged partition, and the last row of the one that became a part of it."""
 
 
 class ClusterTable(ClusterView, Protocol):
@@ -55,29 +55,29 @@ class ClusterTable(ClusterView, Protocol):
         """The partition's row."""
 
     def is_gone(self, partition_id: int) -> bool:
-        """Whether it was merged into another one."""
+        """Whether the partition was merged into another one."""
 
     def operation_moving(self, partition_id: int) -> Operation | None:
-        """The operation that moves the partition."""
+        """The operation that moves the partition, if there is one."""
 
 
 class Observer(Protocol):
-    """What is counted."""
+    """The events that the node counts in its metrics."""
 
     def writes_waited(self, seconds: float) -> None:
-        """Writes to a partition waited so long for a hand-over."""
+        """Writes to a partition have waited for `seconds`, for a hand-over."""
 
     def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
-        """The in-sync set of a partition that this node leads."""
+        """The in-sync set of a partition that this node leads has changed."""
 
     def damage_found(self) -> None:
-        """A copy is damaged."""
+        """The data of a replica was found damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSources:
-    """The source of loads and their files. `table` is this node's copy; `pull` lets another node have a file;
-    `finish` tells the active controller.
+    """How the data plane gets at loads and their files. `table` is this node's copy; `pull` has another node fetch a
+    file; `finish` tells the active controller what was taken in.
     """
 
     spool: Spool
@@ -89,7 +89,9 @@ class LoadSources:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the data plane gets of the rest of the node. `clock` is monotonic, `unix_ms` the wall clock."""
+    """What the data plane gets from the rest of the node. `clock` is monotonic, in seconds; `unix_ms` is the wall
+    clock, in milliseconds since 1970.
+    """
 
     node_id: str
     store: ReplicaStore
@@ -101,4 +103,4 @@ class Surroundings:
     observer: Observer
     clock: Callable[[], float]
     unix_ms: Callable[[], int]
-    loads: LoadSources | None = None  # None: there are none
+    loads: LoadSources | None = None  # None: this node takes in no loads

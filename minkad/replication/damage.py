@@ -1,9 +1,9 @@
-"""What becomes of a replica whose data is damaged: it serves nothing, and its copy is made again where that is safe.
+"""A replica whose data is damaged serves nothing, and its data is made again where that is safe.
 
-If its log still has all that was ever written, the data is made of the log. Else a follower tells its leader, which
-takes it out of the in-sync set and sends a checkpoint; a leader lets another replica in sync lead, and is a follower
-then (`Leader`). The last one in sync refuses with CORRUPT_DATA, each time, and goes on sending its log to those who
-can catch up by it.
+If its log still has all that was ever written, the data is made of the log. Otherwise a follower tells its leader,
+which takes it out of the in-sync set and sends a checkpoint; a leader lets another replica in sync lead, and becomes a
+follower (`Leader`). The last one in sync refuses every request with CORRUPT_DATA, and goes on sending its log to the
+followers that can catch up by it.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from minkad.storage.data_database import DataDatabase
 
 log: Final = logging.getLogger(__name__)
 
-_MOST_FROM_LOG: Final = 3  # of one partition since the node's start: a disk that damages it again and again is no help
+_MOST_FROM_LOG: Final = 3  # times for one partition since the node's start: a disk may damage it again and again
 
 
 class Damage:
@@ -36,7 +36,7 @@ class Damage:
         new_data: Callable[[int], DataDatabase],
         notify: Callable[[int], None],
     ) -> None:
-        """`notify`: whoever waits for the partition looks again."""
+        """`notify`: requests that wait for the partition look again."""
         self._replicas = replicas
         self._committer = committer
         self._store = around.store
@@ -65,7 +65,7 @@ class Damage:
             task.add_done_callback(self._tasks.discard)
         else:
             log.error("a copy is damaged; nothing of it is served", extra=names)
-            asyncio.get_running_loop().call_soon(self._give_up, replica)  # its finder is in the middle of something
+            asyncio.get_running_loop().call_soon(self._give_up, replica)  # its finder is in the middle of work
 
     def all(self) -> list[DamagedReplica]:
         """All damaged replicas of this node."""

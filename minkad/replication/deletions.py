@@ -1,4 +1,4 @@
-"""Deleting what the node is no longer to have."""
+"""The deletion of replicas that the node is no longer to have."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class Deletions:
         receiver: CheckpointReceiver,
         gone: Callable[[Replica], None],
     ) -> None:
-        """`gone` removes it from `replicas`; it is removed from `failed` here."""
+        """`gone` removes a deleted replica from `replicas`; this class removes it from `failed`."""
         self._replicas = replicas
         self._failed = failed
         self._log_db = around.log_db
@@ -40,7 +40,7 @@ class Deletions:
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     def __contains__(self, partition_id: int) -> bool:
-        """Whether it is being deleted."""
+        """Whether the partition's replica is being deleted."""
         return partition_id in self._under_way
 
     async def delete(self, row: Partition) -> None:
@@ -54,7 +54,7 @@ class Deletions:
         await asyncio.shield(self._under_way[row.id])
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the deletions that are under way."""
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
     async def _delete(self, row: Partition) -> None:
@@ -69,7 +69,7 @@ class Deletions:
 
     @failpoint("replica.delete")
     async def delete_replica(self, replica: Replica) -> None:
-        """First what makes it a replica, durably; a folder without that is never served."""
+        """Remove the replica's meta and log, durably; a folder without a meta is never served."""
         assert replica.role is Role.REMOVED, f"partition {replica.id} is to be deleted as {replica.role}"
         self._flusher.forget(replica)
         replica.drop_pending()

@@ -1,4 +1,4 @@
-"""Carries out what the replicas of this node ask for, and brings them what comes of it."""
+"""Carries out the instructions of this node's replicas, and tells them the results."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class Executor:
         clock: Callable[[], float],
         learn: Callable[[Partition], None],
     ) -> None:
-        """`learn`: a row that came with an answer."""
+        """`learn` is called with each row that came with an answer."""
         self._outbox = outbox
         self._replicas = replicas
         self._hosted = hosted
@@ -56,17 +56,17 @@ class Executor:
         }
 
     def handle(self, handlers: Mapping[type[Instruction], Handler]) -> None:
-        """Who carries out the other kinds."""
+        """Add the handlers of the other kinds of instructions."""
         self._handlers.update(handlers)
 
     def carry_out(self) -> None:
-        """All that there is to do now."""
+        """Carry out all instructions that are in the outbox."""
         while instructions := self._outbox.take():
             for instruction in instructions:
                 self._handlers[type(instruction)](instruction)
 
     async def close(self) -> None:
-        """From now on ask and wake nobody."""
+        """Ask the controller and wake replicas no longer."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -81,7 +81,7 @@ class Executor:
         task.add_done_callback(self._tasks.discard)
 
     def reached(self, place: str) -> None:
-        """A step that has a name."""
+        """Run the failpoint of this named step."""
         _PLACES[place]()
 
     # Time
@@ -143,7 +143,7 @@ class Executor:
 
     @failpoint("merge.learn")
     def _learn_merged(self, rows: Iterable[Partition]) -> None:
-        """Take in both rows at once: from here on one partition serves what the other did."""
+        """Take over both rows in one go: from here on one partition serves what the other one did."""
         self._learn_all(rows)
 
     def _learn_all(self, rows: Iterable[Partition]) -> None:

@@ -1,4 +1,4 @@
-"""When data in memory goes to disk: it bounds memory, the log's length, and what is replayed after a crash."""
+"""Flushes of the data: they bound the memory, the log's length, and what is replayed after a crash."""
 
 import asyncio
 import logging
@@ -16,8 +16,8 @@ _AT_ONCE: Final = 2
 
 
 class Flusher:
-    """A replica is flushed at `flush_bytes` of bodies applied since the last time; all together stay below
-    `total_bytes`, for which the one with the most goes first.
+    """A replica is flushed once `flush_bytes` of bodies were applied to it since its last flush. When all together have
+    more than `total_bytes`, the one with the most is flushed.
     """
 
     def __init__(
@@ -28,12 +28,12 @@ class Flusher:
         self._flush_bytes = flush_bytes
         self._total_bytes = total_bytes
         self._total = 0
-        self._flushing: set[int] = set()  # by partition: begun here
+        self._flushing: set[int] = set()  # the partitions whose flush was begun here
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def applied(self, replica: Replica, size: int) -> None:
-        """So many bytes of bodies were applied."""
+        """`size` bytes of bodies were applied to the replica."""
         replica.unflushed += size
         replica.retention.applied_bytes += size
         self._total += size
@@ -45,31 +45,31 @@ class Flusher:
                 self._start(max(waiting, key=lambda replica: replica.unflushed))
 
     def forget(self, replica: Replica) -> None:
-        """The replica is gone."""
+        """Count nothing of the replica as unflushed: it is about to be flushed, or is gone."""
         self._total -= replica.unflushed
         replica.unflushed = 0
 
     async def flush(self, replica: Replica) -> None:
-        """Flush, and trim the log. Raises STORAGE_FAILED."""
+        """Flush the replica's data, and trim its log. Raises STORAGE_FAILED."""
         self.forget(replica)
         if not replica.data.is_open:
             return
         data = replica.data
-        if replica.trim.has_foreign:  # a mark has said so that isn't applied again after a restart
+        if replica.trim.has_foreign:  # after the flush, the mark that says so isn't applied again at a restart
             replica.stage_meta(self._log_db)
             await self._log_db.sync()
         else:
             await replica.log_first()
         applied = await data.flush()
         if not replica.still_has(data):
-            return  # its content was replaced meanwhile
-        # Not a marker before what it asks for is done: it has to be in the log until then.
+            return  # its data was replaced meanwhile
+        # A marker that isn't carried out yet has to stay in the log: it doesn't count as flushed.
         replica.flushed = max(replica.flushed, min(applied.offset, replica.applied))
         replica.trim_log()
-        replica.stage_meta(self._log_db)  # it has the size
+        replica.stage_meta(self._log_db)  # it also has the size
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the flushes that are under way."""
         await asyncio.gather(*self._tasks)
 
     def _start(self, replica: Replica) -> None:
@@ -88,7 +88,7 @@ class Flusher:
                     await self.flush(replica)
         except MinkaError as error:
             log.error("a partition could not be flushed", extra={"partition": replica.id, "reason": str(error)})
-            if error.code is not Code.CORRUPT_DATA:  # that is this partition's alone: see damage.py
+            if error.code is not Code.CORRUPT_DATA:  # damage concerns this partition alone: see damage.py
                 self._log_db.fail(error)
         finally:
             self._flushing.discard(replica.id)

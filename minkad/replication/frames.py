@@ -1,4 +1,4 @@
-"""What nodes send each other about replicas: MessagePack arrays as raw gRPC messages.
+"""The messages of replication between nodes: MessagePack arrays as raw gRPC messages.
 
 `APPEND_METHOD` is one stream from each leader's node to each follower's, for all their partitions: `Frame`s one way,
 `Answer`s the other. The leader probes where a follower stands, finds how far both logs are the same, and appends what
@@ -17,7 +17,7 @@ SHIP_METHOD: Final = "/minka.v1.Replication/Ship"
 
 
 class Frame(msgspec.Struct, array_like=True, gc=False):
-    """From a leader's node. `dropped`: partitions of which nothing more comes on this stream.
+    """A message from a leader's node. `dropped`: partitions for which nothing more comes on this stream.
 
     `echo` is None in most, else 0 or the newest `stamp` that the leader's node has received: all of its high watermarks
     as they were at some moment after that are in this frame and those before it. `stream_number` grows with each stream
@@ -31,15 +31,15 @@ class Frame(msgspec.Struct, array_like=True, gc=False):
 
 
 class Answer(msgspec.Struct, array_like=True, gc=False):
-    """From a follower's node; `stamp` is its clock as it was sent."""
+    """A message from a follower's node; `stamp` is its clock when it was sent, in seconds."""
 
     acks: list[Ack]
     stamp: float
 
 
 class ShipHeader(msgspec.Struct, array_like=True, gc=False):
-    """What comes: (name, size in bytes) of each file, and the names of those that the target has kept and that do not
-    come again.
+    """The first message of a checkpoint: (name, size in bytes) of each file, and the names of those that the target has
+    kept, which are not sent again.
     """
 
     partition_id: int
@@ -49,7 +49,7 @@ class ShipHeader(msgspec.Struct, array_like=True, gc=False):
 
 
 class ShipTrailer(msgspec.Struct, array_like=True, gc=False):
-    """The CRC-32 of each file."""
+    """The last message of a checkpoint: the CRC-32 of each file, in their order."""
 
     checksums: list[int]
 

@@ -1,10 +1,10 @@
-"""How the partitions take in loads that are committed.
+"""How the partitions take in committed loads.
 
 The leader of a partition sees by its own copy of the table which parts are due. It has the file, or gets it from
 another node, sees to it that the other replicas have it, and appends a mark to the partition's log. Each replica that
 comes to the mark takes in a hard link of its file before it goes on; so all of it is there at once, at the same place
-of each log. What is taken in is noted with the data, so a mark that comes once more does nothing, and the leader tells
-the controller.
+of each log. The data says which loads it has taken in, so a mark that comes once more does nothing. The leader then
+tells the controller.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ Key = tuple[int, int]  # load number, partition id
 
 @dataclass(slots=True)
 class _Report:
-    """What the active controller is yet to be told, and what it was told and has yet to be seen in the table."""
+    """What the active controller is yet to be told, and what it was told that isn't in the table yet."""
 
     finished: dict[Key, int] = field(default_factory=dict)  # the leader_epoch
     told: dict[Key, int] = field(default_factory=dict)
@@ -85,14 +85,14 @@ class Ingesting:
         self._timer: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(_PREPARED_AT_ONCE)
         self._links = asyncio.Semaphore(_LINKS_AT_ONCE)
-        self._taking = asyncio.Lock()  # it holds the interpreter's lock for some milliseconds
+        self._taking = asyncio.Lock()  # taking a file in holds the GIL for some milliseconds
 
     def start(self) -> None:
-        """Begin to look now and then, besides whenever something has changed."""
+        """Begin to look at the loads once a second, besides whenever something has changed."""
         self._timer = asyncio.create_task(self._keep_looking(), name="loads")
 
     async def close(self) -> None:
-        """Stop; what is half done is done again after the next start."""
+        """Stop; what is half done is begun again after the next start."""
         single = (self._reporting, self._looking, self._timer)
         tasks = [*self._preparing.values(), *self._making.values(), *(task for task in single if task is not None)]
         for task in tasks:
@@ -102,7 +102,7 @@ class Ingesting:
     # What is due
 
     def loads_changed(self) -> None:
-        """By this node's copy of the table."""
+        """The loads in this node's copy of the table have changed."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_at_all(), name="looking at loads")
 
@@ -140,7 +140,7 @@ class Ingesting:
                 continue
             if key not in self._preparing and part.load_number not in leader.marked_loads:
                 self._prepare_soon(replica, leader, part)
-            return  # one after the other, in the order of their commits
+            return  # the others follow, in the order in which they were committed
 
     def _prepare_soon(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
         key = part.load_number, replica.id
@@ -158,7 +158,7 @@ class Ingesting:
     # The leader
 
     async def _prepare(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
-        """Append the mark once enough replicas have the file."""
+        """Append the mark to the log once enough replicas have the file."""
         key, backoff = (part.load_number, replica.id), _FIRST_BACKOFF
 
         def goes_on() -> bool:
@@ -170,7 +170,7 @@ class Ingesting:
                 async with self._slots:
                     await self._have_file(replica, part)
                 if replica.unflushed >= _FLUSH_FIRST_BYTES:
-                    await self._flush(replica)  # what taking it in would have to wait for, and users' writes with it
+                    await self._flush(replica)  # else the file, and users' writes, would wait for the flush
                 if goes_on() and replica.is_ready and replica.gate.state is Gate.OPEN:
                     self._append_mark(replica, leader, part)
                     return
@@ -181,7 +181,9 @@ class Ingesting:
 
     @failpoint("ingest.prepare")
     async def _have_file(self, replica: Replica, part: LoadPart) -> None:
-        """Here, at all other replicas that can be reached, and at as many as writes ask for."""
+        """Have the file here and at all other replicas that can be reached. Raises NOT_ENOUGH_SPOOLS if fewer nodes
+        have it than writes ask for.
+        """
         file, row = _file_of(part), replica.row
         await self._fetching.ensure(part.load_number, file, row.replicas)
         async with self._links:
@@ -218,7 +220,7 @@ class Ingesting:
     # Each replica
 
     def make(self, replica: Replica, mark: IngestMark) -> None:
-        """The next entry to apply is this mark: the replica goes on after it when the file is taken in."""
+        """The next entry to apply is this mark: applying goes on after it when the file is taken in."""
         entry = replica.begin_mark()
         task = asyncio.create_task(
             self._make(replica, mark, entry), name=f"taking load {mark.load_number} in {replica.id}"
@@ -259,7 +261,7 @@ class Ingesting:
         await self._settle(replica, mark)
 
     async def _settle(self, replica: Replica, mark: IngestMark) -> None:
-        """That it is taken in is durable, so that nothing has to be taken in again, and the log may let go of it."""
+        """Flush, so that it is durable that the load was taken in, and the log may be trimmed after its mark."""
         names = {"partition": replica.id, "load": mark.load_number, "rows": mark.rows}
         log.info("a part of a load was taken in", extra=names)
         try:
@@ -271,7 +273,9 @@ class Ingesting:
     async def _take_in(
         self, replica: Replica, data: DataDatabase, link: Path, mark: IngestMark, entry: Pending
     ) -> bool:
-        """Whether the replica is still what it was. A file that can't be taken in is to come from elsewhere."""
+        """Take the file in. False if the replica was deleted or replaced meanwhile. A damaged file is removed, so that
+        it is fetched from another node.
+        """
         try:
             async with replica.lock, self._taking:
                 if not _is_same(replica, data):
@@ -294,8 +298,8 @@ class Ingesting:
         await replica.data.ingest(link, Size(mark.data_bytes, mark.rows), taken, applied)
 
     async def _own_link(self, replica: Replica, data: DataDatabase, mark: IngestMark) -> Path | None:
-        """A hard link of the file, which is whole; None once there is nothing to take it in. The replica's other duties
-        go on meanwhile: it only applies nothing.
+        """A hard link of the file, whose content was checked; None if the replica no longer has this data, or is to get
+        a checkpoint instead. Meanwhile the replica does all but apply entries.
         """
         file = LoadFile(name=mark.name, partition_id=replica.id, bytes=mark.bytes, rows=mark.rows)
         file.checksum = mark.checksum
@@ -316,7 +320,7 @@ class Ingesting:
         return None
 
     def _is_to_be_had_otherwise(self, replica: Replica, mark: IngestMark) -> bool:
-        """Whether the leader has taken it in for certain, so that a checkpoint of its data has it."""
+        """Whether the leader has certainly taken the load in, so that a checkpoint of its data has it."""
         table = self._table()
         is_due = mark.load_number in table.due.get(replica.id, ())
         return replica.role is Role.FOLLOWER and mark.load_number < table.next_number and not is_due
@@ -330,7 +334,7 @@ class Ingesting:
             if replica.data.exists():
                 replica.open()
         except MinkaError:
-            return True  # it may be made of the log again
+            return True  # the data may be made of the log again
         if replica.data.loads.has(number):
             return replica.data.loads.is_in_log(number, replica.log.base)
         return replica.applied < replica.log.end
@@ -338,7 +342,7 @@ class Ingesting:
     # Telling
 
     def _wait_for(self, key: Key, error: MinkaError) -> None:
-        """What doesn't come by itself is said once in the log, and to who asks for the load."""
+        """Log once why a part waits, and tell the controller, which says it to a client that asks for the load."""
         if self._report.waiting.get(key) != str(error):
             names = {"load": key[0], "partition": key[1], "reason": str(error)}
             log.warning("a part of a load waits", extra=names)
@@ -359,10 +363,10 @@ class Ingesting:
             self._reporting = asyncio.create_task(self._tell_all(), name="loads' reports")
 
     async def _tell_all(self) -> None:
-        """One call at a time, with all that there is by then."""
+        """Tell the controller, in one call at a time, all that there is to tell by then."""
         report, backoff = self._report, _FIRST_BACKOFF
         while report.finished or report.waiting != report.waiting_told:
-            await asyncio.sleep(0)  # what is applied in this turn goes together
+            await asyncio.sleep(0)  # so that all that is applied in this turn of the loop is told in one call
             some, waiting = dict(list(report.finished.items())[:_TOLD_AT_ONCE]), dict(report.waiting)
             request = FinishLoadPartsRequest(
                 node_id=self._node_id,
@@ -394,7 +398,7 @@ class Ingesting:
 
 
 def _is_same(replica: Replica, data: DataDatabase) -> bool:
-    """Whether it still has this data, and that was not found damaged."""
+    """Whether the replica still has this data, and no damage was found in it."""
     return replica.still_has(data) and data.damage is None
 
 

@@ -1,4 +1,4 @@
-"""What the replicas of a node did since they were last asked, for the history of its load."""
+"""The traffic and size of a node's replicas in each interval, for the history of its load."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,20 +11,22 @@ from minkad.replication.load import Traffic
 from minkad.replication.replica import Replica
 from minkad.storage.size_estimate import Size
 
-_AT_ONCE: Final = 500  # looked at before the loop gets its turn
-_CHANGED_SHARE: Final = 16  # a size is told when it has changed by one part of so many
+_AT_ONCE: Final = 500  # replicas looked at before other tasks get a turn
+_CHANGED_SHARE: Final = 16  # a size is reported when it has changed by more than 1/16
 _QUIET: Final = Traffic()
 
 
 class Intervals:
-    """For the loop's thread. What a replica that is removed did since it was last asked is lost."""
+    """For the loop's thread. The last interval of a replica that is removed is lost."""
 
     def __init__(self, replicas: Mapping[int, Replica]) -> None:
         self._replicas = replicas
         self._told: dict[int, int] = {}  # bytes by partition id
 
     async def take(self, *, whole: bool) -> list[PartitionInterval]:
-        """The rows of those that answered clients or changed in size; with `whole`, of all that have any data."""
+        """The rows of the replicas that have answered clients or changed in size since the last call. With `whole`,
+        also those of all others that have any data.
+        """
         self._told = {id_: size for id_, size in self._told.items() if id_ in self._replicas}
         found: list[PartitionInterval] = []
         for number, replica in enumerate(list(self._replicas.values()), 1):
@@ -39,7 +41,9 @@ class Intervals:
 
 
 def owned_size(replica: Replica) -> Size:
-    """The size of its data, a part of which may be another partition's since a split."""
+    """The size of the replica's data without the part that belongs to another partition since a split; an estimate
+    then.
+    """
     size = replica.data.size()
     if not replica.trim.has_foreign:
         return size

@@ -1,4 +1,4 @@
-"""What a node has on its disks, by reading it; and where to divide what it leads."""
+"""What a node has on its disks, counted by reading it, and the keys at which to split what it leads."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -32,8 +32,8 @@ class Inventory:
         self._changed = changed
 
     async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
-        """What is on this node's disks, counted by reading it; of all partitions if none is named. Also of those that
-        it should not have; not of what is deleted meanwhile. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """Count the keys on this node's disks by reading them; those of all partitions, also ones that it should not
+        have, if none is named. A partition that is deleted meanwhile is left out. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         ids = partition_ids or sorted({*self._replicas, *self._store.partition_ids()})
         counts = []
@@ -43,7 +43,7 @@ class Inventory:
             row = Partition() if replica is None else replica.row
             try:
                 if replica is not None and replica.log.base:
-                    replica.open()  # a folder that is gone is no empty one
+                    replica.open()  # raises if its folder is gone: that is not the same as an empty one
                 size = await data.count(KeyRange(row.start_key, row.end_key))
             except MinkaError as error:
                 if error.code is not Code.SHUTTING_DOWN:

@@ -1,6 +1,7 @@
-"""The in-sync sets of all partitions that one node leads are recorded, and it is looked who lags.
+"""Has the in-sync sets of the partitions that one node leads recorded, and looks which followers lag.
 
-Only the active controller changes a set, by compare-and-set; one call carries all that change at the time (KIP-497).
+Only the active controller changes a set, by compare-and-set; one call has all the changes that there are at the time
+(KIP-497).
 """
 
 import asyncio
@@ -22,12 +23,12 @@ from minkad.replication.replica import Replica
 log: Final = logging.getLogger(__name__)
 
 _MAX_CHANGES: Final = 1000  # in one call
-_AT_ONCE: Final = 200  # looked at before the loop gets its turn
+_AT_ONCE: Final = 200  # replicas looked at before other tasks get a turn
 _LONGEST_BACKOFF: Final = 0.2  # seconds; writes may wait for the new controller to take a dead replica out
 
 
 class IsrChanges:
-    """Two tasks: one looks who lags, one asks the controller."""
+    """Two tasks: one looks which followers lag, one asks the controller."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class IsrChanges:
         settings: ReplicationSettings,
         learn: Callable[[Partition], None],
     ) -> None:
-        """`learn`: a row that came with an answer."""
+        """`learn` is called with each row that came with an answer."""
         self._node_id = around.node_id
         self._replicas = replicas
         self._settings = settings
@@ -47,22 +48,20 @@ class IsrChanges:
         self._waiting: dict[int, IsrProposal] = {}
         self._wake = asyncio.Event()
         self._tasks = [
-            BackgroundTask("who lags", self._watch, around.log_db.fail),
+            BackgroundTask("lag check", self._watch, around.log_db.fail),
             BackgroundTask("in-sync sets", self._ask, around.log_db.fail),
         ]
 
     def start(self) -> None:
-        """Begin."""
         for task in self._tasks:
             task.start()
 
     async def close(self) -> None:
-        """End."""
         for task in self._tasks:
             await task.close()
 
     def propose(self, proposal: IsrProposal) -> None:
-        """Have it recorded, unless its leader gives it up before."""
+        """Have the proposal recorded, unless its leader gives it up before that."""
         self._waiting[proposal.partition_id] = proposal
         self._wake.set()
 
@@ -72,7 +71,8 @@ class IsrChanges:
         while True:
             await asyncio.sleep(interval)
             now = self._clock()
-            # A node that stood still knows nothing of its followers, and without clearance it may no longer lead.
+            # A node that stood still can't tell whether its followers lag, and one without clearance may no longer
+            # lead.
             stalled = now - before > self._settings.lag_timeout / 2 or not self._has_clearance()
             before = now
             leading = [replica for replica in self._replicas.values() if replica.leader is not None]
@@ -109,7 +109,7 @@ class IsrChanges:
         for proposal, result in zip(asked, response.results, strict=True):
             if result.HasField("partition"):
                 self._learn(result.partition)
-            if (leader := self._leader_of(proposal)) is not None:  # it wasn't recorded: the row is as it was
+            if (leader := self._leader_of(proposal)) is not None:  # it wasn't recorded, and the row is as it was
                 log.info(
                     "an in-sync set was not changed",
                     extra={"partition": proposal.partition_id, "to": list(proposal.isr), "reason": result.error},
@@ -117,7 +117,7 @@ class IsrChanges:
                 leader.isr_refused(proposal, self._clock())
 
     def _take(self) -> list[IsrProposal]:
-        """What is to be asked now: proposals that still stand."""
+        """The proposals to send now; those that no leader waits for are dropped."""
         taken: list[IsrProposal] = []
         for partition_id, proposal in list(self._waiting.items()):
             if len(taken) == _MAX_CHANGES:
@@ -129,7 +129,7 @@ class IsrChanges:
         return taken
 
     def _leader_of(self, proposal: IsrProposal) -> Leader | None:
-        """The leader that waits for this."""
+        """The leader that waits for this proposal; None if it has given it up."""
         replica = self._replicas.get(proposal.partition_id)
         leader = replica.leader if replica is not None else None
         return leader if leader is not None and leader.proposed is proposal else None

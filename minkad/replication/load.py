@@ -1,7 +1,7 @@
-"""How much each replica is used: how many keys are read and written a second, a sample of which, and what is answered.
+"""The load of each replica: how many keys are read and written a second, a sample of them, and what was answered.
 
-Counting is an addition for each group of a request. Of what is too busy, and of nothing else, about a thousand of the
-keys and scans of the last ten seconds are kept.
+Counting costs an addition for each group of a request. Only while a replica is too busy, about a thousand of the keys
+and scans of its last ten seconds are kept.
 """
 
 import random
@@ -29,7 +29,7 @@ class Sample:
         self._skip = 0
 
     def add(self, keys: Sequence[bytes]) -> None:
-        """Each is one operation."""
+        """Sample the keys of a group; each is one operation."""
         skip = self._skip - len(keys)
         while skip < 0:
             self.spans.append((keys[skip], keys[skip]))
@@ -37,7 +37,7 @@ class Sample:
         self._skip = skip
 
     def add_scan(self, span: Span, operations: int) -> None:
-        """A scan that counts as so many."""
+        """Sample a scan that counts as `operations` operations."""
         skip = self._skip - operations
         while skip < 0:
             self.spans.append(span)
@@ -46,24 +46,24 @@ class Sample:
 
 
 def page_operations(rows: int) -> int:
-    """As how many operations a page of a scan counts."""
+    """How many operations a page of a scan counts as."""
     return 1 + rows // ROWS_AS_ONE_KEY
 
 
 class Traffic:
-    """What a replica has answered since this was last taken for the history: see `PartitionInterval`. What was refused
-    or has failed isn't in it.
+    """What a replica has answered since this was last taken for the history: see `PartitionInterval`. Requests that
+    were refused or have failed are not in it.
     """
 
     __slots__ = ("bytes_read", "bytes_written", "reads", "reads_took", "writes", "writes_took")
 
     def __init__(self) -> None:
         self.reads = self.writes = self.bytes_read = self.bytes_written = 0
-        self.reads_took: list[int] = []  # empty before the first
+        self.reads_took: list[int] = []  # counts by bucket of latency; empty before the first read
         self.writes_took: list[int] = []
 
     def read(self, operations: int, size: int, seconds: float) -> None:
-        """A group was answered with so many bytes, so long after its request had come."""
+        """A group was answered with `size` bytes, `seconds` after its request had come."""
         self.reads += operations
         self.bytes_read += size
         if not self.reads_took:
@@ -71,7 +71,7 @@ class Traffic:
         self.reads_took[bucket(seconds)] += 1
 
     def write(self, operations: int, size: int, seconds: float) -> None:
-        """A group with so many bytes was acknowledged."""
+        """A group with `size` bytes was acknowledged, `seconds` after its request had come."""
         self.writes += operations
         self.bytes_written += size
         if not self.writes_took:
@@ -85,18 +85,18 @@ class Load:
     __slots__ = ("cpu_percent", "generation", "last", "looked_at", "not_split", "ops", "sample", "served", "traffic")
 
     def __init__(self) -> None:
-        self.served = 0  # since the last tick
-        self.ops = 0.0  # a second, of late
-        self.last = 0.0  # a second, between the last two ticks
+        self.served = 0  # operations since the last tick
+        self.ops = 0.0  # operations a second, smoothed
+        self.last = 0.0  # operations a second between the last two ticks
         self.cpu_percent = 0.0
         self.sample: Sample | None = None  # while it is too busy
-        self.looked_at = 0.0  # for a key to split at; at first, since when it is too busy
-        self.generation = 0  # at which it has been so
+        self.looked_at = 0.0  # when a key to split at was last looked for; at first, when it became too busy
+        self.generation = 0  # its row's when it became too busy
         self.not_split = ""  # why it is not split although it is too busy
         self.traffic = Traffic()
 
     def take_traffic(self) -> Traffic | None:
-        """What was answered since the last call; None for nothing."""
+        """The traffic since the last call; None if nothing was answered."""
         taken = self.traffic
         if not (taken.reads_took or taken.writes_took):
             return None
@@ -104,13 +104,13 @@ class Load:
         return taken
 
     def count(self, keys: Sequence[bytes]) -> None:
-        """Keys that are read or written."""
+        """Count keys that are read or written."""
         self.served += len(keys)
         if self.sample is not None:
             self.sample.add(keys)
 
     def count_page(self, start: bytes, end: bytes, rows: int) -> None:
-        """A page of a scan: what it asked for, up to where it came."""
+        """Count a page of a scan, which has read `rows` rows from `start` up to before `end`."""
         operations = page_operations(rows)
         self.served += operations
         if self.sample is not None:
@@ -118,20 +118,20 @@ class Load:
 
     @property
     def steady_ops(self) -> float:
-        """A second, where it lasts: a peak is over at once, though what is known of late forgets it by and by."""
+        """Operations a second if they last: a short peak stays in `ops` for a while, but is gone from here at once."""
         return min(self.ops, 2 * self.last)
 
     def begin(self, now: float, generation: int) -> None:
-        """It is too busy: look closer."""
+        """The replica is too busy: sample its keys."""
         if self.sample is None or self.generation != generation:
             self.cool()
             self.sample, self.looked_at, self.generation = Sample(1), now, generation
         self.sample.stride = max(1, round(self.ops * _SAMPLED_SECONDS / _SAMPLED))
 
     def cool(self) -> None:
-        """It is not."""
+        """The replica is not too busy: sample nothing."""
         self.sample, self.not_split = None, ""
 
     def reported(self) -> tuple[int, int, str]:
-        """What others are told."""
+        """(operations a second, percent of a processor, why it is not split), for `ReplicaStats`."""
         return round(self.ops), round(self.cpu_percent), self.not_split

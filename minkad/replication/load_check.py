@@ -1,4 +1,4 @@
-"""Partitions that are too busy are proposed to be split (load-based splitting, as CockroachDB has it)."""
+"""Proposes to split the partitions that are too busy (load-based splitting, as in CockroachDB)."""
 
 import asyncio
 import logging
@@ -19,17 +19,17 @@ log: Final = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
 SUSTAINED_S: Final = 5.0
-# A node is busy from so many processors on: Python runs on one.
+# A node that uses more of a processor than this is busy: Python runs on one.
 _BUSY_PROCESSORS: Final = 0.8
 _SHARE_OF_NODE: Final = 0.5
 _LEAST_OPS: Final = 500  # with fewer, something else keeps the node busy: a compaction, a checkpoint
 
 
 class LoadCheck(BackgroundTask):
-    """Looks once a second. A partition is too busy with more than `max_ops`, or with half of the operations of a node
-    whose process has hardly anything left of a processor; and it is split if it has been so for five seconds. Each
-    half has to be too busy for as long by itself before it is split in turn, so there are never more partitions than
-    the load fills.
+    """Looks once a second. A partition is too busy with more operations a second than `max_ops`, or with half of the
+    operations of a node whose process has hardly anything left of a processor. It is split when it has been too busy
+    for five seconds. Each half is split in turn only after it has been too busy for as long itself, so there are no
+    more partitions than the load needs.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LoadCheck(BackgroundTask):
         learn: Callable[[Partition], None],
         changed: Callable[[Replica], None],
     ) -> None:
-        """`changed`: its figures are others than before; last for one that was used, when they are 0."""
+        """`changed` is called with each replica whose figures have changed, the last time when they are 0."""
         super().__init__("load check", self._run, around.log_db.fail)
         self._node_id = around.node_id
         self._known_keyspace = around.table.keyspace
@@ -72,7 +72,7 @@ class LoadCheck(BackgroundTask):
             if error.code is Code.SPLIT_REFUSED:
                 load.not_split = f"too busy, and not split yet: {error.message}"
             log.info("a busy partition is not split yet", extra={"partition": replica.id, "reason": str(error)})
-        await asyncio.sleep(0)  # it took milliseconds, and others wait
+        await asyncio.sleep(0)  # it took milliseconds: let other tasks run
 
     def _is_too_busy(self, replica: Replica) -> bool:
         if not replica.is_ready or replica.is_restructured:
@@ -85,7 +85,7 @@ class LoadCheck(BackgroundTask):
         return ops > keyspace.max_ops or (is_busy_node and ops >= _SHARE_OF_NODE * meter.ops)
 
     async def _split(self, replica: Replica) -> None:
-        """Raises MinkaError; then it is looked at again later."""
+        """Propose the split. Raises MinkaError; the next try follows later."""
         load, row = replica.load, replica.row
         assert load.sample is not None, "what is too busy is sampled"
         cut = best_cut(load.sample.spans, KeyRange(row.start_key, row.end_key))

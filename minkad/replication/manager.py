@@ -1,4 +1,4 @@
-"""Everything that one node hosts: the parts of the data plane, and how they are put together."""
+"""Everything that one node hosts: makes the parts of the data plane, and connects them."""
 
 import asyncio
 import logging
@@ -63,10 +63,10 @@ _REPLICATION: Final = ReplicationSettings()
 class StorageSettings:
     """Sizes, in bytes."""
 
-    flush: int = 16 * _MIB  # of a partition's log, at which its data is flushed
-    unflushed: int = 128 * _MIB  # of all partitions together
+    flush: int = 16 * _MIB  # a partition's data is flushed after so many bytes of its log
+    unflushed: int = 128 * _MIB  # the same for all partitions together
     max_pending: int = 256 * _MIB  # writes that wait for a sync or at a closed gate
-    change_retention: int = 0  # of the newest entries of each partition's log, for those that follow changes
+    change_retention: int = 0  # the newest entries of each partition's log that are kept for readers of changes
 
 
 class ReplicaManager:
@@ -118,10 +118,10 @@ class ReplicaManager:
             }
         )
 
-    # How it is put together
+    # How the parts are connected
 
     def _build_pipeline(self) -> None:
-        """From a client's request to its answer."""
+        """The parts between a client's request and its answer."""
         around, replicas, carry_out = self._around, self.replicas, self.executor.carry_out
         self.flusher = Flusher(around.log_db, replicas, self._storage.flush, self._storage.unflushed)
         self.committer = Committer(around.log_db, around.clock, carry_out, self._on_applied, self._on_mark)
@@ -131,7 +131,7 @@ class ReplicaManager:
         self.requests = Requests(around, replicas, self.committer, routing, self._storage.max_pending)
 
     def _build_replication(self) -> None:
-        """To and from other nodes."""
+        """The parts that send to other nodes or tell them about replicas."""
         around, replicas, settings = self._around, self.replicas, self._settings
         self._sender_context = SenderContext(
             around.links, replicas, around.table.has_clearance, around.clock, self.executor.carry_out
@@ -147,7 +147,7 @@ class ReplicaManager:
         self.follower_lags = self.reporting.follower_lags
 
     def _build_restructuring(self) -> None:
-        """What changes the data of a replica besides writes."""
+        """The parts that change the data of a replica besides writes."""
         around, replicas = self._around, self.replicas
         self._damage = Damage(around, replicas, self.committer, self._new_data, self.requests.notify)
         self.deletions = Deletions(
@@ -169,7 +169,7 @@ class ReplicaManager:
             self.ingesting = Ingesting(around, replicas, self.committer, self.flusher.flush, around.loads)
 
     def _build_readers(self) -> None:
-        """For those that read whole partitions."""
+        """The parts that read whole partitions."""
         around, replicas = self._around, self.replicas
         self.inventory = Inventory(replicas, around.store, self.requests.changed)
         self.intervals = Intervals(replicas)
@@ -178,7 +178,7 @@ class ReplicaManager:
         self.changes = Changes(replicas, scanner, lambda number, name: _file_in(around.loads, number, name))
 
     def _build_checks(self) -> None:
-        """What is looked for all the time."""
+        """The periodic checks."""
         around, replicas, adopt = self._around, self.replicas, self._adoption.adopt
         self._size_check = SizeCheck(around, replicas, self.inventory.split_keys, adopt)
         self.load_check = LoadCheck(around, replicas, adopt, self.reporting.changed)
@@ -196,8 +196,8 @@ class ReplicaManager:
     # Start and end
 
     async def start(self) -> None:
-        """Find what is on disk. Nothing is served until the controller has said what. Raises CORRUPT_DATA,
-        STORAGE_FAILED.
+        """Recover the replicas that are on disk. None is served before the controller has sent its row. Raises
+        CORRUPT_DATA, STORAGE_FAILED.
         """
         await self._around.store.remove_leftovers()
         working = Turns(self._around.clock)
@@ -216,12 +216,12 @@ class ReplicaManager:
             background.start()
 
     async def drain(self) -> None:
-        """Begin nothing for clients; returns once what was begun is answered."""
+        """Refuse new requests of clients, and return once those that have begun are answered."""
         await self.requests.drain()
 
     async def close(self) -> None:
-        """Stop serving, flush and close everything, so that the next start has nothing to replay. When the disk fails
-        meanwhile, the rest stays as it is.
+        """Stop serving, flush and close everything, so that the next start has nothing to replay. If the disk fails
+        meanwhile, the rest is left as it is.
         """
         self._closing = True
         for background in (self._size_check, self.load_check, self._reclaiming, self.isr_changes):
@@ -253,7 +253,7 @@ class ReplicaManager:
     async def _close_one(self, replica: Replica, slots: asyncio.Semaphore) -> None:
         async with slots:
             if self._around.log_db.error is not None:
-                return  # each would try to write again, for a second and more
+                return  # else each would try to write again, for a second or more
             try:
                 if replica.role is not Role.REMOVED and replica.damage is None:
                     await self.flusher.flush(replica)
@@ -266,7 +266,7 @@ class ReplicaManager:
     # What the controller and the table say
 
     async def update_replicas(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
-        """Become what the rows say, durably; the answers come when it is so. Raises NOT_CONTROLLER for an older term,
+        """Become what the rows say, durably, and return when that is done. Raises NOT_CONTROLLER for an older term,
         STORAGE_FAILED when the disk has failed, SHUTTING_DOWN once the node stops.
         """
         if self._closing:
@@ -274,7 +274,7 @@ class ReplicaManager:
         return await self._adoption.update_replicas(request)
 
     def stop_leading(self) -> None:
-        """Others may lead what this node led: it goes on only at newer leader_epochs."""
+        """Other nodes may lead the partitions by now: this one leads again only at newer leader_epochs."""
         self._core.stop_leading(self._around.clock())
 
     def loads_changed(self) -> None:
@@ -297,7 +297,9 @@ class ReplicaManager:
     # Clients and other nodes
 
     async def handle(self, request: Request, share: Share) -> Response:
-        """Reads and writes of one client's frame; a result for each group. What is read counts for `share`."""
+        """Carry out the reads and writes of one client's frame; the response has a result for each group. The bodies of
+        answers are taken from `share`.
+        """
         return await self.requests.handle(request, share)
 
     def follow(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -308,7 +310,7 @@ class ReplicaManager:
         """A leader's checkpoint: see `frames.SHIP_METHOD`."""
         return await self.checkpoint_receiver.install(messages)
 
-    # What follows from what happened to a replica
+    # What a change of a replica leads to
 
     def _adopted(self, replica: Replica) -> None:
         self.reporting.changed(replica)

@@ -1,4 +1,4 @@
-"""How much the replicas of a node are used, as rates."""
+"""The load of a node's replicas, as rates."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from typing import Final
 
 from minkad.replication.replica import Replica
 
-_HALF_LIFE_S: Final = 1.0  # of what is known of the load
+_HALF_LIFE_S: Final = 1.0  # of the smoothed rates
 
 
 class Meter:
@@ -19,15 +19,17 @@ class Meter:
         cpu_time: Callable[[], float] = time.process_time,
     ) -> None:
         """`cpu_time`: how many seconds of a processor the process has used."""
-        self.ops = 0.0  # of all replicas
-        self.processors = 0.0  # that the process keeps busy
+        self.ops = 0.0  # operations a second, of all replicas
+        self.processors = 0.0  # how many processors the process keeps busy
         self._replicas = replicas
         self._clock = clock
         self._cpu_time = cpu_time
         self.at, self._cpu_at = clock(), cpu_time()  # the last tick
 
     def tick(self) -> list[Replica]:
-        """Bring the rates up to now. Those replicas that were used of late, or were until now."""
+        """Bring the rates up to now. Returns the replicas that were used lately, also those whose rate has just become
+        0.
+        """
         now, cpu = self._clock(), self._cpu_time()
         seconds = max(1e-3, now - self.at)
         kept = 0.5 ** (seconds / _HALF_LIFE_S)

@@ -1,4 +1,4 @@
-"""One partition's log in the log database: every write, in order, until the data database has it durably."""
+"""One partition's log in the log database: every entry, in order, until the data database has it durably."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -36,7 +36,7 @@ class PartitionLog:
     )
 
     def __init__(self, db: LogDatabase, partition_id: int, base: int = 0, base_epoch: int = 0) -> None:
-        """Empty above `base` until `recover`."""
+        """The log has no entries after `base` until `recover` is called."""
         self._db = db
         self._prefix = _PREFIX + partition_id.to_bytes(4, "big")
         self.base = self.end = base
@@ -44,7 +44,7 @@ class PartitionLog:
         self.keeps_tail = False
         self._epochs = Epochs(base, base_epoch)
         self._tail: dict[int, Entry] = {}  # offset -> entry, without gaps, up to the end; or empty
-        self._tail_start = 0  # the first of them
+        self._tail_start = 0  # the first offset in `_tail`
         self._tail_bytes = 0
 
     def recover(self) -> None:
@@ -64,21 +64,21 @@ class PartitionLog:
         return self._epochs.at(offset)
 
     def lineage(self) -> list[tuple[int, int]]:
-        """(first offset, leader_epoch) of the leaderships along the log, of the last thousand."""
+        """(first offset, leader_epoch) of the last thousand leaderships along the log."""
         return self._epochs.lineage()[-_MAX_LINEAGE:]
 
     def common_end(self, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """How far another log is the same as this one; None: nowhere in what both still have."""
+        """The offset up to which another log is the same as this one; None if there is none in what both still have."""
         return self._epochs.common(self.end, theirs, their_end)
 
     def keep_tail(self, keep: bool) -> None:
-        """Whether the last entries are to be in memory: for followers, or for applying them."""
+        """`keep`: whether the last entries stay in memory, to be sent or applied."""
         self.keeps_tail = keep
         if not keep:
             self._drop_tail()
 
     def append(self, leader_epoch: int, body: bytes) -> int:
-        """Stage; the entry's offset."""
+        """Stage an entry, and return its offset."""
         self.end += 1
         self._epochs.append(self.end, leader_epoch)
         self._db.put(self._key(self.end), leader_epoch.to_bytes(_EPOCH_BYTES, "big") + body)
@@ -90,7 +90,7 @@ class PartitionLog:
         return self.end
 
     def read(self, start: int, end: int, max_bytes: int) -> list[Entry]:
-        """The entries start..end, of which up to `max_bytes`, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The entries start..end, up to `max_bytes` of them, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
         assert self.base < start <= end <= self.end, f"{start} to {end} of {self.base + 1} to {self.end}"
         if start in self._tail:
             return self._read_tail(start, end, max_bytes)
@@ -100,7 +100,7 @@ class PartitionLog:
         return [Entry(int.from_bytes(value[:_EPOCH_BYTES], "big"), value[_EPOCH_BYTES:]) for _, value in found]
 
     def readable(self, start: int, stored: int) -> int:
-        """Up to where entries from `start` on can be read, when the database has them up to `stored`."""
+        """The offset up to which entries from `start` on can be read, when the database has them up to `stored`."""
         return self.end if start in self._tail else min(stored, self.end)
 
     def drop_tail(self, offset: int) -> None:
@@ -109,7 +109,7 @@ class PartitionLog:
             self._drop_first()
 
     def bound_tail(self, stored: int) -> None:
-        """Keep no more in memory than the limit, of what the database has up to `stored`."""
+        """Keep no more in memory than the limit: entries up to `stored`, which the database has, may go."""
         while self._tail_bytes > _TAIL_BYTES and self._tail_start <= stored:
             self._drop_first()
 
@@ -138,7 +138,7 @@ class PartitionLog:
         self._end_at(base)
 
     async def sync(self) -> None:
-        """Until everything staged is durable. Raises STORAGE_FAILED."""
+        """Wait until everything staged is durable. Raises STORAGE_FAILED."""
         await self._db.sync()
 
     def _end_at(self, end: int) -> None:

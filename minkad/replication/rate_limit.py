@@ -7,13 +7,13 @@ from typing import Final
 from minka.v1.cluster_pb2 import Operation
 
 _BURST_S: Final = 0.1
-_LONGEST_WAIT_S: Final = 1.0  # so that a limit that was raised counts soon
+_LONGEST_WAIT_S: Final = 1.0  # so that a raised limit takes effect soon
 _MIN_PART_BYTES: Final = 1024
 
 
 class RateLimit:
-    """As many bytes a second as the operation that moves a partition may send from here, for all that it moves. It may
-    change at any time.
+    """Lets an operation send so many bytes a second from this node as its `rate_limit` says, for all partitions that it
+    moves together. The limit may change at any time.
     """
 
     def __init__(self, clock: Callable[[], float], operation_moving: Callable[[int], Operation | None]) -> None:
@@ -22,7 +22,7 @@ class RateLimit:
         self._free_at: dict[int, float] = {}  # by operation
 
     def parts(self, partition_id: int, data: bytes) -> Iterator[bytes]:
-        """The data in pieces that are sent one after the other: so that a low limit is kept, and progress is seen."""
+        """The data in pieces to be sent one by one, so that a low limit is kept and progress is seen."""
         start = 0
         while start < len(data):
             operation = self._operation_moving(partition_id)
@@ -32,7 +32,7 @@ class RateLimit:
             start = end
 
     async def take(self, partition_id: int, size: int) -> None:
-        """Wait until so many bytes may be sent."""
+        """Wait until `size` bytes of the partition may be sent."""
         operation = self._operation_moving(partition_id)
         if operation is None or not operation.rate_limit:
             return

@@ -1,4 +1,4 @@
-"""While the disk is low, what was deleted or overwritten gives its room back at once, not when RocksDB comes to it."""
+"""While the disk is low, the room of deleted and overwritten values is freed at once, by compactions."""
 
 import asyncio
 import logging
@@ -14,13 +14,13 @@ from minkad.storage.disk_space import DiskWatch
 log: Final = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
-_LEAST_BYTES: Final = 1024 * 1024  # to gain; and of a partition's tables
-_LEAST_SHARE: Final = 0.1
+_LEAST_BYTES: Final = 1024 * 1024  # a compaction that gains less than this or
+_LEAST_SHARE: Final = 0.1  # less than this share of a partition's tables isn't worth it
 
 
 class Reclaiming(BackgroundTask):
-    """One partition at a time, that with most to gain. A compaction writes what remains before it removes what was
-    there, so one for which there is no room has to wait for others.
+    """Compacts one partition at a time, the one with most to gain. A compaction writes what remains before it removes
+    the old tables, so a partition for which there is no room has to wait for others.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Reclaiming(BackgroundTask):
         flush: Callable[[Replica], Awaitable[None]],
         fail: Callable[[MinkaError], None],
     ) -> None:
-        """`fail`: it can't go on, so neither can the node."""
+        """`fail`: see `BackgroundTask`."""
         super().__init__("reclaiming", self._run, fail)
         self._replicas = replicas
         self._disk = disk
@@ -52,7 +52,7 @@ class Reclaiming(BackgroundTask):
                 log.info("no room was made", extra={"partition": replica.id, "reason": str(error)})
 
     def _gain(self, replica: Replica) -> int:
-        """Bytes, about; 0 where it isn't worth it, or there is no room for it."""
+        """About how many bytes a compaction would free; 0 if it isn't worth it, or there is no room for it."""
         data = replica.data
         if not data.is_open or replica.role is Role.REMOVED or replica.is_receiving:
             return 0

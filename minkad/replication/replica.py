@@ -1,4 +1,4 @@
-"""One replica of a partition with its data: `minkad.core.replication` decides, here entries are applied."""
+"""One replica of a partition with its data: `minkad.core.replication` decides, and entries are applied here."""
 
 import asyncio
 from collections import deque
@@ -26,15 +26,15 @@ _REPLAY_BYTES: Final = 256 * 1024
 
 
 class ReplicaMeta(msgspec.Struct, array_like=True):
-    """What has to survive a restart, besides log and data; in the log database under META_PREFIX and the id."""
+    """What has to survive a restart besides log and data. It is kept in the log database under `meta_key`."""
 
     row: bytes
-    base: int  # of the log
+    base: int  # that of the log
     base_epoch: int
-    complete: bool  # False while a checkpoint takes the place of what was there
-    bytes: int  # size at the last flush
+    complete: bool  # False while a checkpoint takes the place of log and data
+    bytes: int  # of keys and values; an estimate, as of the last change of the meta
     keys: int
-    untrimmed: bool = False  # the data may have keys that are another partition's since a split
+    untrimmed: bool = False  # the data may have keys outside of the range
 
 
 encode_meta: Final = msgspec.msgpack.Encoder().encode
@@ -42,19 +42,19 @@ decode_meta: Final = msgspec.msgpack.Decoder(ReplicaMeta).decode
 
 
 def meta_key(partition_id: int) -> bytes:
-    """Where a replica's meta is."""
+    """The key under which a replica's meta is kept."""
     return META_PREFIX + partition_id.to_bytes(4, "big")
 
 
 class Pending(NamedTuple):
-    """An entry that is not applied. Without a ticket nobody waits for it."""
+    """An entry that is not applied yet. `ticket` is None if no client waits for it."""
 
     offset: int
     leader_epoch: int
     write: WriteBody | Mark
     size: int
     ticket: Ticket | None
-    position: int  # among the ticket's results
+    position: int  # the index of its result in the ticket
 
 
 class Replica(ReplicaCore):
@@ -72,13 +72,13 @@ class Replica(ReplicaCore):
         super().__init__(node, row, log, data, change_bytes)
         self.load = Load()
         self.unflushed = 0  # bytes applied since the last flush
-        # In the order of their offsets. What isn't here, of what is to be applied, is read back from the log.
+        # In the order of their offsets. Entries that are to be applied and aren't here are read back from the log.
         self.pending: deque[Pending] = deque()
         self.slice_start = 0  # how many keys of pending[0] are applied
-        self.lock = asyncio.Lock()  # installing and deleting
+        self.lock = asyncio.Lock()  # held while the data is replaced, deleted, or changed by a slow mark
 
     def recover(self, meta: ReplicaMeta) -> None:
-        """Take over what was stored. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """Take over the stored meta and the log. Raises CORRUPT_DATA, STORAGE_FAILED."""
         self.copy = Copy.WHOLE if meta.complete else Copy.INCOMPLETE
         if meta.untrimmed:
             self.trim.suspect(self.row.partition_epoch)
@@ -87,7 +87,7 @@ class Replica(ReplicaCore):
         self.recovered_to(self.log.end)
 
     def stage_meta(self, log_db: LogDatabase) -> None:
-        """Stage what has to survive a restart."""
+        """Stage the meta, which has to survive a restart."""
         size = self.data.size()
         meta = ReplicaMeta(
             self.row.SerializeToString(),
@@ -101,18 +101,20 @@ class Replica(ReplicaCore):
         log_db.put(meta_key(self.id), encode_meta(meta))
 
     def still_has(self, data: DataDatabase) -> bool:
-        """Whether this is its data, after a wait: it was neither deleted nor replaced by a checkpoint."""
+        """Whether this is still the replica's data, after a wait: it was neither deleted nor replaced by a
+        checkpoint.
+        """
         return self.role is not Role.REMOVED and self.data is data
 
     async def log_first(self) -> None:
-        """To be awaited before anything of the data is made durable: the data must not be durable before the log.
-        Raises STORAGE_FAILED.
+        """Make the log durable. To be awaited before the data is: the data must not be durable before the log. Raises
+        STORAGE_FAILED.
         """
         if self.is_async:
             await self.log.sync()
 
     def replace_data(self, data: DataDatabase) -> None:
-        """Empty data takes the place of what was damaged."""
+        """Empty data takes the place of damaged data."""
         self.data = data
         self.slice_start = 0
         self.begin_again()
@@ -120,13 +122,15 @@ class Replica(ReplicaCore):
     # Applying
 
     def next_slow_mark(self) -> SlowMark | None:
-        """The next entry to apply, if it is one that is done beside the loop. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The next entry to apply, if it is a mark that is carried out in a task. Raises CORRUPT_DATA,
+        STORAGE_FAILED.
+        """
         self._read_ahead()
         entry = self.pending[0].write
         return entry if isinstance(entry, SlowMark) else None
 
     def begin_mark(self) -> Pending:
-        """Apply nothing until `end_mark`; the mark."""
+        """Apply nothing until `end_mark`. Returns the mark's entry."""
         assert self.applying is not Applying.AT_MARK, f"partition {self.id} is at a mark already"
         self.applying = Applying.AT_MARK
         return self.pending[0]
@@ -142,8 +146,8 @@ class Replica(ReplicaCore):
         self.applying = Applying.IDLE
 
     def apply(self, max_keys: int) -> list[Pending]:
-        """Apply some of what is below the high watermark and before a slow mark: `max_keys` or a little more. What is
-        now applied whole. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """Apply entries up to the high watermark and before the next slow mark, with about `max_keys` keys. Returns
+        those that are applied whole now. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         self._read_ahead()
         first = self.pending[0].write
@@ -178,7 +182,9 @@ class Replica(ReplicaCore):
         return entry
 
     def _read_ahead(self) -> None:
-        """Have the next entry in `pending`: a client's write is there, any other is read back from the log."""
+        """Make sure that the next entry is in `pending`: a client's write is there, others are read back from the
+        log.
+        """
         assert self.applied < self.high_watermark <= self.durable <= self.log.end, self
         if self.pending and self.pending[0].offset == self.applied + 1:
             return
@@ -190,7 +196,9 @@ class Replica(ReplicaCore):
         self.pending.extendleft(reversed(entries))
 
     def _apply_slice(self, write: WriteBody, max_keys: int) -> list[Pending]:
-        """A part of a large entry. A crash in between repeats it from its start, which comes to the same."""
+        """Apply a part of a large entry. After a crash the entry is applied from its start again, with the same
+        result.
+        """
         entry = self.pending[0]
         start, end = self.slice_start, self.slice_start + max_keys
         part = WriteBody(write.keys[start:end], write.values[start:end])
@@ -203,7 +211,9 @@ class Replica(ReplicaCore):
         return [self.pending.popleft()]
 
     def drop_pending(self) -> list[Pending]:
-        """Forget what is not applied: it is read back from the log if it is to be applied after all."""
+        """Forget the entries that are not applied, and return them; if they are to be applied after all, they are read
+        back from the log.
+        """
         dropped = list(self.pending)
         self.pending.clear()
         self.slice_start = 0

@@ -16,36 +16,36 @@ from minkad.replication.committer import Committer
 from minkad.replication.frames import Answer, decode_frame, encode
 from minkad.replication.replica import Replica
 
-_MANY: Final = 64  # partitions of a frame, after which others have the turn
-_UNSTORED_BYTES: Final = 64 * 1024 * 1024  # appended here by all leaders and not written yet; then none is read on
-_MAX_PROBES: Final = 65_536  # that came before the row
+_MANY: Final = 64  # after a frame with so many partitions other tasks get a turn
+_UNSTORED_BYTES: Final = 64 * 1024 * 1024  # appended by all leaders and not written yet; with more, no frame is read
+_MAX_PROBES: Final = 65_536  # probes that came before their rows
 
 
 class IncomingStream(LeaderStream):
-    """With the newest answer for each partition that is yet to be sent."""
+    """A leader's stream, with the newest answer for each partition that is yet to be sent."""
 
     def __init__(self) -> None:
         super().__init__()
         self.wake = asyncio.Event()
-        self.partitions: set[int] = set()  # whose followers may report here
+        self.partitions: set[int] = set()  # those whose followers may answer here
         self._acks: dict[int, Ack] = {}
         self._beat = False
 
     def answer(self, ack: Ack) -> None:
-        """Send it soon."""
+        """Send the answer soon."""
         waiting = self._acks.get(ack.partition_id)
         if waiting is not None and waiting.lineage is not None and ack.lineage is None:
-            return  # what comes after the probe's answer follows from it
+            return  # the leader has to get the probe's answer first, and then asks again for what is newer
         self._acks[ack.partition_id] = ack
         self.wake.set()
 
     def beat(self) -> None:
-        """Answer soon, if only with the time."""
+        """Send an answer soon, if only with the time."""
         self._beat = True
         self.wake.set()
 
     def take(self) -> list[Ack] | None:
-        """What to answer, None: nothing."""
+        """The answers to send; None if there is nothing to send."""
         self.wake.clear()
         if not self._acks and not self._beat:
             return None
@@ -54,7 +54,7 @@ class IncomingStream(LeaderStream):
 
 
 class ReplicationReceiver:
-    """Serves the leaders of what is followed here."""
+    """Serves the leaders of the partitions that this node follows."""
 
     def __init__(
         self,
@@ -69,11 +69,13 @@ class ReplicationReceiver:
         self._checkpoints = checkpoints
         self._clock = clock
         self._carry_out = carry_out
-        self.early_probes: dict[int, tuple[int, IncomingStream]] = {}  # partition -> leader_epoch of one before its row
-        self._unstored = 0  # bytes of frames since all was stored, at most
+        self.early_probes: dict[int, tuple[int, IncomingStream]] = {}  # probes that came before their rows
+        self._unstored = 0  # bytes of frames that came since all was last stored
 
     async def append(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """One stream from a leader's node: its frames in, the answers out. Raises INVALID_ARGUMENT, INTERNAL."""
+        """Serve one stream from a leader's node: takes its frames and yields answers. Raises INVALID_ARGUMENT,
+        INTERNAL.
+        """
         stream = IncomingStream()
         reader = asyncio.create_task(self._read(frames, stream))
         reader.add_done_callback(lambda _: stream.wake.set())
@@ -100,7 +102,7 @@ class ReplicationReceiver:
             self._answer_probe(replica, probe[1])
 
     def age(self, replica: Replica) -> float:
-        """How many seconds ago a follower's data was certainly the newest; infinite if that was never."""
+        """How many seconds ago a follower's data was certainly up to date; infinite if it never was."""
         if replica.follower is not None:
             replica.follower.refresh()
         return self._clock() - replica.freshness.at
@@ -152,7 +154,7 @@ class ReplicationReceiver:
         replica.follower.append(append, stream, known_at)
 
     def _answer_later(self, append: Append, stream: IncomingStream) -> None:
-        """When the row has come; a former leader that knows of no other asks in vain."""
+        """Keep the probe until the row comes; that of a former leader is never answered."""
         probe = self.early_probes.get(append.partition_id)
         if probe is None and len(self.early_probes) >= _MAX_PROBES:
             return

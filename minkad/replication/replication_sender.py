@@ -19,11 +19,11 @@ from minkad.replication.replica import Replica
 log: Final = logging.getLogger(__name__)
 
 _FRAME_BYTES: Final = 1024 * 1024
-_FRAME_APPENDS: Final = 256  # partitions in one frame, for a turn of the loop on either side
+_FRAME_APPENDS: Final = 256  # partitions in one frame, so that neither side holds the loop for long
 _BACKOFF_S: Final = (0.02, 0.5)
-_BEAT_S: Final = 0.1  # between two frames that tell all high watermarks, at the longest
-_WATERMARK_S: Final = 0.01  # for which a high watermark may wait for entries to travel with
-_SILENCE_S: Final = 3.0  # without an answer for so long, the stream is given up
+_BEAT_S: Final = 0.1  # at most between two frames that tell all high watermarks
+_WATERMARK_S: Final = 0.01  # a high watermark may wait so long for entries to be sent with
+_SILENCE_S: Final = 3.0  # a stream without an answer for so long is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class ReplicationSender:
         self._context = context
         self._progress: dict[int, Progress] = {}  # by partition
         self._ready: deque[Progress] = deque()
-        self._untold: dict[Progress, None] = {}  # whose high watermarks have moved
+        self._untold: dict[Progress, None] = {}  # followers that are yet to be told a new high watermark
         self._dropped: list[int] = []
-        self._stamp = 0.0  # the newest of the node's clock
+        self._stamp = 0.0  # the newest stamp of the follower's clock
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._connection = 0
@@ -63,7 +63,7 @@ class ReplicationSender:
         self.send(progress)
 
     def stop(self, progress: Progress) -> None:
-        """It no longer does. The stream ends with the last."""
+        """The node no longer follows with this partition. The stream ends with the last one."""
         partition_id = progress.state.id
         if self._progress.get(partition_id) is progress:
             del self._progress[partition_id]
@@ -76,13 +76,13 @@ class ReplicationSender:
             self._end_stream()
 
     def send(self, progress: Progress) -> None:
-        """There is something to send."""
+        """There is something to send to this follower."""
         progress.is_queued = True
         self._ready.append(progress)
         self._wake.set()
 
     def send_watermark(self, progress: Progress) -> None:
-        """Its high watermark has moved: tell it with the next entries, or soon."""
+        """The high watermark has moved: tell the follower with the next entries, or soon."""
         if not self._untold:
             asyncio.get_running_loop().call_later(_WATERMARK_S, self._watermarks_due)
         self._untold[progress] = None
@@ -134,7 +134,7 @@ class ReplicationSender:
 
     def _end_stream(self) -> None:
         self._connection += 1
-        self._stamp = 0.0  # of a process that may be gone
+        self._stamp = 0.0  # it was the stamp of a process that may be gone
         self._dropped.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -200,7 +200,7 @@ class ReplicationSender:
             appends += [append for one in self._untold if (append := one.next_watermark()) is not None]
             self._untold.clear()
             if self._beat_due:
-                # Who has no clearance may have been replaced, and its high watermarks are old.
+                # Without clearance this node may have been replaced as leader, and its high watermarks may be old.
                 echo = self._stamp if self._context.has_clearance() else 0.0
             self._beat_due = self._untold_due = False
         if not appends and not dropped and echo is None:

@@ -1,4 +1,4 @@
-"""What a node tells others of its replicas."""
+"""What a node tells the controller and its metrics about its replicas."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -23,17 +23,17 @@ class Reporting:
         self._checkpoints = checkpoints
         self._clock = clock
         self._changed: set[int] = set()
-        self._noted: set[int] = set()  # of which there was a `not_split` to tell
+        self._noted: set[int] = set()  # those that had a `not_split` to report
 
     def changed(self, replica: Replica) -> None:
-        """Its figures are others than before."""
+        """The replica's figures have changed."""
         self._changed.add(replica.id)
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
         """Stats of the partitions that this node leads; with `changed_only`, of those that changed since the last call.
-        One call takes so many as cost no time that matters; the others come with the next calls.
+        One call returns at most 500; the others come with the next calls.
         """
-        # Why one isn't split is found, and found to be over, without a write to it.
+        # `not_split` may change without a write to the replica.
         noted = {replica.id for replica in self._replicas.values() if replica.not_split}
         ids = self._changed | noted | self._noted if changed_only else self._replicas.keys()
         leading = [replica for id_ in ids if (replica := self._replicas.get(id_)) and replica.role is Role.LEADER]
@@ -42,7 +42,7 @@ class Reporting:
         return [_stats(replica) for replica in leading]
 
     def damaged(self) -> list[DamagedReplica]:
-        """The copies on this node of which nothing is served, and why."""
+        """The replicas on this node that are damaged and serve nothing, with the reason."""
         return [
             DamagedReplica(partition_id=replica.id, reason=str(replica.damage))
             for replica in self._replicas.values()
@@ -50,11 +50,11 @@ class Reporting:
         ]
 
     def serving(self) -> int:
-        """For how many partitions this node answers as their leader while it has clearance."""
+        """How many partitions this node serves as their leader while it has clearance."""
         return sum(replica.is_ready for replica in self._replicas.values())
 
     def migrations(self) -> list[MigrationProgress]:
-        """The progress of the replicas that this node, as the leader, is bringing up or handing over to."""
+        """The progress of the replicas to which this node, as the leader, sends a copy or hands over."""
         found: list[MigrationProgress] = []
         for leader in self._leaders():
             for migration in leader.migrations():
@@ -63,8 +63,8 @@ class Reporting:
         return found
 
     def follower_lags(self) -> dict[str, tuple[int, float]]:
-        """By node that follows this one: the entries that it lacks, and for how many seconds it has not had all, each
-        of the partition with the most.
+        """By node that follows this one: the most entries that it lacks in a partition, and the most seconds for which
+        it has lacked any in one.
         """
         found: dict[str, tuple[int, float]] = {}
         now = self._clock()

@@ -1,4 +1,4 @@
-"""Requests of clients: waiting where that helps, reading, and the beginning of a write."""
+"""Requests of clients: they wait where that helps, reads are answered, and writes are begun."""
 
 import asyncio
 import math
@@ -28,15 +28,15 @@ _POLL_SECONDS: Final = 0.1
 _MAX_TIMEOUT_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 0.1
 _READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.SCAN})
-# Of a page of a scan, which holds the loop: about 2 ms.
+# A page of a scan holds the loop for about 2 ms.
 MAX_PAGE_ROWS: Final = 2000
 MAX_PAGE_BYTES: Final = 512 * 1024
-_PAGE_SECONDS: Final = 0.01  # where many deleted keys are between them
-_KEYS_AT_ONCE: Final = 4  # read before it is looked at how large they are
+_PAGE_SECONDS: Final = 0.01  # where many deleted keys are between the rows
+_KEYS_AT_ONCE: Final = 4  # read before the size of the values is checked
 
 
 class Requests:
-    """Serves while the node has clearance. A refusal means that nothing was done."""
+    """Serves clients while the node has clearance. A refusal means that nothing was done."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Requests:
         self._idle.set()
 
     async def handle(self, request: Request, share: Share) -> Response:
-        """A result for each group, at the latest at the request's deadline. What is read counts for `share`, and
-        waits while that has no room: the bodies of the results are the caller's to give back.
+        """A result for each group, at the latest at the request's deadline. The bodies of the results are taken from
+        `share`, and reads wait while it has no room; the caller gives them back.
         """
         self._under_way += 1
         self._idle.clear()
@@ -77,7 +77,7 @@ class Requests:
         ticket = Ticket(len(request.groups), share, self._clock())
         timeout = min(request.timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
         deadline = asyncio.get_running_loop().time() + timeout
-        # What waits gives up a little earlier, so that its reason is there in time.
+        # Groups that wait give up a little earlier, so that their reason is there in time.
         give_up = deadline - min(timeout / 10, _ANSWER_SECONDS)
         for index, group in enumerate(request.groups):
             self._begin(group, ticket, index, give_up)
@@ -92,21 +92,21 @@ class Requests:
         return Response(request.id, [result for result in ticket.results if result is not None])
 
     def notify(self, partition_id: int) -> None:
-        """The partition's row or its replica's state has changed: whoever waits looks again."""
+        """The partition's row or its replica's state has changed: requests that wait look again."""
         future = self._changed.pop(partition_id, None)
         if future is not None and not future.done():
             future.set_result(None)
 
     def changed(self, partition_id: int) -> asyncio.Future[None]:
-        """Done at the next `notify`. Wait for it with asyncio.wait: others do, too."""
+        """A future that is done at the next `notify`. Wait for it with asyncio.wait, since others wait for it, too."""
         future = self._changed.get(partition_id)
         if future is None:
             future = self._changed[partition_id] = asyncio.get_running_loop().create_future()
         return future
 
     async def serving(self, partition_id: int, generation: int, deadline: float) -> Replica:
-        """The replica, once it serves this generation as the leader and its log takes entries. Raises the refusal;
-        DEADLINE_EXCEEDED.
+        """The replica, once it serves this generation as the leader and its log takes entries. `deadline` is a time of
+        the loop's clock. Raises the refusal; DEADLINE_EXCEEDED.
         """
         group = Group(partition_id=partition_id, generation=generation, op=Op.READ, body=b"")
         while (replica := self._routing.leader(group)) is None or replica.gate.state is not Gate.OPEN:
@@ -118,14 +118,14 @@ class Requests:
         return replica
 
     async def drain(self) -> None:
-        """Refuse what has not begun, and answer the rest."""
+        """Refuse requests from now on, and return once those that have begun are answered."""
         self._routing.stop()
         for partition_id in list(self._changed):
             self.notify(partition_id)
         await self._idle.wait()
 
     async def close(self) -> None:
-        """End everything that waits."""
+        """Cancel everything that waits."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -153,7 +153,7 @@ class Requests:
             self._refuse(group, ticket, index, deadline, error)
 
     def _refuse(self, group: Group, ticket: Ticket, index: int, deadline: float, error: MinkaError) -> None:
-        """A read that has just found damage waits for who can answer it; anything else is refused."""
+        """A read that has just found damage waits until a replica can answer it; any other group is refused."""
         replica = self._replicas.get(group.partition_id)
         is_damaged = error.code is Code.CORRUPT_DATA and replica is not None and group.op != Op.WRITE
         if replica is not None and is_damaged and self._routing.may_be_mended(replica):
@@ -207,8 +207,8 @@ class Requests:
         replica.pending.append(Pending(offset, replica.row.leader_epoch, write, len(body), ticket, index))
 
     def _check_room(self, replica: Replica, write: WriteBody) -> None:
-        """DISK_LOW for what is more than deletes, where a replica in sync has no room for it: it would have to fail, or
-        lag and need more room than before to come back.
+        """Raises DISK_LOW for a write with more than deletes if the disk of a replica in sync is low: that replica
+        would have to fail, or to lag and need more room than before to come back.
         """
         low_disks = self._table.low_disks()
         if not low_disks or all(value is None for value in write.values):
@@ -224,7 +224,7 @@ class Requests:
     # Reading
 
     def _answer(self, replica: Replica, operations: int, body: bytes, ticket: Ticket, index: int) -> None:
-        """Raises TOO_LARGE."""
+        """Answer a group that was read, and count it. Raises TOO_LARGE."""
         ticket.answer(index, body)
         replica.load.traffic.read(operations, len(body), self._clock() - ticket.began)
 
@@ -259,7 +259,7 @@ class Requests:
         self._answer(replica, page_operations(len(page.keys)), wire.encode(page), ticket, index)
 
     def _page(self, replica: Replica, body: wire.ScanBody, wanted: KeyRange, max_passed: int) -> wire.ScanPage:
-        """A page, at one moment: nothing else runs meanwhile. Raises DeletedAheadError."""
+        """Read a page as of one moment, since nothing else runs meanwhile. Raises DeletedAheadError."""
         start, end = wanted
         rows, size = min(body.max_rows, MAX_PAGE_ROWS), min(body.max_bytes, MAX_PAGE_BYTES)
         keys, values, is_all = replica.data.page(start, end, body.reverse, rows, size, max_passed, _PAGE_SECONDS)
@@ -282,14 +282,14 @@ class Requests:
         index: int,
         deadline: float,
     ) -> None:
-        """A page of the beginning of what is wanted, once the deleted keys are cleared away there."""
+        """Read a page from the beginning of `wanted`, after the deleted keys there are cleared away."""
         row, max_passed = replica.row, MAX_PASSED
         try:
             while not ticket.done.done():
                 part = await clear(replica, wanted, body.reverse)
                 if self._routing.leader(group) is not replica or replica.row is not row:
                     break
-                max_passed *= 2  # so that it comes to an end however much is deleted meanwhile
+                max_passed *= 2  # so that this ends however much is deleted meanwhile
                 with suppress(DeletedAheadError):
                     page = self._page(replica, body, part, max_passed)
                     self._answer(replica, page_operations(len(page.keys)), wire.encode(page), ticket, index)
@@ -361,7 +361,7 @@ def _mean_size(replica: Replica) -> int:
 
 
 def _values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
-    """Raises TOO_LARGE when the answer would be: before much more than that is read."""
+    """The values of the keys. Raises TOO_LARGE if they are too large for the answer, before much more is read."""
     if len(keys) <= _KEYS_AT_ONCE and not ticket.size:
         return replica.data.get(keys)
     values: list[bytes | None] = []
@@ -376,7 +376,7 @@ def _values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes |
 
 
 async def _many_values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
-    """The same on another thread; what may come counts from the beginning."""
+    """The same on another thread; the expected size is taken from the share meanwhile."""
     expected = min(len(keys) * _mean_size(replica), wire.MAX_ANSWER_BYTES)
     ticket.share.take(expected)
     try:

@@ -15,7 +15,9 @@ from minkad.replication.replication_receiver import ReplicationReceiver
 
 
 class Routing:
-    """By the rows that this node knows. A refusal has the newest of them, so that the client knows where to go."""
+    """Decides by the rows that this node knows. A refusal has the newest of them, so that the client knows where to
+    go.
+    """
 
     def __init__(
         self,
@@ -24,7 +26,7 @@ class Routing:
         receiver: ReplicationReceiver,
         newest_row: Callable[[int], Partition | None],
     ) -> None:
-        """`newest_row`: what this node knows of a partition, replica here or not."""
+        """`newest_row`: the newest row of a partition that this node knows, with a replica here or without."""
         self._is_stopping = False
         self._node_id = around.node_id
         self._replicas = replicas
@@ -59,7 +61,9 @@ class Routing:
         return replica
 
     def _has_enough_replicas(self, replica: Replica) -> bool:
-        """Raises NOT_ENOUGH_REPLICAS; False if it isn't known what is enough."""
+        """Whether enough replicas are in sync for a write; False if it isn't known yet how many that are. Raises
+        NOT_ENOUGH_REPLICAS.
+        """
         if replica.min_insync == UNKNOWN_MIN_INSYNC:
             replica.learn_keyspace()
         in_sync = len(replica.row.isr)
@@ -74,7 +78,9 @@ class Routing:
         return replica.copy is Copy.REBUILDING or len(replica.row.isr) > 1
 
     def stale(self, group: Group) -> Replica | None:
-        """A replica that can say how old it is, clearance or not; None if there may be one later."""
+        """The replica here, if it can say how old its data is; it needs no clearance. None if there may be one later.
+        Raises the refusal.
+        """
         replica = self._replicas.get(group.partition_id)
         if replica is None or replica.role is Role.REMOVED or group.generation != replica.row.generation:
             self._check_row(group)
@@ -90,14 +96,14 @@ class Routing:
         return replica
 
     def age(self, replica: Replica) -> float:
-        """How many seconds ago the replica was certainly the newest; infinite if it can't say."""
+        """How many seconds ago the replica was certainly up to date; infinite if it can't say."""
         if replica.role is not Role.LEADER:
             return self._receiver.age(replica)
         is_served = replica.is_ready and replica.gate.state is not Gate.CLOSED_TO_READS
         return 0.0 if is_served and self._has_clearance() else math.inf
 
     def _check_row(self, group: Group) -> None:
-        """Raises the refusal, unless this node is to serve the group and is yet to be told so."""
+        """Raises the refusal, unless this node may have to serve the group as soon as it gets a newer row."""
         row = self._newest_row(group.partition_id)
         if row is None and self._table.is_gone(group.partition_id):
             text = f"partition {group.partition_id} is part of another one by now"
@@ -114,7 +120,9 @@ class Routing:
             raise MinkaError(Code.NOT_LEADER, text, partitions=[row], leader=row.leader)
 
     def with_neighbour(self, row: Partition) -> list[Partition]:
-        """The row, and that of what was last split off from it; of what is part of another one by now, that one's."""
+        """The row, and the row of the partition that was last split off from it. For one that was merged into another
+        partition, the row of that one.
+        """
         rows = {one.id: one for one in map(self._remaining, (row, self._newest_row(row.split_to))) if one is not None}
         return list(rows.values())
 
@@ -125,7 +133,7 @@ class Routing:
         return row
 
     def check_in_range(self, replica: Replica, keys: list[bytes]) -> None:
-        """KEY_OUT_OF_RANGE for a key that isn't the partition's."""
+        """Raises KEY_OUT_OF_RANGE for a key that isn't the partition's."""
         row = replica.row
         bounded = keys and (row.start_key or row.end_key)
         if bounded and (min(keys) < row.start_key or (row.end_key and max(keys) >= row.end_key)):
@@ -133,7 +141,7 @@ class Routing:
             raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self.with_neighbour(row))
 
     def timed_out(self, group: Group) -> MinkaError:
-        """Why nobody served the group for so long."""
+        """The error for a group that this node could not serve in time, with the reason."""
         replica = self._replicas.get(group.partition_id)
         if replica is None:
             return MinkaError(Code.UNKNOWN_PARTITION, f"this node was not told of partition {group.partition_id}")

@@ -1,5 +1,5 @@
-"""Partitions that have grown too large are proposed to be split (Key-Range Partitions, Patterns of Distributed Systems:
-the split check). And sizes that have become too uncertain are measured.
+"""Proposes to split partitions that have grown too large (Key-Range Partitions, Patterns of Distributed Systems), and
+measures sizes that have become too uncertain.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ log: Final = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
 _RECHECK_S: Final = 10.0
-_AT_ONCE: Final = 500  # looked at before the loop gets its turn
-MAX_ERROR: Final = 0.03  # then the size is within 10 % for all but one in a thousand
+_AT_ONCE: Final = 500  # replicas looked at before other tasks get a turn
+MAX_ERROR: Final = 0.03  # standard error; the size is within 10 % then for all but one in a thousand
 _SURE: Final = 3.0  # standard errors
 
 
 @dataclass(slots=True)
 class _Checked:
-    """When a partition was last measured or proposed in vain, and its bytes then."""
+    """When a partition was last measured or its split was refused, and its bytes then."""
 
     at: float
     bytes: int
 
 
 class SizeCheck(BackgroundTask):
-    """One partition at a time. To measure is to compact, outside of the GIL. It is done where the estimate may be off
-    by too much, or where it does not say on which side of the maximum the partition is.
+    """Checks one partition at a time. A size is measured by a compaction, outside of the GIL, if the estimate may be
+    off by too much, or doesn't say on which side of the maximum the partition is.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SizeCheck(BackgroundTask):
         return replica.is_ready and not is_changing and replica.data.is_open
 
     async def _check(self, replica: Replica) -> None:
-        """Raises MinkaError; then it is looked at again later."""
+        """Measure the partition or propose its split, if it is time. Raises MinkaError; the next try follows later."""
         keyspace, data = self._known_keyspace(replica.row.keyspace_id), replica.data
         limit = keyspace.max_bytes if keyspace is not None else 0
         is_large = 0 < limit < data.size().bytes
@@ -101,7 +101,9 @@ class SizeCheck(BackgroundTask):
         return 0 < limit < data.size_at_most().bytes and abs(size - limit) < _SURE * error * size
 
     def _is_due(self, replica: Replica, limit: int) -> bool:
-        """Not again and again what is overwritten all the time or can't be split now."""
+        """Whether to check again: a partition that is overwritten all the time, or can't be split now, is not checked
+        each time.
+        """
         checked = self._checked.get(replica.id)
         if checked is None or self._clock() - checked.at >= _RECHECK_S:
             return True
@@ -115,7 +117,7 @@ class SizeCheck(BackgroundTask):
         except MinkaError as error:
             if error.code is Code.NO_SPLIT_KEY and not replica.not_split:
                 replica.not_split = "too large, and no key divides it"
-                log.warning("a partition is too large, and one key's", extra={"partition": replica.id, "bytes": size})
+                log.warning("a large partition can't be split", extra={"partition": replica.id, "bytes": size})
             raise
         request = ProposeSplitRequest(node_id=self._node_id, partition_id=replica.id, generation=generation, key=key)
         for row in await self._propose(request):

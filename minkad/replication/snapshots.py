@@ -1,7 +1,7 @@
 """Snapshots of partitions for readers of whole keyspaces: a partition's data as it is at one offset of its log.
 
 The leader appends a mark to the log, and each replica that comes to it keeps a checkpoint, by hard links, under the
-snapshot's id. So all of them have the same, and a reader whose node dies goes on at another one.
+snapshot's id. So all of them keep the same data, and a reader whose node dies goes on at another one.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from minkad.storage.scanner import Scanner
 
 log: Final = logging.getLogger(__name__)
 
-_KEPT_SECONDS: Final = 900.0  # after the last use
+_KEPT_SECONDS: Final = 900.0  # a snapshot is removed so long after its last use
 _MAX_SNAPSHOTS: Final = 1000  # on this node
 _LATE_MS: Final = 60_000
 _OPEN_SECONDS: Final = 30.0
@@ -71,16 +71,16 @@ class Snapshots:
         self._clock = around.clock
         self._unix_ms = around.unix_ms
         self._kept: dict[str, _Kept] = {}
-        self._opening: dict[str, asyncio.Future[None]] = {}  # by those that this node leads and has to keep yet
+        self._opening: dict[str, asyncio.Future[None]] = {}  # by snapshot: it is opened by this node as the leader
         self._making: set[asyncio.Task[None]] = set()
         self._collecting = BackgroundTask("snapshots", self._collect, around.log_db.fail)
 
     def start(self) -> None:
-        """Begin to give up what nobody uses."""
+        """Begin to remove snapshots that nobody uses."""
         self._collecting.start()
 
     async def close(self) -> None:
-        """End; what is kept is removed at the next start."""
+        """Stop; the snapshots are removed at the next start."""
         await self._collecting.close()
         for task in self._making:
             task.cancel()
@@ -90,8 +90,8 @@ class Snapshots:
     # The leader
 
     async def open(self, partition_id: int, generation: int, part_bytes: int) -> PartitionSnapshot:
-        """A snapshot with all that was acknowledged before. Raises what routes a client elsewhere; DISK_LOW,
-        OVERLOADED, DEADLINE_EXCEEDED.
+        """A snapshot with all that was acknowledged before the call. Raises the refusals that route a client to another
+        node; DISK_LOW, OVERLOADED, DEADLINE_EXCEEDED.
         """
         until = asyncio.get_running_loop().time() + _OPEN_SECONDS
         replica = await self._requests.serving(partition_id, generation, until)
@@ -99,14 +99,14 @@ class Snapshots:
             return _of(replica, "", 0, range_of(replica.row))
         self._check_room()
         if replica.unflushed >= _FLUSH_FIRST_BYTES:
-            await self._flush(replica)  # what the checkpoint would have to wait for, and users' writes with it
+            await self._flush(replica)  # else the checkpoint would wait for the flush, and users' writes with it
             replica = await self._requests.serving(partition_id, generation, until)
         snapshot_id, range_ = uuid.uuid4().hex, range_of(replica.row)
         is_kept = self._opening[snapshot_id] = asyncio.get_running_loop().create_future()
         try:
             if len(replica.row.isr) >= replica.min_insync:
                 self._append(replica, SnapshotMark(snapshot_id, self._unix_ms(), range_.start, range_.end))
-            else:  # nothing more becomes committed; what is can be read
+            else:  # nothing more becomes committed; what is committed can be read
                 await self._keep(replica, snapshot_id, range_)
             await self._until_kept(replica, is_kept, until)
         finally:
@@ -152,7 +152,7 @@ class Snapshots:
     # Each replica
 
     def make(self, replica: Replica, mark: SnapshotMark) -> None:
-        """The next entry to apply is this mark: the replica goes on when it keeps the snapshot."""
+        """The next entry to apply is this mark: applying goes on when the snapshot is kept."""
         entry = replica.begin_mark()
         task = asyncio.create_task(self._make(replica, mark, entry), name=f"snapshot of {replica.id}")
         self._making.add(task)
@@ -178,7 +178,7 @@ class Snapshots:
         self._committer.passed_mark(replica)
 
     async def _keep_or_not(self, replica: Replica, mark: SnapshotMark) -> None:
-        """A replica that can't keep one goes on without it."""
+        """Keep the snapshot; a replica that can't keep it goes on without."""
         try:
             if mark.id not in self._opening:
                 self._check_room()
@@ -200,8 +200,8 @@ class Snapshots:
     # Readers
 
     async def read(self, snapshot_id: str, request: ScanRequest) -> AsyncGenerator[bytes, None]:
-        """What a scan of the part of the snapshot gives; `path` of the request is filled in here. Raises SNAPSHOT_GONE,
-        OVERLOADED, CORRUPT_DATA, STORAGE_FAILED.
+        """Scan a part of the snapshot; the request's `path` is filled in here. Raises SNAPSHOT_GONE, OVERLOADED,
+        CORRUPT_DATA, STORAGE_FAILED.
         """
         kept = self._kept.get(snapshot_id)
         if kept is None:
@@ -223,7 +223,7 @@ class Snapshots:
             kept.used_at = self._clock()
 
     async def release(self, snapshot_id: str) -> None:
-        """Remove a snapshot that nobody needs."""
+        """Remove a snapshot, if it is here."""
         if (kept := self._kept.pop(snapshot_id, None)) is not None:
             await kept.taken.remove()
 

@@ -1,9 +1,9 @@
-"""What a split is on the nodes (Key-Range Partitions, Patterns of Distributed Systems).
+"""What a split does on the nodes (Key-Range Partitions, Patterns of Distributed Systems).
 
-The leader serves only the lower half from the moment at which it takes over the row, and appends a marker: after it
-the log has nothing of the upper half. Each replica that comes to the marker makes the new partition of its data as it
-is there, by hard links, before it goes on. So all of them make the same, and nobody waits for bytes to be copied. The
-log of the new partition begins after the marker's offset and leader_epoch.
+As soon as the leader takes over the row, it serves only the lower half, and appends a marker: after it the log has
+nothing of the upper half. Each replica that comes to the marker makes the new partition of its data at that offset, by
+hard links, before it goes on. So all of them make the same, and no bytes are copied. The log of the new partition
+begins after the marker's offset and leader_epoch.
 """
 
 import asyncio
@@ -44,7 +44,9 @@ class Splitting:
         changed: Callable[[int], asyncio.Future[None]],
         flush: Callable[[Replica], Awaitable[None]],
     ) -> None:
-        """`host` makes a replica that isn't there; `changed` is done when a partition's row or replica changes."""
+        """`learn` takes over a row, `host` makes a replica that isn't here. The future of `changed` is done when a
+        partition's row or replica changes.
+        """
         self._replicas = replicas
         self._log_db = around.log_db
         self._store = around.store
@@ -55,7 +57,7 @@ class Splitting:
         self._changed = changed
         self._flush = flush
         self._flushing: dict[int, asyncio.Task[None]] = {}  # by parent
-        self._rows: dict[int, Partition] = {}  # the newest of those that are flushed
+        self._rows: dict[int, Partition] = {}  # by parent: its newest row, to be taken over after the flush
         self._making: dict[int, asyncio.Task[None]] = {}  # by parent
 
     async def close(self) -> None:
@@ -66,8 +68,8 @@ class Splitting:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def prepare(self, parent: Replica, row: Partition) -> bool:
-        """A row says that the partition is to be split: flush what a checkpoint would have to wait for, while all is
-        served as before. Whether this is the leader, which takes over the row after that.
+        """If the row begins a split, flush first what a checkpoint would have to wait for, while all is served as
+        before. True if the replica leads and takes over the row only after the flush.
         """
         is_new = row.splitting and row.split_to and row.split_to != parent.row.split_to
         if not is_new or row.leader_epoch != parent.row.leader_epoch:
@@ -93,7 +95,7 @@ class Splitting:
     # Each replica
 
     def make(self, parent: Replica) -> None:
-        """The next entry to apply is a marker: the replica goes on after it when the child is made."""
+        """The next entry to apply is a marker: applying goes on after it when the child is made."""
         entry = parent.begin_mark()
         task = asyncio.create_task(self._make(parent, entry), name=f"split of {parent.id}")
         self._making[parent.id] = task
@@ -128,11 +130,11 @@ class Splitting:
         self._committer.passed_mark(parent)
 
     async def _make_child(self, parent: Replica, child_id: int, entry: Pending) -> None:
-        """The child is there when this returns, durably, if it is yet to be made: not where it came as a checkpoint."""
+        """Make the child durably, unless it is made already or came as its leader's checkpoint."""
         child = self._replicas.get(child_id) or self._host(provisional_row(parent.row, child_id))
         if child.is_made:
             return
-        known = self._log_db.sync()  # a folder of which the log database knows nothing would be foreign
+        known = self._log_db.sync()  # the log database must know of the child before its folder is there
         await parent.log_first()
         taken = await self.take(parent)
         async with child.lock:

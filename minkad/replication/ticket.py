@@ -1,4 +1,4 @@
-"""The results of one request of a client, as they come."""
+"""The results of one request of a client."""
 
 import asyncio
 
@@ -17,13 +17,13 @@ class Ticket:
         """The bodies of answers are taken from `share`. `began`: when the request came, by the node's clock."""
         self.share = share
         self.began = began
-        self.size = 0  # of them, in bytes
+        self.size = 0  # the bodies so far, in bytes
         self.results: list[GroupResult | None] = [None] * count
         self.missing = count
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fill(self, index: int, result: GroupResult) -> None:
-        """The result of a group; only the first counts."""
+        """Set the result of a group; only the first one counts."""
         if self.results[index] is not None:
             return
         self.results[index] = result
@@ -32,7 +32,7 @@ class Ticket:
             self.done.set_result(None)
 
     def answer(self, index: int, body: bytes) -> None:
-        """What was read for a group. Raises TOO_LARGE when that is too much for one answer."""
+        """Set what was read for a group. Raises TOO_LARGE when the answer would get too large."""
         if self.results[index] is not None:
             return
         if self.size + len(body) > wire.MAX_ANSWER_BYTES:
@@ -47,5 +47,5 @@ class Ticket:
 
 
 def too_large() -> MinkaError:
-    """More is asked for than one answer may have."""
+    """The error for an answer that would be larger than one may be."""
     return MinkaError(Code.TOO_LARGE, f"an answer of more than {wire.MAX_ANSWER_BYTES >> 20} MiB")

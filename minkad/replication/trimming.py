@@ -1,7 +1,7 @@
-"""What a replica has outside of its partition's range, since a split or a merge that was given up, is removed.
+"""Removes the keys that a replica has outside of its partition's range after a split or a merge that was given up.
 
-The leader says so in the log, so that all replicas remove it at the same place: a merge brings keys into the data
-before the range has them, and those have to stay.
+The leader says so in the log, so that all replicas remove them at the same place: a merge brings keys into the data
+before they are in the range, and those have to stay.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class Trimming:
-    """Compacts one replica at a time, since that rewrites what is on both sides of a bound."""
+    """Compacts one replica at a time, since a compaction rewrites the tables on both sides of a bound."""
 
     def __init__(self, log_db: LogDatabase, done: Callable[[Replica], None]) -> None:
         self._log_db = log_db
@@ -31,7 +31,7 @@ class Trimming:
         self._task: asyncio.Task[None] | None = None
 
     def compact_soon(self, replica: Replica) -> None:
-        """Free the room of what was removed from the replica, if there was anything."""
+        """Free the room of the keys that were removed from the replica, if any were."""
         if replica.trim.removed_outside is not None:
             self._waiting[replica.id] = replica
             if self._task is None:
@@ -60,14 +60,14 @@ class Trimming:
             self._task = None
 
     async def _compact(self, replica: Replica) -> None:
-        """Free the room of what was removed."""
+        """Free the room of the keys that were removed."""
         kept, data = replica.trim.removed_outside, replica.data
         if kept is None or not data.is_open or replica.role is Role.REMOVED:
             return
         await replica.log_first()
         await self._free(data, kept)
         if not replica.still_has(data) or replica.trim.removed_outside != kept:
-            return  # what is staged of a deleted one would be a replica again at the next start
+            return  # the meta of a deleted replica would make it a replica again at the next start
         if replica.trim.compacted(kept, range_of(replica.row), is_changing=replica.takes_in_others_keys):
             replica.stage_meta(self._log_db)
         self._done(replica)

@@ -1,4 +1,4 @@
-"""Since when a follower has not had everything."""
+"""How long a follower has lacked something that its leader has."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class CaughtUp:
     mark_at: float
 
     def observe(self, progress: Progress, end: int, now: float) -> None:
-        """How far it is now, while the log ends at `end`."""
+        """Note how far the follower is at `now`, while the leader's log ends at `end`."""
         if not progress.is_replicating or progress.matched < self.mark:
             return
         self.at = now if progress.matched >= end else max(self.at, self.mark_at)

@@ -11,10 +11,10 @@ from minkad.core.replication.progress import Progress
 
 @dataclass(slots=True)
 class _Transfer:
-    """To one follower."""
+    """The transfer of a checkpoint to one follower."""
 
     is_sending: bool = True
-    failures: int = 0  # tries in vain, one after the other
+    failures: int = 0  # failed tries in a row
     blocked_by: str = ""  # why the last try failed
     again_at: float | None = None  # when the follower is asked again where it stands
 
@@ -27,11 +27,11 @@ class Checkpoints:
         self._transfers: dict[str, _Transfer] = {}
 
     def __bool__(self) -> bool:
-        """Whether there was any."""
+        """Whether a checkpoint was sent, or is being sent, to any of the followers."""
         return bool(self._transfers)
 
     def send(self, progress: Progress, kept: Sequence[KeptFile]) -> SendCheckpoint:
-        """Begin a transfer. `kept`: what the follower has of one that broke."""
+        """Begin a transfer. `kept`: the files that the follower still has of one that broke."""
         transfer = self._transfers.setdefault(progress.node_id, _Transfer())
         if not transfer.blocked_by:
             transfer.failures = 0
@@ -39,7 +39,7 @@ class Checkpoints:
         return SendCheckpoint(progress, kept)
 
     def sent(self, node: str) -> bool:
-        """It is in place; False if none was under way."""
+        """The checkpoint is in place at the node. False if none was on its way there."""
         transfer = self._transfers.get(node)
         if transfer is None or not transfer.is_sending:
             return False
@@ -47,7 +47,7 @@ class Checkpoints:
         return True
 
     def failed(self, partition_id: int, node: str, reason: str, now: float) -> None:
-        """It did not arrive."""
+        """The checkpoint did not arrive: the follower is asked again after a pause."""
         transfer = self._transfers[node]
         settings = self._node.settings
         pause = min(settings.first_backoff * 2.0 ** min(transfer.failures, 10), settings.longest_backoff)
@@ -77,6 +77,6 @@ class Checkpoints:
         return transfer.blocked_by if transfer is not None else ""
 
     def forget(self, node: str) -> bool:
-        """It no longer follows; whether a checkpoint is on its way to it."""
+        """The node no longer follows. True if a checkpoint is on its way to it."""
         transfer = self._transfers.pop(node, None)
         return transfer is not None and transfer.is_sending

@@ -1,8 +1,8 @@
 """What the entries of a partition's log say: a write, or a mark. A mark says that the partition was split here, which
 keys it keeps, that a snapshot is taken here, or that the file of a load is taken in.
 
-Those that are no writes are barriers: they are on the disk of whoever says that it has them, also in keyspaces that are
-written to it a little later.
+Marks are barriers: a replica that acknowledges one has it on its disk, also in an `async` keyspace, whose writes get
+there a little later.
 """
 
 from typing import Final
@@ -12,14 +12,15 @@ import msgspec
 from minka.ranges import KeyRange
 from minka.wire import WriteBody, decode_write
 
-_MARK: Final = b"\xc1"  # begins no MessagePack, hence no write of a client
+_MARK: Final = b"\xc1"  # no MessagePack begins with it, so no write of a client does
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1):
-    """What comes after it has no key of the upper half, which is another partition's; what came before is all it has.
+    """The entries after it have no key of the upper half, which belongs to another partition; that partition begins
+    with what came before.
 
-    `partition_epoch` is that of the row that says so.
+    `partition_epoch` is that of the row that asks for the split.
     """
 
     child_id: int
@@ -27,13 +28,13 @@ class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1)
 
 
 class TrimToRange(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
-    """Keys outside of the range are removed. Each replica does so at the same place of the log: what comes after it may
-    be outside again, and is, with `copies_follow`, if a merge copies the keys of another partition.
+    """Keys outside of the range are removed. Each replica does so at the same place of the log: later entries may have
+    keys outside of it again, and do with `copies_follow`, when a merge copies the keys of another partition.
     """
 
     start: bytes
     end: bytes
-    partition_epoch: int = 0  # of the leader's row as it said so
+    partition_epoch: int = 0  # that of the leader's row when it appended the mark
     copies_follow: bool = False
 
     @property
@@ -55,8 +56,8 @@ class SnapshotMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=3
 
 
 class IngestMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=4):
-    """Each replica takes in the file of this name from the load's spool, unless it has taken in the load before. It has
-    so many bytes with this CRC-32, and `rows` rows of `data_bytes` bytes of keys and values.
+    """Each replica takes in the file of this name from the load's spool, unless it has taken in the load before. The
+    file has `bytes` bytes with this CRC-32, and `rows` rows with `data_bytes` bytes of keys and values.
 
     `floor`: the leader knows that loads with smaller numbers are over.
     """
@@ -72,7 +73,7 @@ class IngestMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=4):
 
 Mark = SplitMarker | TrimToRange | SnapshotMark | IngestMark
 SlowMark = SplitMarker | SnapshotMark | IngestMark
-"""Marks that a replica does beside the loop, and applies nothing meanwhile."""
+"""Marks that a replica carries out in a task of its own; it applies nothing meanwhile."""
 
 _decode_mark: Final = msgspec.msgpack.Decoder(Mark).decode
 
@@ -83,7 +84,7 @@ def is_mark(body: bytes) -> bool:
 
 
 def encode_mark(mark: Mark) -> bytes:
-    """As the body of an entry."""
+    """The mark as the body of an entry."""
     return _MARK + _encode(mark)
 
 

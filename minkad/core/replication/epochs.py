@@ -11,7 +11,7 @@ class Epochs:
     """
 
     def __init__(self, base: int, epoch: int) -> None:
-        """`base`: the position before the first entry, which `epoch` wrote."""
+        """`base`: the position before the first entry; `epoch` wrote the entry there."""
         self._starts = [base]
         self._epochs = [epoch]
 
@@ -31,8 +31,8 @@ class Epochs:
         return list(zip(self._starts, self._epochs, strict=True))
 
     def common(self, end: int, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """How far two logs are the same, this one up to `end` and another's: the last position at which both have the
-        same number. None: nowhere in what both still know.
+        """How far this log, up to `end`, and another one are the same: the last position at which both have the same
+        number. None if there is none in the part that both still know.
 
         A number belongs to one leader, which wrote each position once; so what comes before an equal number is equal
         (KIP-101; KIP-279, where the epoch asked for is missing on one side).

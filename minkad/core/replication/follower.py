@@ -1,4 +1,4 @@
-"""A replica that follows: where it stands, what it appends and truncates, and how old it may be."""
+"""A replica that follows: how far its log is, what it appends and truncates, and how old its data may be."""
 
 from contextlib import suppress
 
@@ -20,7 +20,9 @@ class LeaderStream:
 
 
 class Follower:
-    """At one leader_epoch. `stream` is the one on which its leader was heard; offsets are reported there."""
+    """A replica's time as a follower at one leader_epoch. `stream` is the one on which its leader was heard; its
+    answers go there.
+    """
 
     def __init__(self, node: Node, state: ReplicaState) -> None:
         self.state = state
@@ -29,12 +31,13 @@ class Follower:
         self._is_aligned = False  # the leader has said on this stream where the logs part
         self._is_refused = False  # a checkpoint was asked for: entries that were sent before that can't follow
         self._told = state.high_watermark  # the leader's high watermark
-        self._epoch_start = UNKNOWN  # of the leader's epoch, before which all may have been acknowledged
+        self._epoch_start = UNKNOWN  # where the leader's epoch starts; all before it may have been acknowledged
 
     # What the leader says
 
     def probed(self, stream: LeaderStream, kept: list[KeptFile]) -> None:
-        """It asks where this replica stands. `kept`: what is left of a checkpoint whose transfer broke.
+        """The leader asks where this replica stands. `kept`: the files that are left of a checkpoint whose transfer
+        broke.
 
         Streams of one leader may be read in another order than they were begun in.
         """
@@ -52,8 +55,8 @@ class Follower:
         self._node.outbox.put(Answer(stream, ack))
 
     def append(self, append: Append, stream: LeaderStream, known_at: float) -> None:
-        """It sends entries, or what is committed. `known_at`: it knew all that was committed at this time of this
-        node's clock. Raises INTERNAL for what can't follow what is here; STORAGE_FAILED.
+        """The leader sends entries, or its high watermark. `known_at`: it knew all that was committed at this time of
+        this node's clock, in seconds. Raises INTERNAL for entries that don't follow the end of the log; STORAGE_FAILED.
         """
         if self.stream is not stream or self.state.is_receiving:
             return
@@ -80,7 +83,7 @@ class Follower:
             self.advance()
 
     def _hear(self, append: Append, known_at: float) -> None:
-        """How far the leader is."""
+        """Note the leader's high watermark and the start of its epoch."""
         if append.high_watermark == self._told and append.epoch_start == self._epoch_start:
             return
         state = self.state
@@ -89,7 +92,9 @@ class Follower:
         state.freshness.mark(state.applied, max(append.high_watermark, append.epoch_start), known_at)
 
     def _truncate(self, end: int) -> bool:
-        """End the log at the last entry that the leader has, too; False if that can't be."""
+        """End the log at the last entry that the leader has, too. False if committed entries would be lost, or the data
+        is damaged.
+        """
         state = self.state
         if state.data.exists():
             try:
@@ -112,7 +117,7 @@ class Follower:
         self._node.outbox.report(level, text, partition=self.state.id, **names)
 
     def disconnected(self) -> None:
-        """Nothing more comes on its stream."""
+        """The leader's stream has ended."""
         self.refresh()
         self.stream = None
 

@@ -7,32 +7,33 @@ UNKNOWN: Final = 2**63  # greater than any offset
 
 
 class Freshness:
-    """The leader tells its high watermark, and once in a while as of which moment of the follower's clock all of its
-    high watermarks are known. A follower that has applied as much as was committed at a moment was the newest then.
+    """The leader sends its high watermark, and now and then the moment, by the follower's clock, as of which it has
+    sent all of its high watermarks. A follower that has applied as much as was committed at a moment was up to date
+    then.
     """
 
     __slots__ = ("_mark", "_mark_at", "at")
 
     def __init__(self) -> None:
-        self.at = NEVER  # when the data was certainly the newest, by this node's clock
+        self.at = NEVER  # the last moment, by this node's clock, at which the data was certainly up to date
         self._mark = UNKNOWN  # once this offset is applied, `at` is at least `_mark_at`
         self._mark_at = NEVER
 
     def begin_again(self) -> None:
-        """Nothing is known of what the data is by now."""
+        """How old the data is is no longer known."""
         self.at, self._mark, self._mark_at = NEVER, UNKNOWN, NEVER
 
     def unmark(self) -> None:
-        """The leader has yet to say where its epoch starts: what it said before says nothing."""
+        """The leader has yet to say where its epoch starts; what it said before doesn't count."""
         self._mark = UNKNOWN
 
     def mark(self, applied: int, offset: int, known_at: float) -> None:
-        """At `known_at` no more than `offset` was committed."""
+        """At the time `known_at` no entry after `offset` was committed."""
         if applied >= self._mark or self._mark == UNKNOWN:
             self._mark, self._mark_at = offset, known_at
 
     def reached(self, applied: int) -> None:
-        """So much is applied."""
+        """The data has everything up to the offset `applied`."""
         if applied >= self._mark:
             self.at = max(self.at, self._mark_at)
 

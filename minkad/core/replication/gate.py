@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class Gate(Enum):
-    """The value is what a client hears whose request waited in vain."""
+    """Each value is the reason that a client is given when its request has waited in vain."""
 
     OPEN = "it is being made ready"
     CLOSED = "it is being handed over"  # writes wait until the successor has everything
@@ -13,7 +13,7 @@ class Gate(Enum):
 
 
 class WriteGate:
-    """A hand-over and a merge may close it, each for itself; it is open when both have let go."""
+    """A hand-over and a merge may each close it; it is open when neither has it closed."""
 
     __slots__ = ("_hand_over", "_merge", "state")
 
@@ -33,7 +33,7 @@ class WriteGate:
         self._decide()
 
     def close_to_reads(self) -> None:
-        """Reads wait, too: somebody else may lead."""
+        """Reads wait, too: another replica may lead by now."""
         assert self.is_closed, "writes wait before a leadership is handed over"
         self._hand_over = Gate.CLOSED_TO_READS
         self._decide()

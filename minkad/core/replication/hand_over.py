@@ -1,4 +1,5 @@
-"""A leader hands over to its successor gracefully: let writes wait, let it catch up, have it recorded.
+"""A leader hands over to its successor gracefully: writes wait, the successor catches up, and the controller records
+it.
 
 Source: Fixed Partitions, Patterns of Distributed Systems ("Moving partitions to newly added members"), and the planned
 changes of leader in Kafka's controller.
@@ -19,11 +20,11 @@ class _Step(Enum):
     FOLLOW = auto()  # until the successor is in sync and nearly has everything
     CLOSE = auto()  # until it has everything, for `write_pause_timeout` at most
     ASK = auto()  # until the outcome is known
-    PAUSE = auto()  # after a try in vain
+    PAUSE = auto()  # after a failed try
 
 
 class HandOver:
-    """To one successor, until it is cancelled or the row has changed."""
+    """The hand-over to one successor, until it is cancelled or the row has changed."""
 
     def __init__(self, node: Node, state: ReplicaState, progress: Progress) -> None:
         self.successor = progress.node_id
@@ -33,14 +34,14 @@ class HandOver:
         self._progress = progress
         self._step = _Step.FOLLOW
         self._closed_at = 0.0
-        self._partition_epoch = 0  # of the row for which the controller is asked
+        self._partition_epoch = 0  # that of the row for which the controller is asked
         self._inquiry = Inquiry(node.settings)
-        self._due_at = 0.0  # when writes have waited for long enough, or the end of the pause
+        self._due_at = 0.0  # when writes have waited for long enough, or the pause ends
         self._pause = node.settings.first_backoff
 
     @property
     def phase(self) -> MigrationPhase.ValueType:
-        """For whoever watches."""
+        """How far the hand-over is, for the progress of migrations."""
         asks = self._step is _Step.ASK
         return MigrationPhase.MIGRATION_PHASE_HAND_OVER if asks else MigrationPhase.MIGRATION_PHASE_FOLLOW
 
@@ -94,7 +95,7 @@ class HandOver:
         self._node.outbox.put(AskHandOver(request))
 
     def answered(self, request: HandOverRequest, error: MinkaError | None, now: float) -> None:
-        """What the controller said; the rows that it sent are adopted already."""
+        """The controller has answered; the rows that it sent are adopted already."""
         outcome = self._inquiry.answered(request, error, now)
         if outcome is Outcome.REFUSED:
             self._block(str(error))

@@ -1,4 +1,4 @@
-"""A request to the active controller whose outcome has to be known: it is asked again until it is."""
+"""A request to the active controller whose outcome has to be known: it is repeated until it is."""
 
 from collections.abc import Collection
 from enum import Enum, auto
@@ -7,7 +7,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minkad.core.replication.settings import ReplicationSettings
 
-# What the controller answers when it has decided not to: nothing was recorded.
+# What the controller answers when it has refused: nothing was recorded.
 REFUSALS: Final = frozenset(
     {
         Code.STALE_EPOCH,
@@ -24,12 +24,10 @@ REFUSALS: Final = frozenset(
 
 
 class Outcome(Enum):
-    """What an answer means."""
-
-    STALE = auto()  # nothing: it is not for this request
+    STALE = auto()  # the answer is not for the present request
     RECORDED = auto()
-    REFUSED = auto()  # for certain
-    UNKNOWN = auto()  # ask again at `due_at`
+    REFUSED = auto()  # nothing was recorded
+    UNKNOWN = auto()  # it may have been recorded: ask again at `due_at`
 
 
 class Inquiry:
@@ -48,12 +46,12 @@ class Inquiry:
         return self._request is None and now >= self.due_at
 
     def asked(self, request: object) -> None:
-        """This request is under way."""
+        """The request was sent."""
         assert self._request is None, "one request at a time"
         self._request = request
 
     def answered(self, request: object, error: MinkaError | None, now: float) -> Outcome:
-        """What the controller said."""
+        """The outcome by the controller's answer; `error` is None if there was none."""
         if request is not self._request:
             return Outcome.STALE
         self._request = None

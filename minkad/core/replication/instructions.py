@@ -1,4 +1,6 @@
-"""What replicas ask the shell to do. What comes of it comes back as an event; a late one is recognised and ignored."""
+"""What replicas ask the shell to do. The result comes back as an event; one that comes too late is recognised and
+ignored.
+"""
 
 import enum
 from collections.abc import Callable, Sequence
@@ -19,7 +21,7 @@ class StartSending:
 
 @dataclass(frozen=True, slots=True)
 class StopSending:
-    """It no longer follows."""
+    """The node no longer follows."""
 
     progress: Progress
 
@@ -33,15 +35,15 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendWatermark:
-    """More is committed: tell it with the next entries, or soon."""
+    """More is committed: tell the follower with the next entries, or soon."""
 
     progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
 class SendCheckpoint:
-    """A follower needs one: `Leader.checkpoint_sent` or `checkpoint_failed` says how it ended. `kept`: what the
-    follower has of an earlier one whose transfer broke.
+    """A follower needs a checkpoint: `Leader.checkpoint_sent` or `checkpoint_failed` is told how it ended. `kept`: the
+    files that the follower has of an earlier one whose transfer broke.
     """
 
     progress: Progress
@@ -50,15 +52,15 @@ class SendCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CancelCheckpoint:
-    """It is no longer wanted."""
+    """The checkpoint is no longer wanted."""
 
     progress: Progress
 
 
 @dataclass(slots=True)
 class IsrProposal:
-    """An in-sync set that is to be recorded, and whose outcome isn't known. It is proposed until that is known, also
-    while an earlier try may yet be recorded (`in_doubt`).
+    """An in-sync set that is to be recorded. It is proposed until the outcome is known. `in_doubt`: an earlier try may
+    yet be recorded.
     """
 
     partition_id: int
@@ -70,35 +72,35 @@ class IsrProposal:
 
 @dataclass(frozen=True, slots=True)
 class AskHandOver:
-    """Ask the controller; `Leader.hand_over_answered` takes what it says."""
+    """Ask the controller; `Leader.hand_over_answered` takes the answer."""
 
     request: HandOverRequest
 
 
 @dataclass(frozen=True, slots=True)
 class AskFinishSplit:
-    """Ask the controller; `Splits.finish_answered` takes what it says."""
+    """Ask the controller; `SplitEnd.answered` takes the answer."""
 
     request: FinishSplitRequest
 
 
 @dataclass(frozen=True, slots=True)
 class AskFinishMerge:
-    """Ask the controller; `Merge.finish_answered` takes what it says."""
+    """Ask the controller; `Replicas.merge_answered` takes the answer."""
 
     request: FinishMergeRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A step that has a name, at which tests let the process fail."""
+    """A named step was reached, at which tests let the process fail."""
 
     place: str
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Nobody here learns what becomes of the writes that wait: their outcome is unknown, for this reason."""
+    """This node won't learn what becomes of the writes that wait: they fail with OUTCOME_UNKNOWN, for this reason."""
 
     partition_id: int
     reason: str
@@ -106,7 +108,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class MakeRoom:
-    """Clear away what is left of deleted keys in a range of the right one's data; `Replicas.cleared` then."""
+    """Compact a range of the right partition's data, to get rid of its deleted keys; then call `Replicas.cleared`."""
 
     left_id: int
     right_id: int
@@ -115,7 +117,7 @@ class MakeRoom:
 
 @dataclass(frozen=True, slots=True)
 class GateOpened:
-    """They go on, or somebody else takes them, after so many seconds."""
+    """Writes go on here or at the successor, after they have waited for `seconds`."""
 
     partition_id: int
     successor: str
@@ -124,7 +126,7 @@ class GateOpened:
 
 @dataclass(frozen=True, slots=True)
 class SyncEpoch:
-    """Make durable that this node leads at this epoch; `Leader.epoch_durable` then."""
+    """Make durable that this node leads at this epoch; then call `Leader.epoch_durable`."""
 
     partition_id: int
     leader_epoch: int
@@ -132,7 +134,9 @@ class SyncEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Something was appended to a log: make it durable; with `on_disk`, do not stop at the operating system."""
+    """Something was appended to a log: make it durable. With `on_disk` it has to be on the disk, also in an `async`
+    keyspace.
+    """
 
     partition_id: int
     on_disk: bool
@@ -155,7 +159,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Whoever waits for the partition looks again: it serves, or doesn't, or at another row."""
+    """Requests that wait for the partition look again: it began or stopped serving, or has another row."""
 
     partition_id: int
 
@@ -169,7 +173,7 @@ class WakeAt:
 
 
 class Level(enum.IntEnum):
-    """As in `logging`."""
+    """The levels of `logging`."""
 
     INFO = 20
     WARNING = 30
@@ -214,21 +218,19 @@ class Outbox:
     """The instructions of all replicas of a node, in their order."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when there is one after there was none: the shell is to take them soon."""
+        """`wake` is called when an instruction is put into the empty outbox: the shell is to take it soon."""
         self._wake = wake
         self._instructions: list[Instruction] = []
 
     def put(self, instruction: Instruction) -> None:
-        """The next."""
         if not self._instructions:
             self._wake()
         self._instructions.append(instruction)
 
     def take(self) -> list[Instruction]:
-        """All since the last call."""
+        """All instructions since the last call."""
         taken, self._instructions = self._instructions, []
         return taken
 
     def report(self, level: Level, text: str, **names: object) -> None:
-        """A line for the log."""
         self.put(Report(level, text, names))

@@ -1,4 +1,4 @@
-"""One replica's leadership at one leader_epoch: who follows it, who of them is in sync, and how it is handed over."""
+"""One replica's leadership at one leader_epoch: its followers, which of them are in sync, and the hand-over."""
 
 from collections.abc import Sequence
 
@@ -26,23 +26,23 @@ _PHASE = MigrationPhase
 
 
 class Leader:
-    """The high watermark counts the in-sync set and whoever may have become a part of it: those who are about to join,
-    and the larger of the old and the proposed set until the outcome is known (KIP-497).
+    """The high watermark counts the in-sync set and every replica that may have become a part of it: those that are
+    about to join, and the larger of the old and the proposed set until the outcome is known (KIP-497).
     """
 
     def __init__(self, node: Node, state: ReplicaState, now: float) -> None:
         self.state = state
         self.leader_epoch = state.row.leader_epoch
         self.proposed: IsrProposal | None = None
-        self.progress: dict[str, Progress] = {}  # of all other replicas
-        self.counted: Sequence[Progress] = ()  # of those whose offsets bound the high watermark
+        self.progress: dict[str, Progress] = {}  # by node, for all other replicas
+        self.counted: Sequence[Progress] = ()  # the replicas whose offsets bound the high watermark
         self.marked_loads: set[int] = set()  # by number: their marks are in the log since this leadership began
         self.marked_split = 0  # the partition for whose split a marker is in the log since this leadership began
         self._node = node
         self._checkpoints = Checkpoints(node)
         self._joining: set[str] = set()
-        self._lost: set[str] = set()  # who is in the isr and lacks what it had
-        self._held: dict[str, float] = {}  # who was refused: until when it isn't proposed again
+        self._lost: set[str] = set()  # nodes in the isr that have lost committed entries
+        self._held: dict[str, float] = {}  # node -> until when it isn't proposed again, after a refusal
         self._caught_up: dict[str, CaughtUp] = {}
         self._hand_over: HandOver | None = None
         node.in_sync_sets[state.id] = self
@@ -74,19 +74,19 @@ class Leader:
         self.shrink()
 
     def close(self, now: float) -> None:
-        """The leadership is over; the answer to what it has proposed may still come."""
+        """The leadership is over; the answer to its last proposal may still come."""
         self.proposed = None
         if self._hand_over is not None:
             self._hand_over.cancel(now)
             self._hand_over = None
         for node in list(self.progress):
             self._remove(node)
-        self.proposed, self.counted = None, ()  # it is the next leadership's turn to ask
+        self.proposed, self.counted = None, ()  # from here on the next leadership asks
         self._node.in_sync_sets.pop(self.state.id, None)
         self.state.log.keep_tail(False)
 
     def epoch_durable(self) -> None:
-        """After a crash the node would know that it led at this epoch, and not do so again."""
+        """After a crash the node would know that it led at this epoch, and would not do so again."""
         self.state.durable_epoch = self.leader_epoch
         self._send_to_all()
 
@@ -100,14 +100,14 @@ class Leader:
         self.advance()
 
     def progressed(self, now: float) -> None:
-        """The replica has applied more, or more of its log is durable: a successor or a follower may go on by that."""
+        """The replica has applied more, or more of its log is durable: so a hand-over or a follower may get further."""
         self._advance_hand_over(now)
         for node, progress in self.progress.items():
             if node not in self.state.row.isr:
                 self._consider(progress, now)
 
     def acknowledged(self, progress: Progress, ack: Ack, now: float) -> None:
-        """A follower has answered. Raises INTERNAL if it can't be."""
+        """A follower has answered. Raises INTERNAL for an answer that can't be."""
         if self.progress.get(progress.node_id) is not progress:
             return
         reaction = progress.acknowledged(ack)
@@ -118,15 +118,17 @@ class Leader:
             self._matched(progress, now)
 
     def disconnected(self, progress: Progress, reason: str, now: float) -> None:
-        """The stream to a follower broke: what was sent may not have come, so it is asked again on the next."""
+        """The stream to a follower broke. What was sent may not have arrived, so the follower is asked on the next
+        stream where it stands.
+        """
         progress.error = reason
         self.state.retention.late(progress.node_id)
         self._probe(progress)
         self._matched(progress, now)
 
     def checkpoint_sent(self, progress: Progress, offset: int, now: float) -> None:
-        """The follower has a checkpoint up to `offset` in place, durably. If the stream broke meanwhile, it says on the
-        next one where it stands.
+        """The follower has a checkpoint up to `offset` in place, durably. If the stream broke meanwhile, the follower
+        says on the next one where it stands.
         """
         if self.progress.get(progress.node_id) is not progress or not self._checkpoints.sent(progress.node_id):
             return
@@ -134,19 +136,19 @@ class Leader:
             self._replicate(progress, offset, now)
 
     def checkpoint_failed(self, progress: Progress, reason: str, now: float) -> None:
-        """The follower is asked again where it stands, after a pause."""
+        """The checkpoint did not arrive: the follower is asked again where it stands, after a pause."""
         if self.progress.get(progress.node_id) is progress:
             self._checkpoints.failed(self.state.id, progress.node_id, reason, now)
 
     def tick(self, now: float) -> None:
-        """The time has come for which `WakeAt` asked."""
+        """It is the time for which a `WakeAt` asked, or later."""
         self._advance_hand_over(now)
         for node in self._checkpoints.due(now):
             self._probe(self.progress[node])
 
     def check(self, now: float, *, stalled: bool) -> None:
-        """Let those leave who have not caught up for long, or have no room. Called often. `stalled`: this node itself
-        stood still.
+        """Propose an in-sync set without the replicas that have not caught up for long, or have no room. Called often.
+        `stalled`: this node itself stood still.
         """
         end, isr = self.state.log.end, self.state.row.isr
         late = self._without_room()
@@ -190,7 +192,8 @@ class Leader:
     def in_sync_end(self) -> int:
         """The end of what the whole in-sync set has, as far as is known here.
 
-        With fewer than `min_insync` in it, no more becomes committed than a former leader may have acknowledged.
+        With fewer than `min_insync` replicas in it, no more becomes committed than a former leader may have
+        acknowledged.
         """
         state = self.state
         end = state.durable
@@ -237,7 +240,9 @@ class Leader:
         self._matched(progress, now)
 
     def _stands(self, progress: Progress, ack: Ack, now: float) -> None:
-        """A follower says what it has: go on from where the logs part, with a checkpoint if that can't be helped."""
+        """A follower says what it has: send entries from where the logs part, or a checkpoint where the log is not
+        enough.
+        """
         node = progress.node_id
         if self._checkpoints.is_under_way(node):
             return
@@ -260,15 +265,15 @@ class Leader:
             self._node.outbox.put(self._checkpoints.send(progress, ack.kept))
 
     def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
-        """Whether it is in the in-sync set without what is committed. Its copy must not be replaced before it has left:
-        if this leader died meanwhile, it would be elected with nothing.
+        """Whether the node is in the in-sync set without all that is committed. Its copy must not be replaced before it
+        has left the set: if this leader died meanwhile, it would be elected with nothing.
         """
         if node not in self.state.row.isr:
             return False
         return standing != Standing.STORED or common is None or common < self.state.high_watermark
 
     def _is_short(self) -> bool:
-        """Whether the log from its first entry on is little enough to be applied instead of a checkpoint."""
+        """Whether the log has all entries, and few enough bytes to be sent instead of a checkpoint."""
         log, end = self.state.log, self.state.durable
         if log.base > 0 or end == 0:
             return end == 0
@@ -285,7 +290,7 @@ class Leader:
             self._stop_joining(node)
         self.advance()
         if self.state.row.splitting:
-            self._node.outbox.put(WakeAt(self.state.id, now))  # it may be the last that has made the child
+            self._node.outbox.put(WakeAt(self.state.id, now))  # it may be the last that was yet to make the child
         if node not in self.state.row.isr:
             self._caught_up[node].observe(progress, self.state.log.end, now)
             self._consider(progress, now)
@@ -294,11 +299,12 @@ class Leader:
     # The in-sync set
 
     def shrink(self) -> None:
-        """Without those who are gone, or have lost something, so that writes need not wait for them.
+        """Propose an in-sync set without the nodes that are gone, or have lost something, so that writes need not wait
+        for them.
 
-        Only their leader does this, once it can make use of it: a set that was made smaller for a leader that is silent
-        itself would be worth nothing, and keep others from leading who have everything. A leader whose own data is
-        damaged leaves it to the others to lead.
+        Only the leader does this, when it can make use of it: a set that the controller made smaller for a leader that
+        is silent itself would help nobody, and would keep replicas that have everything from being elected. A leader
+        whose own data is damaged leaves the set, so that another replica leads.
         """
         state, own = self.state, self._node.id
         isr = state.row.isr
@@ -316,7 +322,7 @@ class Leader:
         for node in self._joining:
             self._held[node] = until
         if proposal.in_doubt and set(proposal.isr) != set(self.state.row.isr):
-            # The try whose outcome is unknown may be recorded yet, unless a newer row comes first: the same set again.
+            # An earlier try may be recorded yet. A newer row rules that out: propose the set as it is.
             proposal.isr = tuple(self.state.row.isr)
             self._node.outbox.put(proposal)
             return
@@ -329,7 +335,9 @@ class Leader:
         return {*self.state.row.isr, *self._joining}
 
     def recount(self) -> None:
-        """Others may be in sync than before. Who joins a partition that is being split joins both halves."""
+        """The replicas that may be in sync have changed. A replica that joins a partition that is being split joins
+        both halves.
+        """
         row, names = self.state.row, self.may_be_in_sync()
         others = self._node.in_sync_sets
         if row.splitting and not row.split_to and (parent := others.get(row.split_from)) is not None:
@@ -346,10 +354,10 @@ class Leader:
             self.recount()
 
     def _consider(self, progress: Progress, now: float) -> None:
-        """Let a follower join once it has all that may be acknowledged, and nothing that its leader lacks, which would
-        come back by its election.
+        """Let a follower join once it has all that may be acknowledged, and nothing that its leader lacks: its election
+        would bring that back.
 
-        From when it nearly has, the high watermark waits for it, so that under load there is such a moment.
+        As soon as it is near that, the high watermark waits for it; else there might be no such moment under load.
         """
         node, state = progress.node_id, self.state
         if not progress.is_aligned or self._node.view.is_absent(node):
@@ -367,15 +375,16 @@ class Leader:
             self._propose([*state.row.isr, node])
 
     def _may_precede_split(self) -> bool:
-        """Whether a copy of the partition may be one of which the other half, which is yet to be made elsewhere, can't
-        be made. None is, until the leader, who has applied what it began with, comes to the marker.
+        """Whether a node that joins now might be unable to make the other half of a split. It makes that of a copy from
+        before the marker, and copies are from before it until the leader, which must have applied what it began with,
+        comes to the marker.
         """
         row = self.state.row
         return row.splitting and (not row.split_to or not self.state.is_ready or self._node.is_made(row.split_to))
 
     def _without_room(self) -> list[str]:
-        """Those in sync whose disks are low, if writes can go on without them. If they can't, they stay, and only
-        deletes are taken: what falls back needs more room than before to come back.
+        """The in-sync replicas whose disks are low, if writes can go on without them. Otherwise they stay, and only
+        deletes are taken: a replica that falls back needs more room than before to come back.
         """
         row, low = self.state.row, self._node.view.low_disks()
         if not low:
@@ -386,7 +395,7 @@ class Leader:
         return without
 
     def _pause_without_room(self) -> None:
-        """Send no entries to those whose disks are low, once they aren't in sync."""
+        """Send no entries to nodes whose disks are low and that aren't in sync."""
         low, isr = self._node.view.low_disks(), self.state.row.isr
         for node, progress in self.progress.items():
             if progress.pause(node in low and node not in isr):
@@ -417,7 +426,7 @@ class Leader:
             self._after_hand_over(was_closed)
 
     def hand_over_answered(self, request: HandOverRequest, error: MinkaError | None, now: float) -> None:
-        """What the controller said to `AskHandOver`; the rows that it sent are adopted already."""
+        """The controller has answered `AskHandOver`; the rows that it sent are adopted already."""
         if self._hand_over is not None:
             was_closed = self.state.gate.is_closed
             self._hand_over.answered(request, error, now)
@@ -425,12 +434,12 @@ class Leader:
 
     def _after_hand_over(self, was_closed: bool) -> None:
         if was_closed and not self.state.gate.is_closed:
-            self.shrink()  # which had to wait
+            self.shrink()  # while the gate was closed nothing was proposed
 
-    # For whoever watches
+    # For metrics and progress
 
     def lags(self, now: float) -> dict[str, tuple[int, float]]:
-        """By follower: the entries that it lacks, and for how many seconds it has not had all of them."""
+        """By follower: how many entries it lacks, and for how many seconds it has lacked any."""
         return {
             node: (progress.lag, max(now - self._caught_up[node].at, 0.0) if progress.lag else 0.0)
             for node, progress in self.progress.items()

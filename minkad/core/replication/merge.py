@@ -1,8 +1,8 @@
-"""What a merge is for the leader of both partitions (Key-Range Partitions, Patterns of Distributed Systems).
+"""What the leader of both partitions does for a merge (Key-Range Partitions, Patterns of Distributed Systems).
 
-It copies what the right one has through the log of the left one, whose replicas thereby have it as they have all else:
-first the rows, then what was written meanwhile, from the other's log. At the end writes to the right one wait, for as
-long as the last of them take and the controller takes to record it. Reads don't wait.
+It copies the right partition's data through the log of the left one, so it reaches the replicas as all writes do: first
+the rows, then what was written meanwhile, from the right one's log. At the end writes to the right one wait until the
+last of them are copied and the controller has recorded the merge. Reads don't wait.
 """
 
 from collections import deque
@@ -23,24 +23,24 @@ from minkad.core.state import range_of
 _PAGE_ROWS: Final = 1000
 _PAGE_BYTES: Final = 256 * 1024
 _MAX_PASSED: Final = 20_000
-_AHEAD: Final = 8  # entries appended and not applied; users' writes come after them
-_NEAR: Final = 64  # entries of the right one's log, from which on writes wait
-# What the controller answers when it knows of the rows as they are: the request can't succeed.
+_AHEAD: Final = 8  # entries that are appended and not yet applied; users' writes queue after them
+_NEAR: Final = 64  # entries of the right one's log; when no more than these are left to copy, writes wait
+# What the controller answers when the rows have changed, so that the request can't succeed.
 _REFUSALS: Final = frozenset({Code.STALE_EPOCH, Code.NOT_LEADER, Code.UNKNOWN_PARTITION})
 
 
 class _Step(Enum):
     COPY = auto()  # the rows as they are
     CATCH_UP = auto()  # what was written meanwhile, until little is left
-    FREEZE = auto()  # writes to the right one wait, for `write_pause_timeout` at most, until all is copied and applied
+    FREEZE = auto()  # writes to the right one wait, for `write_pause_timeout` at most, until all is copied
     DRAIN = auto()  # all is copied: until the left one has applied it
     RECORD = auto()  # until the outcome is known
-    PAUSE = auto()  # after a try to freeze in vain
+    PAUSE = auto()  # after a freeze that took too long
     BEGIN_AGAIN = auto()  # after an error: copy again from the beginning
 
 
 class Merge:
-    """Of two replicas here, while both are led at the leader_epochs at which it began."""
+    """A merge of two replicas on this node, while both are led at the leader_epochs at which it began."""
 
     def __init__(self, left: Replica, right: Replica) -> None:
         self.left = left
@@ -54,7 +54,7 @@ class Merge:
         self._copied = 0  # up to this offset of the right one's log
         self._read: deque[tuple[int, bytes]] = deque()  # entries of it that are to be copied next
         self._appended: deque[int] = deque(maxlen=_AHEAD)  # the last offsets of what was copied
-        self._end = 0  # of the left one's log, with all that was copied
+        self._end = 0  # the end of the left one's log, with all that was copied
         self._inquiry = Inquiry(self._node.settings, _REFUSALS)
         self._asked_epochs = (0, 0)  # the partition_epochs for which the controller is asked
         self._due_at = 0.0  # the end of the freeze, or of a pause
@@ -63,7 +63,7 @@ class Merge:
 
     @property
     def goes_on(self) -> bool:
-        """Whether this node is still to do it."""
+        """Whether this node is still to carry out the merge."""
         epochs = (self.left.row.leader_epoch, self.right.row.leader_epoch)
         return epochs == self._epochs and is_due(self.left, self.right)
 
@@ -71,7 +71,7 @@ class Merge:
         """One of the two is further than before or has another row, or it is `now`."""
         try:
             is_closed = self.left.gate.is_closed or self.right.gate.is_closed
-            if self._step is not _Step.RECORD and not is_closed:  # what is about to be led elsewhere gets nothing more
+            if self._step is not _Step.RECORD and not is_closed:  # nothing goes to what is being handed over
                 self._advance(now)
             self._time_out(now)
             if self._step is _Step.RECORD and self._inquiry.is_due(now):
@@ -108,14 +108,14 @@ class Merge:
             self._wait(_Step.PAUSE, now)
 
     def close(self) -> None:
-        """It is no longer this node's, or it is recorded."""
+        """This node no longer carries out the merge, or it is recorded."""
         self.right.retention.release(self._name)
         self._thaw()
 
     # Copying
 
     def _copy(self, now: float) -> None:
-        """All that is there at the beginning, a page at a time."""
+        """Copy the next page of the rows that were there at the beginning."""
         if self._start is None:
             self._node.outbox.put(Reached("merge.copy"))
             self.left.announce_trim(range_of(self.left.row), copies_follow=True)
@@ -139,16 +139,16 @@ class Merge:
         self._node.outbox.put(WakeAt(self.left.id, now))  # for the next page, after others had their turn
 
     def cleared(self, error: MinkaError | None, now: float) -> None:
-        """What `MakeRoom` asked for is done, or has failed."""
+        """What `MakeRoom` asked for is done, or has failed with `error`."""
         if not self._is_clearing:
-            return  # an earlier merge of the two has asked for it
+            return  # an earlier merge of the two asked for it
         self._is_clearing = False
         if error is not None:
             self._wait(_Step.BEGIN_AGAIN, now)
         self.advance(now)
 
     def _catch_up(self) -> bool:
-        """Copy what was applied on the right since the last time; whether that is all, for the moment."""
+        """Copy what was applied on the right since the last time. True when nothing is left, for the moment."""
         right = self.right
         while self._has_room():
             if not self._read:
@@ -178,7 +178,7 @@ class Merge:
         self._node.outbox.put(WakeAt(self.left.id, self._due_at))
 
     def _drain(self) -> None:
-        if self.left.is_async:  # the copies of the other, which are on the disk, are going to be deleted
+        if self.left.is_async:  # the right one's data, which is on the disk, is going to be deleted
             self.left.announce_trim(KeyRange(self.left.row.start_key, self._range.end))
         self._step, self._end = _Step.DRAIN, self.left.log.end
 
@@ -199,7 +199,7 @@ class Merge:
         self._node.outbox.put(AskFinishMerge(request))
 
     def answered(self, request: FinishMergeRequest, error: MinkaError | None, now: float) -> None:
-        """What the controller said; the rows that it sent are adopted already."""
+        """The controller has answered; the rows that it sent are adopted already."""
         outcome = self._inquiry.answered(request, error, now)
         if outcome is Outcome.STALE:
             return
@@ -221,7 +221,7 @@ class Merge:
         self._node.outbox.put(WakeAt(self.left.id, self._due_at))
 
     def _thaw(self) -> None:
-        """Writes go on; if it is part of the other by now, it leads no longer."""
+        """Writes to the right one go on; after the merge it no longer leads, so they are refused."""
         self.right.gate.thaw()
         self._node.outbox.put(Changed(self.right.id))
 

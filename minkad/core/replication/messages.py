@@ -1,4 +1,4 @@
-"""What a leader and its followers say to each other of one partition. How it travels: `minkad.replication.frames`."""
+"""What a leader and its followers tell each other about one partition; `minkad.replication.frames` carries it."""
 
 from enum import IntEnum
 
@@ -13,11 +13,11 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
 
 class Append(msgspec.Struct, array_like=True, gc=False):
-    """The entries after `prev_offset`, what is committed, and where the leader's epoch starts, before which more may
-    have been.
+    """The entries after `prev_offset`, the leader's high watermark, and where its epoch starts: up to there more may be
+    committed than the high watermark says.
 
-    With `probe`, a question for where the follower stands. With `truncate`, the follower's log is to end at
-    `prev_offset` first: the leader doesn't have what comes after it there.
+    With `probe` it asks where the follower stands. With `truncate`, the follower's log is to end at `prev_offset`
+    first: the leader doesn't have what comes after it there.
     """
 
     partition_id: int
@@ -34,11 +34,11 @@ class Standing(IntEnum):
     """What an Ack says."""
 
     STORED = 0  # everything up to the offset is in the log here, as durably as the keyspace asks
-    NEEDS_CHECKPOINT = 1  # what is here can't be continued
+    NEEDS_CHECKPOINT = 1  # the log or the data here can't be continued
 
 
 class KeptFile(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """A file that is left of a checkpoint whose transfer broke: its size in bytes, its CRC-32."""
+    """A file that is left of a checkpoint whose transfer broke, with its size in bytes and its CRC-32."""
 
     name: str
     size: int
@@ -47,7 +47,7 @@ class KeptFile(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 class Ack(msgspec.Struct, array_like=True, gc=False):
     """A follower's answer. The answer to a probe also has the leaderships along the follower's log, as (first offset,
-    leader_epoch), and what is left of a checkpoint whose transfer broke.
+    leader_epoch), and the files that are left of a checkpoint whose transfer broke.
     """
 
     partition_id: int

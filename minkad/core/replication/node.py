@@ -24,17 +24,17 @@ class ClusterView(Protocol):
 
 
 class InSyncSet(Protocol):
-    """That of a partition which this node leads."""
+    """The in-sync set of a partition that this node leads."""
 
     def may_be_in_sync(self) -> set[str]:
-        """The in-sync set, and those that may have become a part of it."""
+        """The nodes of the in-sync set, and those that may have become a part of it."""
 
     def recount(self) -> None:
-        """Others may be in sync than before."""
+        """The replicas that may be in sync have changed."""
 
 
 class Node:
-    """For one thread."""
+    """The replicas of one node, and what they share. For one thread."""
 
     def __init__(self, id: str, settings: ReplicationSettings, view: ClusterView, outbox: Outbox) -> None:  # noqa: A002
         self.id = id
@@ -42,16 +42,16 @@ class Node:
         self.view = view
         self.outbox = outbox
         self.states: dict[int, ReplicaState] = {}  # by partition
-        self.in_sync_sets: dict[int, InSyncSet] = {}  # by partition: of those that this node leads
-        self.failed: dict[int, MinkaError] = {}  # by partition: why it can't be hosted
+        self.in_sync_sets: dict[int, InSyncSet] = {}  # by partition, for those that this node leads
+        self.failed: dict[int, MinkaError] = {}  # by partition: why it can't be served
 
     def apply(self, state: ReplicaState) -> None:
-        """There may be more to apply."""
+        """Ask for the replica's committed entries to be applied, unless that is under way."""
         if state.applied < state.high_watermark and state.applying is Applying.IDLE:
             state.applying = Applying.QUEUED
             self.outbox.put(Apply(state.id))
 
     def is_made(self, partition_id: int) -> bool:
-        """Whether what a split makes is here."""
+        """Whether this node has made the child of a split, or has a copy of it."""
         state = self.states.get(partition_id)
         return state is not None and state.is_made

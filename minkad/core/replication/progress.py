@@ -8,15 +8,15 @@ from minka.errors import Code, MinkaError
 from minkad.core.replication.messages import Ack, Append, Entry, Standing
 from minkad.core.replication.state import ReplicaState
 
-_READ_BYTES: Final = 256 * 1024  # for one partition in one frame
-_UNACKNOWLEDGED_BYTES: Final = 4 * 1024 * 1024  # sent to one follower of one partition
+_READ_BYTES: Final = 256 * 1024  # read for one partition into one frame
+_UNACKNOWLEDGED_BYTES: Final = 4 * 1024 * 1024  # sent to one follower of a partition and not acknowledged yet
 _NEAR_BYTES: Final = 256 * 1024
 
 
 class Stage(IntEnum):
     """What is sent to the follower."""
 
-    CHECKPOINT = 0  # nothing: it is sent a checkpoint, or is about to leave the in-sync set
+    CHECKPOINT = 0  # nothing here: it is sent a checkpoint, or is about to leave the in-sync set
     PROBE = 1  # the question where it stands
     PROBED = 2  # nothing until the answer has come
     REPLICATE = 3  # entries
@@ -32,8 +32,8 @@ class Reaction(IntEnum):
 
 
 class Progress:
-    """matched < next: what it has, and what it is sent next. The node is asked where it stands whenever a stream to it
-    has begun, and after a checkpoint that failed.
+    """The follower has everything up to `matched`; `next`, which is greater, is the offset that is sent next. The node
+    is asked where it stands whenever a stream to it has begun, and after a checkpoint that failed.
     """
 
     __slots__ = (
@@ -64,8 +64,8 @@ class Progress:
         self.unacknowledged = 0  # bytes
         self._truncate = False  # its log is to end where the next entries begin
         self._paused = False
-        self._told = 0  # the high watermark, last time
-        self._in_flight: deque[tuple[int, int]] = deque()  # (last offset, bytes) of each part that isn't acknowledged
+        self._told = 0  # the high watermark that it was last told
+        self._in_flight: deque[tuple[int, int]] = deque()  # (last offset, bytes) of each append that isn't acknowledged
 
     @property
     def is_replicating(self) -> bool:
@@ -78,7 +78,7 @@ class Progress:
         return self.stage is Stage.ALIGNED
 
     def probe(self) -> None:
-        """Where the node stands is to be asked."""
+        """Ask the node where it stands, with the next append."""
         self._stop(Stage.PROBE)
 
     def replicate(self, offset: int) -> None:
@@ -89,7 +89,7 @@ class Progress:
         self.state.retention.in_time(self.node_id)
 
     def wait_for_checkpoint(self) -> None:
-        """Send no entries."""
+        """Send no entries until a checkpoint is in place or the node is asked again."""
         self._stop(Stage.CHECKPOINT)
 
     def _stop(self, stage: Stage) -> None:
@@ -98,13 +98,15 @@ class Progress:
         self.unacknowledged = 0
 
     def pause(self, pause: bool) -> bool:
-        """Whether to send no entries, since the node has no room for them and is not in sync; whether that is new."""
+        """`pause`: whether to send no entries, since the node has no room for them and is not in sync. True if that has
+        changed.
+        """
         was, self._paused = self._paused, pause
         return was != pause
 
     @property
     def wants_sending(self) -> bool:
-        """Whether there may be something to send of which the sender doesn't know."""
+        """Whether there may be something to send that the sender doesn't know about."""
         if self.is_queued:
             return False
         if self.stage < Stage.REPLICATE:
@@ -119,18 +121,18 @@ class Progress:
 
     @property
     def is_near(self) -> bool:
-        """Whether it has been sent everything durable here, and little of that is not acknowledged."""
+        """Whether it has been sent everything that is durable here, and has acknowledged nearly all of it."""
         is_sent = self.stage >= Stage.REPLICATE and self.next > self.state.durable
         return is_sent and self.unacknowledged <= _NEAR_BYTES
 
     @property
     def lag(self) -> int:
-        """Offsets that it lacks."""
+        """How many entries it lacks."""
         return self.state.log.end - self.matched
 
     def next_append(self, limit: int) -> Append | None:
-        """What to send next, up to `limit` bytes and at least one entry; None: nothing now. Raises CORRUPT_DATA,
-        STORAGE_FAILED.
+        """What to send next, up to `limit` bytes and at least one entry; None if there is nothing now. Raises
+        CORRUPT_DATA, STORAGE_FAILED.
         """
         if self.stage >= Stage.REPLICATE and self.next <= self.state.log.base and not self._paused:
             self.probe()  # the log did not wait for it
@@ -150,7 +152,7 @@ class Progress:
         return self._append(prev, entries)
 
     def next_watermark(self) -> Append | None:
-        """What is committed, without entries; None: it was told, or is to be told otherwise."""
+        """The high watermark without entries; None if the node was told it already, or is sent no entries now."""
         if self.stage < Stage.REPLICATE or (self._told == self.state.high_watermark and not self._truncate):
             return None
         return self._append(self.next - 1, [])

@@ -1,4 +1,4 @@
-"""One replica of a partition on this node: what it does as its row, its log and other nodes say."""
+"""One replica of a partition on this node: what it does by its row, its log and the messages of other nodes."""
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
@@ -15,7 +15,7 @@ from minkad.core.state import range_of
 
 
 class Replica(ReplicaState):
-    """Its methods are events; what follows from them is in the node's outbox. For one thread."""
+    """Its methods are events; what is to be done then is put into the node's outbox. For one thread."""
 
     __slots__ = ("_sync", "_sync_to_disk", "follower", "leader", "node", "split_end")
 
@@ -30,7 +30,7 @@ class Replica(ReplicaState):
 
     @property
     def waits_for(self) -> str:
-        """Why requests wait here, for a client whose request waited in vain."""
+        """Why requests wait here: the reason for a client whose request has waited in vain."""
         if self.leader is not None and self.leader.counted and not self.is_ready:
             return "it waits for its in-sync set to have what may be acknowledged"
         return self.gate.state.value
@@ -38,8 +38,8 @@ class Replica(ReplicaState):
     # Its row
 
     def adopt(self, row: Partition, now: float) -> bool:
-        """Take over a row that is as new as or newer than its own: what it serves changes at once. Whether its range is
-        now that of another partition, too, which a merge has made a part of it.
+        """Take over a row that is as new as or newer than its own: what it serves changes at once. True if its range
+        has grown by that of another partition, which a merge has made a part of it.
         """
         was, old_role = self.row, self.role
         before, after = range_of(was), range_of(row)
@@ -65,20 +65,20 @@ class Replica(ReplicaState):
         return has_grown
 
     def learn_keyspace(self) -> None:
-        """What its keyspace asks for; a row may come before the keyspace is known here."""
+        """Take over what the keyspace asks for; a row may come before its keyspace is known here."""
         keyspace = self.node.view.keyspace(self.row.keyspace_id)
         self.min_insync = UNKNOWN_MIN_INSYNC if keyspace is None else max(1, keyspace.min_insync)
         self.is_async = keyspace is not None and keyspace.durability == Durability.DURABILITY_ASYNC
 
     def stop_leading(self, now: float) -> None:
-        """Others may lead what this node led: it goes on only at newer leader_epochs."""
+        """Another node may lead by now: this one leads again only at a newer leader_epoch."""
         if self.row.leader == self.node.id:
             self.led_before = self.row.leader_epoch
         if self.role is Role.LEADER:
             self.stop_serving(now)
 
     def stop_serving(self, now: float) -> None:
-        """It has a copy, and nothing to do until a row says so."""
+        """Keep the copy and do nothing until a new row comes."""
         self.role = Role.IDLE
         self._change_role(Role.LEADER, now)
 
@@ -90,7 +90,7 @@ class Replica(ReplicaState):
         if row.id in self.node.failed or self.awaits_split:
             return Role.IDLE
         if role is Role.LEADER and row.leader_epoch <= self.led_before:
-            return Role.IDLE  # what it wrote at this epoch may be lost here and elsewhere not
+            return Role.IDLE  # what it wrote at this epoch may be lost here, and may be kept elsewhere
         return role
 
     def _change_role(self, old: Role, now: float) -> None:
@@ -124,7 +124,7 @@ class Replica(ReplicaState):
                 self.node.failed[self.id] = error
                 self.role = Role.IDLE
                 return
-            # It leads to hand over, or to be caught up with: it serves nothing.
+            # It leads only to hand over, or so that others can catch up: it serves nothing.
         if not self.data.is_open:
             self.applied = self.flushed = self.log.base
         self.ready_at = self.log.end
@@ -134,7 +134,7 @@ class Replica(ReplicaState):
     # Its log
 
     def append(self, body: bytes) -> int:
-        """Append an entry as the leader; its offset. A mark is a barrier: see `barrier`."""
+        """Append an entry as the leader, and return its offset. A mark is a barrier: see `barrier`."""
         assert self.leader is not None, f"partition {self.id} is not led here"
         offset = self.log.append(self.leader.leader_epoch, body)
         if is_mark(body):
@@ -146,7 +146,7 @@ class Replica(ReplicaState):
         return offset
 
     def announce_trim(self, kept: KeyRange, *, copies_follow: bool = False) -> None:
-        """The leader's log says from here on which keys stay."""
+        """Append, as the leader, the mark that says which keys stay."""
         self.trim.is_announced = True
         self.append(encode_mark(TrimToRange(*kept, self.row.partition_epoch, copies_follow)))
 
@@ -155,11 +155,11 @@ class Replica(ReplicaState):
         self.trim.applied(mark.range, mark.partition_epoch, removed_any=removed_any)
         range_ = range_of(self.row)
         if mark.copies_follow and (range_ == mark.range or not range_.covers(mark.range)):
-            # The merge is not over, or was given up, of which its rows need not have come here.
+            # The merge isn't over, or was given up; its rows may come here after the mark.
             self.trim.suspect(mark.partition_epoch + 1)
 
     def advance(self) -> None:
-        """The high watermark may move."""
+        """Move the high watermark, if more is committed."""
         if self.leader is not None:
             self.leader.advance()
         elif self.follower is not None:
@@ -168,7 +168,7 @@ class Replica(ReplicaState):
     # What happens to it
 
     def log_stored(self, end: int, truncations: int, now: float, *, on_disk: bool) -> None:
-        """See `stored`. What counts as durable may be as it was: a follower says so, too."""
+        """See `stored`. A follower acknowledges even if no more than before counts as durable."""
         self.stored(end, truncations, on_disk=on_disk)
         if self.leader is not None:
             self.leader.stored()
@@ -178,20 +178,20 @@ class Replica(ReplicaState):
             self.follower.stored()
 
     def has_applied(self, now: float) -> None:
-        """`applied` is greater than before."""
+        """More is applied than before."""
         if self.leader is not None:
             if self.gate.is_closed:
                 self.leader.progressed(now)
             self._restructure(now)
 
     def tick(self, now: float) -> None:
-        """The time has come for which `WakeAt` asked."""
+        """It is the time for which a `WakeAt` asked, or later."""
         if self.leader is not None:
             self.leader.tick(now)
             self._restructure(now)
 
     def _restructure(self, now: float) -> None:
-        """Do what is the leader's part in a split, or after one."""
+        """Do the leader's part in a split; append the mark that removes foreign keys, if there may be any."""
         leader = self.leader
         if leader is None:
             return

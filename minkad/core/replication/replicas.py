@@ -21,21 +21,21 @@ class Replicas:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.hosted: dict[int, Replica] = {}  # by partition
-        self._departed: OrderedDict[int, Partition] = OrderedDict()  # the last rows of what is no longer here
-        self._merges: dict[int, Merge] = {}  # by the left one
+        self._departed: OrderedDict[int, Partition] = OrderedDict()  # last rows of partitions no longer here
+        self._merges: dict[int, Merge] = {}  # by the left partition's id
 
     def add(self, replica: Replica) -> None:
-        """It is hosted from now on."""
+        """The replica is hosted from now on."""
         self.hosted[replica.id] = self.node.states[replica.id] = replica
         self.node.failed.pop(replica.id, None)
 
     def remove(self, replica: Replica) -> None:
-        """It was deleted."""
+        """The replica was deleted."""
         del self.hosted[replica.id], self.node.states[replica.id]
         self.depart(replica.row)
 
     def depart(self, row: Partition) -> None:
-        """The last row of a partition that is not here, or no longer."""
+        """Remember the last row of a partition that is not, or no longer, hosted here."""
         self._departed[row.id] = row
         self._departed.move_to_end(row.id)
         if len(self._departed) > _MAX_DEPARTED:
@@ -48,13 +48,13 @@ class Replicas:
     # Rows
 
     def is_new(self, row: Partition) -> bool:
-        """Whether the row says something that isn't known: of a replica that is here, or is to be."""
+        """Whether the row is newer than what is known here of its partition."""
         replica = self.hosted.get(row.id)
         if replica is None:
             departed = self._departed.get(row.id)
             return departed is None or departed.partition_epoch < row.partition_epoch
         if row.partition_epoch == replica.row.partition_epoch:
-            return replica.role is Role.IDLE  # recovered with this row, and now told
+            return replica.role is Role.IDLE  # recovered with this row, which the controller now confirms
         return row.partition_epoch > replica.row.partition_epoch
 
     def is_to_be_hosted(self, row: Partition) -> bool:
@@ -76,13 +76,13 @@ class Replicas:
         return replica
 
     def _has_merged(self, partition_id: int, now: float) -> None:
-        """The partition is part of another one, and serves nothing from here on; its last row is on its way."""
+        """The partition is part of another one now, and serves nothing from here on; its last row is on its way."""
         replica = self.hosted.get(partition_id)
         if replica is not None and replica.role is Role.LEADER:
             replica.stop_serving(now)
 
     def stop_leading(self, now: float) -> None:
-        """Others may lead what this node led: it goes on only at newer leader_epochs."""
+        """Other nodes may lead the partitions by now: this one leads again only at newer leader_epochs."""
         for replica in self.hosted.values():
             replica.stop_leading(now)
             self.node.outbox.put(Changed(replica.id))
@@ -111,24 +111,24 @@ class Replicas:
         return merge
 
     def merge_answered(self, request: FinishMergeRequest, error: MinkaError | None, now: float) -> None:
-        """What the controller said to `AskFinishMerge`; the rows that it sent are adopted already."""
+        """The controller has answered `AskFinishMerge`; the rows that it sent are adopted already."""
         if (merge := self._merges.get(request.partition_id)) is not None:
             merge.answered(request, error, now)
 
     def cleared(self, left_id: int, error: MinkaError | None, now: float) -> None:
-        """What `MakeRoom` asked for is done, or has failed."""
+        """What `MakeRoom` asked for is done, or has failed with `error`."""
         if (merge := self._merges.get(left_id)) is not None:
             merge.cleared(error, now)
 
     # What happens
 
     def has_applied(self, replica: Replica, now: float) -> None:
-        """`applied` of the replica is greater than before."""
+        """The replica has applied more than before."""
         replica.has_applied(now)
         self._advance_merge_of(replica, now)
 
     def tick(self, partition_id: int, now: float) -> None:
-        """The time has come for which `WakeAt` asked."""
+        """It is the time for which a `WakeAt` asked, or later."""
         if (replica := self.hosted.get(partition_id)) is not None:
             replica.tick(now)
             self._advance_merge_of(replica, now)

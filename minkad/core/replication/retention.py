@@ -8,24 +8,24 @@ _FLUSHES_KEPT: Final = 4
 
 
 class Retention:
-    """What is flushed here, and at all that follow, is trimmed. Replicas keep the log of a few flushes more: whoever
-    leads next has to have what the others lack, or must send them a checkpoint.
+    """The log is trimmed up to what is flushed here and what all followers have. Replicas keep the log of a few flushes
+    more: the next leader has to have what the others lack, or must send them a checkpoint.
     """
 
     __slots__ = ("_applied_at_flushes", "_change_bytes", "_flushes", "_late", "_needed", "applied_bytes")
 
     def __init__(self, change_bytes: int) -> None:
-        """`change_bytes`: of the log's newest entries, which are kept for those that follow changes."""
-        self.applied_bytes = 0  # since the node's start
+        """`change_bytes`: how many bytes of the newest entries are kept for readers of changes."""
+        self.applied_bytes = 0  # applied since the node's start
         self._change_bytes = change_bytes
         self._applied_at_flushes: deque[tuple[int, int]] = deque()  # how far flushes were, and `applied_bytes` then
         self._flushes: deque[int] = deque(maxlen=_FLUSHES_KEPT)  # how far the last of them were
         self._needed: dict[str, int] = {}  # reader -> it has everything up to this offset, and needs the rest
-        self._late: set[str] = set()  # of those, for which the log waits no longer than a few flushes
+        self._late: set[str] = set()  # the readers in `_needed` for which the log waits no longer than a few flushes
 
     @property
     def readers(self) -> Collection[str]:
-        """Those for which the log is kept."""
+        """The followers and merges for which the log is kept."""
         return self._needed.keys()
 
     def keep_for(self, reader: str, offset: int) -> None:
@@ -33,26 +33,26 @@ class Retention:
         self._needed[reader] = offset
 
     def release(self, reader: str) -> None:
-        """It needs nothing from here on."""
+        """The reader needs nothing from here on."""
         self._needed.pop(reader, None)
         self._late.discard(reader)
 
     def late(self, reader: str) -> None:
-        """It isn't heard of: wait for it no longer than a few flushes."""
+        """The reader is not heard from: wait for it no longer than a few flushes."""
         if reader in self._needed:
             self._late.add(reader)
 
     def in_time(self, reader: str) -> None:
-        """It is heard of again."""
+        """The reader is heard from again."""
         self._late.discard(reader)
 
     def begin_again(self) -> None:
-        """Nothing is flushed: the data is made again of the log."""
+        """The data is made again of the log: forget all flushes."""
         self._flushes.clear()
 
     def base(self, flushed: int, log_base: int, *, is_alone: bool) -> int:
-        """Up to where the log may be trimmed after a flush of what is applied up to `flushed`. `is_alone`: it is the
-        partition's only replica.
+        """The offset up to which the log may be trimmed once the data is flushed up to `flushed`. `is_alone`: this is
+        the partition's only replica.
         """
         if not self._flushes or self._flushes[-1] < flushed:
             self._flushes.append(flushed)
@@ -65,7 +65,9 @@ class Retention:
         return min([base, *self._needed.values(), self._base_for_changes(flushed, log_base)])
 
     def _base_for_changes(self, flushed: int, log_base: int) -> int:
-        """The last flush after which as much was applied as is to be kept; the log's base if none is known."""
+        """The offset of the last flush after which at least `change_bytes` were applied; the log's base if none is
+        known.
+        """
         if not self._change_bytes:
             return flushed
         if not self._applied_at_flushes or self._applied_at_flushes[-1][0] < flushed:

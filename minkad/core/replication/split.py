@@ -1,8 +1,8 @@
-"""What a split is for its leaders (Key-Range Partitions, Patterns of Distributed Systems).
+"""What the leaders of both halves do for a split (Key-Range Partitions, Patterns of Distributed Systems).
 
-The leader serves only the lower half from the moment at which it takes over the row, and appends a marker: after it the
-log has nothing of the upper half. Each replica that comes to the marker makes the child of its data as it is there. The
-child's leader tells the controller when all of its in-sync set have made theirs.
+As soon as the leader takes over the row, it serves only the lower half, and appends a marker: after it the log has
+nothing of the upper half. Each replica that comes to the marker makes the child of its data at that offset. The child's
+leader tells the controller when its whole in-sync set has made the child.
 """
 
 from minka.errors import MinkaError
@@ -16,10 +16,10 @@ from minkad.core.replication.node import Node
 
 
 def marker_due(node: Node, leader: Leader) -> SplitMarker | None:
-    """The marker that the leader has to append now.
+    """The marker that the leader has to append now; None if there is none to append.
 
-    There is one in the log where an earlier leader's was committed, or is about to be; once this leader has applied the
-    log that it began with, the child is made in that case.
+    An earlier leader's marker may be in the log already. Then this leader makes the child when it has applied the log
+    that it began with, so no other marker is needed.
     """
     state, row = leader.state, leader.state.row
     if not (row.splitting and row.split_to) or not state.is_ready:
@@ -37,7 +37,7 @@ def awaits_child(row: Partition, marker: SplitMarker) -> bool:
 
 
 def provisional_row(parent: Partition, child_id: int) -> Partition:
-    """The row of a child of which the controller has yet to tell this node."""
+    """A row for the child, until the controller sends this node the real one."""
     return Partition(
         id=child_id,
         keyspace_id=parent.keyspace_id,
@@ -51,7 +51,7 @@ def provisional_row(parent: Partition, child_id: int) -> Partition:
 
 
 class SplitEnd:
-    """The child's leader tells the controller, until it is recorded."""
+    """The child's leader tells the controller that all have made the child, until that is recorded."""
 
     def __init__(self, node: Node, leader: Leader) -> None:
         self._node = node
@@ -73,7 +73,7 @@ class SplitEnd:
             self._node.outbox.put(AskFinishSplit(request))
 
     def answered(self, request: FinishSplitRequest, error: MinkaError | None, now: float) -> None:
-        """What the controller said; the rows that it sent are adopted already."""
+        """The controller has answered; the rows that it sent are adopted already."""
         if self._inquiry.answered(request, error, now) is Outcome.STALE:
             return
         if error is not None:

@@ -16,16 +16,16 @@ UNKNOWN_MIN_INSYNC: Final = 0
 
 
 class Role(Enum):
-    """This node's part, as the row says."""
+    """The part that this node has in a partition by its row."""
 
-    IDLE = "idle"  # it has a copy and nothing to do: not told yet since the start, or the partition is OFFLINE
+    IDLE = "idle"  # it only keeps its copy, such as while the partition has no leader
     LEADER = "leader"
     FOLLOWER = "follower"
     REMOVED = "removed"
 
 
 def role_in(row: Partition, node_id: str) -> Role:
-    """What the row says that the node is."""
+    """The node's role by the row."""
     if node_id not in row.replicas or node_id in row.removing_replicas:
         return Role.REMOVED
     if row.leader == node_id:
@@ -34,12 +34,12 @@ def role_in(row: Partition, node_id: str) -> Role:
 
 
 class Copy(Enum):
-    """What the data here is good for. Whether it is damaged is known by `ReplicaState.damage`."""
+    """What the data here is good for. `ReplicaState.damage` says whether it is damaged."""
 
     WHOLE = "whole"
-    RECEIVING = "receiving"  # whole, and a checkpoint comes that is to take its place
+    RECEIVING = "receiving"  # whole; a checkpoint that is to take its place is being received
     REPLACING = "replacing"  # a checkpoint takes its place
-    INCOMPLETE = "incomplete"  # that broke off: it is good for nothing
+    INCOMPLETE = "incomplete"  # the replacement broke off: the data can't be used
     REBUILDING = "rebuilding"  # it was damaged, and is made again of the log
 
 
@@ -54,8 +54,8 @@ class Applying(Enum):
 class ReplicaState:
     """base <= applied <= high_watermark <= durable <= log.end.
 
-    Visible is what is applied; a write is acknowledged once it is applied. Committed is what is up to the high
-    watermark: the whole in-sync set has it (KIP-101).
+    What is applied is visible; a write is acknowledged once it is applied. What is up to the high watermark is
+    committed: the whole in-sync set has it (KIP-101).
     """
 
     __slots__ = (
@@ -96,15 +96,13 @@ class ReplicaState:
         self.data = data
         self.copy = Copy.WHOLE
         self.min_insync = 1
-        self.is_async = False  # by its keyspace; then "durable" means: handed to the operating system
+        self.is_async = False  # by its keyspace; "durable" then means that the operating system has it
         self.durable = self.high_watermark = self.applied = self.flushed = log.base
         self._written = self._synced = log.base  # what the operating system has, and what the disk has
         self._barrier = 0  # see `barrier`
         self.applying = Applying.IDLE
         self.led_before = 0  # the leader_epoch at which it may have led before the node's start: it must not go on
-        self.durable_epoch = (
-            0  # the newest leader_epoch of which this node would know after a crash that it was its own
-        )
+        self.durable_epoch = 0  # the newest leader_epoch at which this node would know, after a crash, that it led
         self.ready_at = 0  # a leader serves once this offset is applied; it is where its epoch starts
         self.gate = WriteGate()
         self.retention = Retention(change_bytes)
@@ -120,12 +118,12 @@ class ReplicaState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it leads and has applied what it had when it began to lead, and its data is whole."""
+        """Whether it leads, has applied what it had when it began to lead, and knows of no damage."""
         return self.role is Role.LEADER and self.applied >= self.ready_at and self.damage is None
 
     @property
     def damage(self) -> MinkaError | None:
-        """Why its data is no longer used; None while it is whole, as far as is known."""
+        """Why its data is no longer used; None while no damage is known."""
         return self.data.damage
 
     @property
@@ -144,11 +142,11 @@ class ReplicaState:
         return self.copy in (Copy.RECEIVING, Copy.REPLACING)
 
     def begin_receiving(self) -> None:
-        """A checkpoint comes."""
+        """A checkpoint is being received from now on."""
         self.copy = Copy.RECEIVING if self.is_complete else Copy.REPLACING
 
     def end_receiving(self) -> None:
-        """It has broken off, or taken the place of what was here."""
+        """The checkpoint has broken off, or has taken the place of what was here."""
         if self.is_receiving:
             self.copy = Copy.WHOLE if self.is_complete else Copy.INCOMPLETE
 
@@ -164,7 +162,7 @@ class ReplicaState:
 
     @property
     def awaits_split(self) -> bool:
-        """Whether it is yet to be made of its parent's data."""
+        """Whether this replica of a child is yet to be made of its parent's data."""
         return self.row.splitting and not self.row.split_to and not self.is_made
 
     @property
@@ -180,8 +178,8 @@ class ReplicaState:
     # Its data
 
     def open(self) -> None:
-        """Open the data, if there is any, and take over how far it is. Raises CORRUPT_DATA if it is damaged or does not
-        fit the log, from then on each time; STORAGE_FAILED.
+        """Open the data, if there is any, and take over its applied offset. Raises CORRUPT_DATA, from then on each
+        time, if the data is damaged or doesn't fit the log; STORAGE_FAILED.
         """
         if self.damage is not None:
             raise self.damage
@@ -222,7 +220,9 @@ class ReplicaState:
         self.high_watermark = max(self.high_watermark, applied)
 
     def _is_marker(self, applied: int) -> bool:
-        """Whether the last entry in the data is a split's: what it asks for may not be done, so it is seen again."""
+        """Whether the last applied entry is a split's marker. The child may not be made yet, so the marker is applied
+        again.
+        """
         if applied <= self.log.base:
             return False
         return isinstance(decode_entry(self.log.read(applied, applied, 1)[0].body), SplitMarker)
@@ -234,8 +234,8 @@ class ReplicaState:
         self.durable = self._written = self._synced = offset
 
     def stored(self, end: int, truncations: int, *, on_disk: bool) -> None:
-        """What was staged when the log ended at `end` is on the disk, or the operating system has it. `truncations`: of
-        the log then. If it was truncated since, this says nothing.
+        """What was staged when the log ended at `end` is on the disk, or the operating system has it. `truncations`:
+        the log's count then; if it was truncated since, this has no effect.
         """
         if truncations != self.log.truncations:
             return
@@ -246,11 +246,11 @@ class ReplicaState:
         self.durable = max(self.durable, self._written if is_free else self._synced)
 
     def barrier(self, offset: int) -> None:
-        """Until the disk has this entry, nothing more counts as durable than what the disk has."""
+        """Until this entry is on the disk, only what is on the disk counts as durable, also in an `async` keyspace."""
         self._barrier = offset
 
     def truncate(self, end: int) -> None:
-        """Stage the end of the log at `end`: the leader doesn't have what comes after it."""
+        """Stage the removal of the entries after `end`: the leader doesn't have them."""
         assert end >= self.high_watermark, (
             f"partition {self.id}: truncated to {end}, committed is {self.high_watermark}"
         )
@@ -268,7 +268,7 @@ class ReplicaState:
         self.recovered_to(offset)
 
     def begin_again(self) -> None:
-        """Empty data takes the place of what was damaged: all is to be applied again, and nothing served before."""
+        """Empty data takes the place of damaged data: the whole log is applied again before anything is served."""
         assert self.is_in_log, self
         self.applied = self.flushed = 0
         self.retention.begin_again()
@@ -276,7 +276,7 @@ class ReplicaState:
         self.freshness.begin_again()
 
     def trim_log(self) -> bool:
-        """Stage the removal of the log that nobody needs; whether there was any."""
+        """Stage the removal of the entries that nobody needs. True if there were any."""
         is_alone = len(self.row.replicas) == 1
         base = self.retention.base(self.flushed, self.log.base, is_alone=is_alone)
         if base <= self.log.base:

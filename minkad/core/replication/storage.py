@@ -10,7 +10,7 @@ from minkad.core.replication.messages import Entry
 
 
 class DeletedAheadError(Exception):
-    """There are more deleted keys and older versions between two keys than an iterator was to pass."""
+    """Between two keys there are more deleted keys and older versions than an iterator was allowed to pass."""
 
 
 class Position(Protocol):
@@ -31,13 +31,13 @@ class ReplicaLog(Protocol):
     keeps_tail: bool
 
     def append(self, leader_epoch: int, body: bytes) -> int:
-        """Stage an entry; its offset."""
+        """Stage an entry, and return its offset."""
 
     def read(self, start: int, end: int, max_bytes: int) -> list[Entry]:
         """The entries start..end, up to `max_bytes` of them, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
 
     def readable(self, start: int, stored: int) -> int:
-        """Up to where entries from `start` on can be read, when those up to `stored` are on disk."""
+        """The offset up to which entries from `start` on can be read, when those up to `stored` are on disk."""
 
     def truncate(self, end: int) -> None:
         """Stage the removal of the entries after `end`."""
@@ -55,20 +55,20 @@ class ReplicaLog(Protocol):
         """(first offset, leader_epoch) of the leaderships along the log."""
 
     def common_end(self, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """How far another log is the same as this one; None: nowhere in what both still have."""
+        """The offset up to which another log is the same as this one; None if there is none in what both still have."""
 
     def keep_tail(self, keep: bool) -> None:
-        """Whether the last entries are to be in memory, for followers or for applying them."""
+        """`keep`: whether the last entries stay in memory, to be sent or applied."""
 
     def drop_tail(self, offset: int) -> None:
         """Entries up to `offset` need no longer be in memory."""
 
     def bound_tail(self, stored: int) -> None:
-        """Keep no more in memory than the limit, of what is on disk up to `stored`."""
+        """Keep no more in memory than the limit: entries up to `stored`, which are on disk, may go."""
 
 
 class ReplicaData(Protocol):
-    """The data of a replica. Everything raises CORRUPT_DATA once it was found damaged."""
+    """The data of a replica. Every method may raise CORRUPT_DATA once damage was found."""
 
     @property
     def is_open(self) -> bool: ...
@@ -78,13 +78,13 @@ class ReplicaData(Protocol):
     def damage(self) -> MinkaError | None: ...
 
     def exists(self) -> bool:
-        """Whether there is anything on disk."""
+        """Whether the data has a folder on disk."""
 
     def open(self) -> None:
-        """Open it, or create it. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """Open the data, or create it. Raises CORRUPT_DATA, STORAGE_FAILED."""
 
     def condemn(self, error: MinkaError) -> None:
-        """It is damaged, as this CORRUPT_DATA says: nothing of it is used from here on."""
+        """Mark the data as damaged, by this CORRUPT_DATA: it is not used from here on."""
 
     def page(
         self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int

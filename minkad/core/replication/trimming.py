@@ -12,10 +12,10 @@ class RangeTrim:
 
     def __init__(self) -> None:
         self.has_foreign = False  # there may be keys outside of the range; survives a restart
-        self.is_announced = False  # of a leader: its log says soon which keys stay
-        self.removed_outside: KeyRange | None = None  # what is outside is removed, and still takes room
-        self._since = 0  # the partition_epoch from which on a mark comes after all foreign keys
-        self._mark_epoch = 0  # that of the last mark
+        self.is_announced = False  # the leader has appended a mark that isn't applied yet
+        self.removed_outside: KeyRange | None = None  # the keys outside of it are removed, and still take room
+        self._since = 0  # marks of this partition_epoch or later come after all foreign keys
+        self._mark_epoch = 0  # the partition_epoch of the last mark
 
     def suspect(self, since: int = 0) -> None:
         """There may be keys outside of the range. Only marks of the partition_epoch `since` or later remove them."""
@@ -30,14 +30,15 @@ class RangeTrim:
             self.removed_outside = kept
 
     def taken_over(self) -> None:
-        """What a merge has copied is the partition's own now. What was foreign before is removed at the mark with which
-        the copy began.
+        """What a merge has copied is the partition's own now. Keys that were foreign before it were removed at the mark
+        with which the copy began.
         """
         self.has_foreign, self._since = False, 0
 
     def compacted(self, kept: KeyRange, range_: KeyRange, *, is_changing: bool) -> bool:
-        """The room outside of `kept` is free; whether nothing foreign is left of a partition of this range. While a
-        split or a merge is changing it, that can't be said; nor after a merge that was given up since the mark.
+        """The room outside of `kept` is free. True if a partition with the range `range_` has no foreign keys left.
+        That can't be said while a split or a merge changes the range, nor after a merge that was given up since the
+        mark.
         """
         assert self.removed_outside == kept, f"{kept} was compacted, {self.removed_outside} is removed"
         self.removed_outside = None
